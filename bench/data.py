@@ -1,0 +1,71 @@
+"""What the harness knows of data: a data set in memory and its partition over clients (design, section 7)."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled samples in memory: the training part followed by the test part.
+
+    Attributes:
+        name: how reports call it, e.g. `cifar10` or `cifar10-jpeg`.
+        x: `[n, channels, height, width]` uint8 images, or `[n, features...]` float32 arrays.
+        y: `[n]` labels in `0 .. num_classes-1`.
+        n_train: the first `n_train` samples are the official training part, the rest the test part.
+        num_classes: number of classes.
+        mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises.
+        checksum: hex digest of the content (part of a cell's identity).
+        classes: names of the classes; may be empty.
+    """
+
+    name: str
+    x: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+    y: Indices
+    n_train: int
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    checksum: str
+    classes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Index lists into a data set's samples (training part, then test part).
+
+    Attributes:
+        train, validation, test: one index list per client. Training and validation lists never overlap, within a
+            client or between clients; test lists may overlap between clients, never within one.
+        global_test: the common test samples; empty: the generic model is tested on the union of the local tests.
+        summary: one line for people.
+    """
+
+    train: tuple[Indices, ...]
+    validation: tuple[Indices, ...]
+    test: tuple[Indices, ...]
+    global_test: Indices
+    summary: str = field(default="", compare=False)
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @property
+    def hash(self) -> str:
+        """Hex digest of all index lists: equal partitions have equal hashes."""
+        digest = hashlib.blake2b(digest_size=8)
+        for lists in (self.train, self.validation, self.test, (self.global_test,)):
+            for one in lists:
+                digest.update(len(one).to_bytes(8, "little"))
+                digest.update(np.ascontiguousarray(one, dtype="<i8").tobytes())
+        return digest.hexdigest()

@@ -1,0 +1,56 @@
+"""The resolved settings of one cell: everything scientific, nothing about the machine."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Settings(BaseModel):
+    """Settings of one training run: method x data set x alpha x seed. Unknown keys are errors.
+
+    A grid file gives these as common settings or as axes; `hp` holds the method's own settings, validated by the
+    hyperparameter class in the method's file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    label: str = Field("", description="name in tables; empty: the method's name")
+    hp: dict[str, Any] = Field(default_factory=dict, description="the method's own settings")
+    server: dict[str, Any] | None = Field(None, description="server rule, e.g. {name: fedbuff, buffer: 10}")
+
+    dataset: str = "digits"
+    dataset_options: dict[str, Any] = Field(default_factory=dict)
+    partition: str = "dirichlet"
+    partition_options: dict[str, Any] = Field(default_factory=dict)
+    alpha: float | None = Field(None, gt=0, description="Dirichlet concentration; none where the partition has none")
+    clients: int = Field(20, ge=1)
+    seed: int = Field(0, ge=0)
+    partition_seed: int | None = Field(None, ge=0, description="default: the seed")
+    protocol: Literal["honest", "paper"] = "honest"
+    validation_share: float = Field(0.2, ge=0, lt=1, description="of each client's training data; honest protocol only")
+
+    model: str = "mlp"
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
+    dtype: Literal["float32", "float64"] = "float32"
+
+    rounds: int = Field(30, ge=1, description="server versions")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients selected in a round")
+    epochs: int = Field(1, ge=0, description="local epochs of a round")
+    steps: int | None = Field(None, ge=0, description="local steps of a round instead of epochs")
+    batch_size: int = Field(10, ge=1)
+    lr: float = Field(0.01, gt=0)
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after each round")
+    momentum: float = Field(0.0, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(0.0, ge=0)
+    grad_clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
+    persist_momentum: bool = Field(False, description="keep each client's optimizer state between rounds")
+
+    eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        return self.label or self.method
