@@ -1,0 +1,36 @@
+# Everything here needs only Python 3.11 or newer and make; the environment lives in .venv.
+PYTHON ?= python3
+DEMO ?= runs/quickstart
+PACKAGES = bench methods datasets sweeps reports
+BIN = .venv/bin
+STAMP = .venv/.installed
+
+.PHONY: install demo test slow lint clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/bench run --grid quickstart.yaml --out $(DEMO)
+	$(BIN)/bench report $(DEMO)
+	@echo "The report is $(abspath $(DEMO))/report/index.html"
+
+test: install
+	$(BIN)/python -m pytest -n 2
+
+slow: install
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Hyperparameter studies with Optuna; `studies/` has their YAML files."""
