@@ -1,7 +1,7 @@
 """Registration of methods, data sets, partitions and models, ours and other people's.
 
 Ours are found in the packages beside this one, other people's through the entry-point groups
-`bench.methods`, `bench.datasets`, `bench.partitions` and `bench.models`; either kind registers itself by decorator:
+`bench.methods`, `bench.datasets`, `bench.partitions`, `bench.models` and `bench.serverrules`; either kind registers itself by decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -81,7 +81,7 @@ class Registry(Generic[T]):
             )
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
-        group = "bench.models" if self.package == "bench.models" else f"bench.{self.kind.replace(' ', '')}s"
+        group = f"bench.{self.kind.replace(' ', '')}s"
         for entry in importlib.metadata.entry_points(group=group):
             entry.load()
 
@@ -90,3 +90,4 @@ METHODS: Registry[Any] = Registry("method", "methods")
 DATASETS: Registry[Any] = Registry("data set", "datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
+SERVER_RULES: Registry[Any] = Registry("server rule", "methods")

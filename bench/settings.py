@@ -46,7 +46,6 @@ class Settings(BaseModel):
     nesterov: bool = False
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
-    persist_momentum: bool = Field(False, description="keep each client's optimizer state between rounds")
 
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
 

@@ -1,0 +1,89 @@
+"""Optimizers as pure functions of flat vectors, so that a whole cohort can be stepped in one call.
+
+PyTorch's own optimizers hold their state inside and cannot be mapped over clients. The update rules are the same as theirs
+(SGD with momentum buffer `v = m v + g`, Adam with bias correction; weight decay is added to the gradient).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent. A setting that is None is taken from the cell.
+
+    Attributes:
+        lr: learning rate; with `schedule="cosine"` it falls to 0 over the request's steps.
+        clip: largest Euclidean norm of the gradient of this part.
+    """
+
+    lr: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    nesterov: bool | None = None
+    clip: float | None = None
+    schedule: Schedule = "constant"
+
+    def init(self, w: Tensor) -> State:
+        """Fresh state for weights `w [d]`."""
+        return {"velocity": torch.zeros_like(w)} if self.momentum else {}
+
+    def update(self, w: Tensor, g: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+        """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""
+        g = _regularised(self.clip, self.weight_decay, w, g)
+        if not self.momentum:
+            return w - lr * g, state
+        velocity = self.momentum * state["velocity"] + g
+        g = g + self.momentum * velocity if self.nesterov else velocity
+        return w - lr * g, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba 2015) with L2 weight decay in the gradient, as torch.optim.Adam."""
+
+    lr: float | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: Schedule = "constant"
+
+    def init(self, w: Tensor) -> State:
+        """Fresh state for weights `w [d]`."""
+        return {"mean": torch.zeros_like(w), "square": torch.zeros_like(w), "step": w.new_zeros(())}
+
+    def update(self, w: Tensor, g: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+        """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""
+        g = _regularised(self.clip, self.weight_decay, w, g)
+        first, second = self.betas
+        step = state["step"] + 1
+        mean = first * state["mean"] + (1 - first) * g
+        square = second * state["square"] + (1 - second) * g * g
+        scale = lr / (1 - first**step)
+        denominator = (square / (1 - second**step)).sqrt() + self.eps
+        return w - scale * mean / denominator, {"mean": mean, "square": square, "step": step}
+
+
+Optimizer = SGD | Adam
+
+
+def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
+    """The learning rate at one of `steps` steps of a request."""
+    lr = optimizer.lr if optimizer.lr is not None else 0.0
+    if optimizer.schedule == "cosine":
+        return lr * (1 + math.cos(math.pi * step / max(1, steps))) / 2
+    return lr
+
+
+def _regularised(clip: float | None, weight_decay: float | None, w: Tensor, g: Tensor) -> Tensor:
+    if clip is not None:
+        g = g * torch.clamp(clip / (g.norm() + 1e-6), max=1.0)
+    return g + weight_decay * w if weight_decay else g

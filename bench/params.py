@@ -1,0 +1,176 @@
+"""Model values: all trainable parameters in one flat vector, all buffers in another, and a spec that maps names to both.
+
+A cohort of clients is then a `[clients, d]` matrix, an average one product, a spectrum one FFT.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+Prefixes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named tensor of a module."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of scalars."""
+        return math.prod(self.shape)
+
+    def under(self, prefixes: Prefixes) -> bool:
+        """Whether the name is one of the prefixes or below one; the prefix `""` covers everything."""
+        return any(p == "" or self.name == p or self.name.startswith(p + ".") for p in prefixes)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The layout of a model value. Equal specs may be averaged, and trained in one cohort.
+
+    Attributes:
+        arch: names the architecture, e.g. `cnn(3x32x32->10)`.
+        params, buffers: the named tensors, in the order of the flat vectors.
+        module: the module on the meta device that gives the computation; its own tensors are never used.
+        whole: the spec this one is a part of (None: it is whole).
+    """
+
+    arch: str
+    params: tuple[Entry, ...]
+    buffers: tuple[Entry, ...]
+    module: nn.Module = field(compare=False, repr=False)
+    whole: "Spec | None" = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, arch: str, module: nn.Module) -> "Spec":
+        """The spec of a module."""
+        return cls(
+            arch,
+            tuple(Entry(name, tuple(p.shape)) for name, p in module.named_parameters()),
+            tuple(Entry(name, tuple(b.shape)) for name, b in module.named_buffers()),
+            module,
+        )
+
+    @cached_property
+    def d(self) -> int:
+        """Number of trainable scalars."""
+        return sum(e.size for e in self.params)
+
+    @cached_property
+    def b(self) -> int:
+        """Number of scalars in buffers."""
+        return sum(e.size for e in self.buffers)
+
+    def slices(self, prefixes: Prefixes) -> list[slice]:
+        """The runs of the flat weights that lie under the prefixes, longest runs merged."""
+        return _runs(self.params, [e.under(prefixes) for e in self.params])
+
+    def part(self, prefixes: Prefixes) -> "Spec":
+        """The spec of the tensors under the prefixes."""
+        return self._keep(prefixes, True)
+
+    def without(self, prefixes: Prefixes) -> "Spec":
+        """The spec of all other tensors."""
+        return self._keep(prefixes, False)
+
+    def _keep(self, prefixes: Prefixes, inside: bool) -> "Spec":
+        return replace(
+            self,
+            params=tuple(e for e in self.params if e.under(prefixes) == inside),
+            buffers=tuple(e for e in self.buffers if e.under(prefixes) == inside),
+            whole=self.whole or self,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Params:
+    """A model value: `weights` of shape `[d]`, `buffers` of shape `[b]` (BatchNorm statistics), and their spec."""
+
+    weights: Tensor
+    buffers: Tensor
+    spec: Spec
+
+    def with_weights(self, weights: Tensor) -> "Params":
+        """The same buffers with other weights."""
+        return Params(weights, self.buffers, self.spec)
+
+    def with_buffers(self, buffers: Tensor) -> "Params":
+        """The same weights with other buffers."""
+        return Params(self.weights, buffers, self.spec)
+
+    def part(self, *prefixes: str) -> "Params":
+        """The tensors under the prefixes, e.g. `w.part("head")`."""
+        return self._keep(prefixes, True)
+
+    def without(self, *prefixes: str) -> "Params":
+        """All other tensors, e.g. `w.without("head")` is the body."""
+        return self._keep(prefixes, False)
+
+    def _keep(self, prefixes: Prefixes, inside: bool) -> "Params":
+        return Params(
+            _take(self.weights, self.spec.params, [e.under(prefixes) == inside for e in self.spec.params]),
+            _take(self.buffers, self.spec.buffers, [e.under(prefixes) == inside for e in self.spec.buffers]),
+            self.spec.part(prefixes) if inside else self.spec.without(prefixes),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All named tensors, as views of the flat vectors."""
+        return {**_split(self.weights, self.spec.params), **_split(self.buffers, self.spec.buffers)}
+
+
+def join(*parts: Params) -> Params:
+    """Put parts of one model together again.
+
+    Raises:
+        ValueError: the parts do not make up the whole exactly once.
+    """
+    whole = parts[0].spec.whole or parts[0].spec
+    names = sorted(e.name for p in parts for e in p.spec.params + p.spec.buffers)
+    if names != sorted(e.name for e in whole.params + whole.buffers):
+        raise ValueError(f"these parts do not make up {whole.arch}: {', '.join(names)}")
+    present = [p for p in parts if p.spec.params or p.spec.buffers]
+    if len(present) == 1:
+        return Params(present[0].weights, present[0].buffers, whole)
+    weights: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
+    for p in present:
+        weights |= _split(p.weights, p.spec.params, flat=True)
+        buffers |= _split(p.buffers, p.spec.buffers, flat=True)
+    empty = parts[0].buffers[:0]
+    return Params(
+        torch.cat([weights[e.name] for e in whole.params]),
+        torch.cat([empty, *(buffers[e.name] for e in whole.buffers)]),
+        whole,
+    )
+
+
+def _split(flat_vector: Tensor, entries: tuple[Entry, ...], *, flat: bool = False) -> dict[str, Tensor]:
+    pieces = flat_vector.split([e.size for e in entries]) if entries else ()
+    return {e.name: t if flat else t.view(e.shape) for e, t in zip(entries, pieces, strict=True)}
+
+
+def _take(vector: Tensor, entries: tuple[Entry, ...], keep: Iterable[bool]) -> Tensor:
+    runs = _runs(entries, list(keep))
+    if len(runs) == 1:
+        return vector[runs[0]]
+    return torch.cat([vector[:0], *(vector[r] for r in runs)])
+
+
+def _runs(entries: tuple[Entry, ...], keep: list[bool]) -> list[slice]:
+    runs: list[slice] = []
+    start = 0
+    for entry, kept in zip(entries, keep, strict=True):
+        stop = start + entry.size
+        if kept and runs and runs[-1].stop == start:
+            runs[-1] = slice(runs[-1].start, stop)
+        elif kept:
+            runs.append(slice(start, stop))
+        start = stop
+    return runs
