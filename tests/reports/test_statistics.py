@@ -1,0 +1,163 @@
+"""Statistics against scipy, closed forms and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bench.rng import generator
+from reports import statistics as ours
+
+probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+def test_summary_is_scipys_t_interval():
+    x = [0.71, 0.74, 0.69, 0.75, 0.72]
+    summary = ours.summarise(x)
+    interval = stats.ttest_1samp(x, 0).confidence_interval(0.95)
+    assert (summary.n, summary.mean) == (5, pytest.approx(0.722))
+    assert summary.std == pytest.approx(math.sqrt(0.00228 / 4))
+    assert (summary.low, summary.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_one_run_has_a_mean_and_nothing_else():
+    summary = ours.summarise([0.5])
+    assert (summary.n, summary.mean) == (1, 0.5)
+    assert math.isnan(summary.std)
+    assert math.isnan(summary.low)
+    assert math.isnan(ours.summarise([]).mean)
+
+
+def test_the_t_interval_of_three_seeds_covers_95_percent():
+    draws = generator("coverage").normal(0.8, 0.02, size=(4000, 3))
+    covered = [(s := ours.summarise(row)).low <= 0.8 <= s.high for row in draws]
+    assert 0.93 < np.mean(covered) < 0.97
+
+
+def test_paired_comparison_is_scipys_paired_t_test():
+    x, y = [0.9, 0.8, 0.85, 0.7], [0.85, 0.78, 0.79, 0.71]
+    result = ours.compare(x, y)
+    reference = stats.ttest_rel(x, y)
+    interval = reference.confidence_interval(0.95)
+    assert result.p == pytest.approx(reference.pvalue)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_pairing_sees_what_the_unpaired_test_does_not():
+    seeds = np.array([0.2, 0.5, 0.8])
+    x, y = seeds + np.array([0.010, 0.011, 0.009]), seeds
+    assert ours.compare(x, y).p < 0.01 < stats.ttest_ind(x, y).pvalue
+
+
+def test_the_effect_interval_inverts_the_noncentral_t_distribution():
+    d = np.array([0.01, 0.03, 0.02, 0.05, 0.01])
+    result = ours.compare(d, np.zeros(5))
+    t = d.mean() / d.std(ddof=1) * math.sqrt(5)
+    assert result.effect == pytest.approx(d.mean() / d.std(ddof=1))
+    assert stats.nct.sf(t, 4, result.effect_low * math.sqrt(5)) == pytest.approx(0.025, abs=1e-4)
+    assert stats.nct.cdf(t, 4, result.effect_high * math.sqrt(5)) == pytest.approx(0.025, abs=1e-4)
+
+
+def test_equal_methods_differ_by_nothing_and_a_constant_gap_is_certain():
+    same = ours.compare([0.5, 0.6], [0.5, 0.6])
+    assert (same.difference, same.p) == (0.0, 1.0)
+    assert ours.compare([0.75, 1.0], [0.5, 0.75]).p == 0.0
+
+
+def test_holm_by_hand():
+    assert ours.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    adjusted = ours.holm([0.02, math.nan, 0.01])
+    assert (adjusted[0], adjusted[2]) == pytest.approx((0.02, 0.02))
+    assert math.isnan(adjusted[1])
+
+
+@given(probabilities)
+def test_holm_lies_between_no_correction_and_bonferroni_and_keeps_the_order(p_values):
+    adjusted = ours.holm(p_values)
+    assert all(p <= q <= min(1, p * len(p_values)) or q == p for p, q in zip(p_values, adjusted, strict=True))
+    by_p = [q for _, q in sorted(zip(p_values, adjusted, strict=True))]
+    assert by_p == sorted(by_p)
+
+
+def test_marks_the_methods_that_cannot_be_told_from_the_best():
+    best = {0: 0.90, 1: 0.80, 2: 0.85}
+    near = {0: 0.91, 1: 0.78, 2: 0.84}
+    far = {seed: score - 0.2 - 0.001 * seed for seed, score in best.items()}
+    once = {0: 0.5}
+    assert ours.not_significantly_worse([far, near, best, once]) == (2, [False, True, True, False])
+
+
+def test_ranks_share_ties():
+    assert ours.ranks(np.array([[0.9, 0.7, 0.9]])).tolist() == [[1.5, 3.0, 1.5]]
+
+
+@pytest.mark.parametrize(("tasks", "distance"), [(4, 6.8), (8, 4.8), (12, 3.9), (24, 2.8)])
+def test_nemenyis_distance_for_ten_methods(tasks, distance):
+    assert ours.nemenyi_distance(10, tasks) == pytest.approx(distance, abs=0.05)
+
+
+@pytest.mark.parametrize(("methods", "tasks"), [(5, 9), (10, 11), (20, 13), (28, 14)])
+def test_fewest_tasks_at_which_a_pair_can_differ(methods, tasks):
+    assert ours.tasks_needed(methods) == tasks
+    smallest = stats.wilcoxon(np.arange(1, tasks + 1)).pvalue
+    too_small = stats.wilcoxon(np.arange(1, tasks)).pvalue
+    pairs = methods * (methods - 1) / 2
+    assert smallest * pairs < 0.05 < too_small * pairs
+
+
+def test_critical_difference_says_too_few_tasks():
+    result = ours.critical_difference(["a", "b", "c"], np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]))
+    assert result.names == ("b", "c", "a")
+    assert result.ranks == (1.5, 1.5, 3.0)
+    assert result.too_few.startswith("too few tasks")
+    assert result.cliques == ()
+
+
+def test_critical_difference_joins_the_two_that_are_alike():
+    rng = generator("tasks")
+    base = rng.uniform(0.4, 0.6, size=12)
+    alike = base + 0.01 * np.array([1, -1.1] * 6) * np.arange(1, 13)
+    scores = np.column_stack([base - 0.2 - 0.01 * rng.uniform(size=12), base, alike])
+    result = ours.critical_difference(["worse", "one", "other"], scores)
+    assert result.too_few == ""
+    assert result.friedman_p == pytest.approx(stats.friedmanchisquare(*scores.T).pvalue)
+    assert result.names[-1] == "worse"
+    assert result.cliques == ((0, 1),)
+
+
+def test_iqm_is_the_mean_of_the_middle_half():
+    assert ours.iqm(np.array([[0.0, 0.2, 0.3, 1.0]])) == pytest.approx(0.25)
+
+
+def test_probability_of_improvement_is_mann_whitneys_u():
+    rng = generator("improvement")
+    x = [rng.normal(size=4), rng.normal(size=5).round()]
+    y = [rng.normal(size=3), rng.normal(size=5).round()]
+    expected = np.mean([stats.mannwhitneyu(a, b).statistic / (len(a) * len(b)) for a, b in zip(x, y, strict=True)])
+    assert ours.probability_of_improvement(x, y) == pytest.approx(expected)
+    assert ours.probability_of_improvement(x, x) == pytest.approx(0.5)
+
+
+def test_bootstrap_repeats_itself_and_covers_the_aggregate():
+    rng = generator("scores")
+    hits = 0
+    for trial in range(150):
+        method = [rng.normal(level, 0.05, size=5) for level in (0.3, 0.5, 0.6, 0.8)]
+        estimate = ours.bootstrap([method], _mean_of_tasks, trial, repeats=400)
+        hits += estimate.low <= 0.55 <= estimate.high
+    assert 0.85 < hits / 150 < 0.97  # four tasks of five runs: a little short of 95 %
+    assert estimate == ours.bootstrap([method], _mean_of_tasks, 149, repeats=400)
+    assert estimate != ours.bootstrap([method], _mean_of_tasks, 150, repeats=400)
+
+
+def test_bootstrap_is_stratified():
+    """Runs are drawn within a task: with no spread inside tasks the interval has no width."""
+    estimate = ours.bootstrap([[np.full(3, 0.2), np.full(3, 0.8)]], ours.pooled_iqm, repeats=50)
+    assert (estimate.low, estimate.high) == (estimate.value, estimate.value)
+
+
+def _mean_of_tasks(tasks):
+    return float(np.mean([runs.mean() for runs in tasks]))
