@@ -1,0 +1,108 @@
+"""Checkpoints of a cell: two generations, each a folder that appears as a whole and carries its checksums.
+
+`checkpoint/<version>/` holds one `<group>.pt` per tensor group (the part of a tensor's name before the first `/`),
+`state.json` with everything that is not a tensor, and `manifest.json` with the checksum of each. Tensors go through
+`torch.save` and come back through `torch.load(weights_only=True)`: nothing is unpickled, and storage shared between
+tensors of a group is stored once.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.store import sync_folder
+
+GENERATIONS = 2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A cell's state at a version boundary; `rest` is JSON-able."""
+
+    version: int
+    tensors: dict[str, torch.Tensor]
+    rest: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint, *, generations: int = GENERATIONS) -> None:
+    """Add a generation to `folder` and remove all but the newest ones; a kill at any moment leaves the older ones."""
+    folder.mkdir(exist_ok=True)
+    final = folder / f"{checkpoint.version:08d}"
+    temporary = final.with_name(final.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    for group, tensors in _groups(checkpoint.tensors).items():
+        torch.save(tensors, temporary / f"{group}.pt")
+    state = {"version": checkpoint.version, "rest": checkpoint.rest}
+    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    checksums = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
+    (temporary / "manifest.json").write_text(json.dumps(checksums, indent=1), encoding="utf-8")
+    for path in temporary.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(temporary)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(temporary, final)
+    sync_folder(folder)
+    for old in _newest_first(folder)[generations:]:
+        shutil.rmtree(old)
+
+
+def load(folder: Path) -> Iterator[Checkpoint]:
+    """The whole generations, newest first, tensors on the CPU; a damaged one is logged and passed over."""
+    for path in _newest_first(folder):
+        problem = _problem(path)
+        if problem:
+            log.warning("checkpoint %s is damaged (%s): taking the one before it", path.name, problem)
+            continue
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        tensors: dict[str, torch.Tensor] = {}
+        for file in sorted(path.glob("*.pt")):
+            tensors.update(torch.load(file, map_location="cpu", weights_only=True))
+        yield Checkpoint(state["version"], tensors, state["rest"])
+
+
+def remove(folder: Path) -> None:
+    """Remove all generations."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _groups(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    groups: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        groups[name.partition("/")[0]][name] = tensor.detach()
+    return groups
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: path.name, reverse=True)
+
+
+def _problem(path: Path) -> str:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"manifest.json: {error}"
+    present = {file.name for file in path.iterdir()} - {"manifest.json"}
+    if not isinstance(manifest, dict) or set(manifest) != present or "state.json" not in present:
+        return "files are missing"
+    wrong = [name for name, checksum in manifest.items() if _checksum(path / name) != checksum]
+    return f"checksum of {', '.join(wrong)}" if wrong else ""
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

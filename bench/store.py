@@ -1,0 +1,220 @@
+"""The run store: `RUN/run.json` and one folder per cell, `RUN/<cell id>/` (docs/run-store.md).
+
+Small files are replaced as a whole (temporary file in the same folder, fsync, rename, fsync of the folder). Tables grow
+by one write per version; a checkpoint remembers their sizes, and a resumed cell cuts them back to it, so a killed cell
+ends with the bytes of an undisturbed one.
+"""
+
+import contextlib
+import csv
+import fcntl
+import io
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+State = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
+
+FINISHED: tuple[State, ...] = ("done", "diverged")
+"""A second run skips these: nothing would come out differently."""
+
+COLUMNS = {
+    "metrics": ("round", "metric", "on", "mean", "split", "quantity", "value"),
+    "clients": ("round", "metric", "client", "split", "correct", "samples"),
+    "ledger": (
+        "round",
+        "seconds",
+        "up",
+        "down_distinct",
+        "down_receivers",
+        "up_buffers",
+        "down_distinct_buffers",
+        "down_receivers_buffers",
+    ),
+    "diagnostics": ("round", "name", "value"),
+}
+"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds; none has wall time."""
+
+_LOCK = "lock"
+_TEMPORARY = ".tmp"
+
+
+class BusyError(Exception):
+    """Another living process works in the folder."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What `status.json` holds. No wall time: that is in `timing.json`.
+
+    Attributes:
+        state: `waiting` when there is no file yet.
+        rounds: server versions done; `total`: server versions asked for.
+        reason: why the cell failed, diverged or was interrupted.
+        path: what the bytes depend on besides the settings (device, executor, lanes, dtype, torch, CPU).
+        derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
+        partition: `hash` and `summary`.
+    """
+
+    state: State = "waiting"
+    rounds: int = 0
+    total: int = 0
+    reason: str = ""
+    path: dict[str, Any] = field(default_factory=dict)
+    derived: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    partition: dict[str, str] = field(default_factory=dict)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in a folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole: a reader sees the old content or the new one, never a part."""
+    temporary = path.with_name(path.name + _TEMPORARY)
+    with open(temporary, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file as a whole."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file, or None where there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def read_status(folder: Path) -> Status:
+    """Status of a cell. A cell that says `running` while no process holds it was killed: that reads `interrupted`."""
+    content = read_json(folder / "status.json")
+    if content is None:
+        return Status()
+    status = Status(**content)
+    if status.state == "running" and not is_locked(folder):
+        return Status(**{**content, "state": "interrupted", "reason": "its process was killed"})
+    return status
+
+
+def write_status(folder: Path, status: Status) -> None:
+    """Replace `status.json`."""
+    write_json(folder / "status.json", asdict(status))
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed process left half-written."""
+    for path in folder.rglob(f"*{_TEMPORARY}"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def forget(folder: Path) -> None:
+    """Remove everything a cell has, but for its lock.
+
+    Raises:
+        BusyError: another process works on the cell.
+    """
+    if not folder.exists():
+        return
+    with locked(folder):
+        for path in folder.iterdir():
+            if path.name != _LOCK:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a folder against other processes, on this machine and on file systems that share `flock`.
+
+    The kernel lets go of the lock when its process ends, however it ends, so there are no stale locks. The file's text
+    (`pid@host`) is for people.
+
+    Raises:
+        BusyError: another process holds it, and `wait` is not set.
+    """
+    with open(folder / _LOCK, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.seek(0)
+            raise BusyError(f"{folder.name} is held by process {file.read().strip()}") from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}@{socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a living process holds the folder."""
+    try:
+        with open(folder / _LOCK, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+class Tables:
+    """The growing tables of a cell, `<name>.csv` each. Floats are written by `repr`: equal values, equal bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = {name: folder / f"{name}.csv" for name in COLUMNS}
+
+    def restart(self) -> None:
+        """Leave only the headers."""
+        for name, path in self._paths.items():
+            write_text(path, ",".join(COLUMNS[name]) + "\n")
+
+    def append(self, name: str, version: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add the rows of one version with a single write.
+
+        Raises:
+            ValueError: a row has a column that the table lacks, or lacks one.
+        """
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        for row in rows:
+            full = {"round": version, **row}
+            if set(full) != set(COLUMNS[name]):
+                raise ValueError(f"a row of {name}.csv needs {COLUMNS[name]}, got {tuple(full)}")
+            writer.writerow(full[column] for column in COLUMNS[name])
+        with open(self._paths[name], "a", encoding="utf-8", newline="") as file:
+            file.write(buffer.getvalue())
+
+    def sync(self) -> dict[str, int]:
+        """Bring all tables to the disk and return their sizes in bytes."""
+        sizes = {}
+        for name, path in self._paths.items():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                sizes[name] = os.fstat(file.fileno()).st_size
+        return sizes
+
+    def cut(self, sizes: Mapping[str, int]) -> bool:
+        """Cut every table back to its size at a checkpoint; False (and nothing cut) where one is shorter than that."""
+        have = {name: path.stat().st_size if path.exists() else -1 for name, path in self._paths.items()}
+        if set(sizes) != set(have) or any(have[name] < size for name, size in sizes.items()):
+            return False
+        for name, size in sizes.items():
+            os.truncate(self._paths[name], size)
+        return True
