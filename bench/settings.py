@@ -16,6 +16,7 @@ class Settings(BaseModel):
 
     method: str
     label: str = Field("", description="name in tables; empty: the method's name")
+    case: str = Field("", description="in tables: what tells cells of one label, data set, alpha and seed apart")
     hp: dict[str, Any] = Field(default_factory=dict, description="the method's own settings")
     server: dict[str, Any] | None = Field(None, description="server rule, e.g. {name: fedbuff, buffer: 10}")
 
