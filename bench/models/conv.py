@@ -1,0 +1,60 @@
+"""Small convolutional networks of the papers: two 5x5 convolutions, each with a 2x2 max-pool, and one hidden layer."""
+
+from collections import OrderedDict
+
+from pydantic import PositiveInt
+from torch import nn
+
+from bench.errors import UserError
+from bench.models.network import Network
+from bench.plugin import MODELS
+
+
+@MODELS.register("cnn")
+def cnn(shape: tuple[int, ...], classes: int, *, hidden: PositiveInt = 512) -> nn.Module:
+    """The CNN of PGFed (Luo et al. 2023, arXiv:2212.01448): 32 and 64 filters; 878,538 parameters on CIFAR-10.
+
+    Raises:
+        UserError: inputs are not images of at least 16 x 16.
+    """
+    return _two_convolutions("cnn", shape, classes, filters=(32, 64), hidden=hidden)
+
+
+@MODELS.register("spfl_cnn")
+def spfl_cnn(shape: tuple[int, ...], classes: int, *, hidden: PositiveInt = 512) -> nn.Module:
+    """The CNN of SPFL's Table 4: 20 and 50 filters; its released code has a hidden layer of 500.
+
+    Raises:
+        UserError: inputs are not images of at least 16 x 16.
+    """
+    return _two_convolutions("spfl_cnn", shape, classes, filters=(20, 50), hidden=hidden)
+
+
+def _two_convolutions(
+    name: str, shape: tuple[int, ...], classes: int, *, filters: tuple[int, int], hidden: int
+) -> nn.Module:
+    if len(shape) != 3 or min(shape[1:]) < 16:
+        raise UserError(
+            f"model {name!r} needs images of at least 16 x 16 pixels, and the samples have shape {shape}: "
+            "take model 'mlp' or a ResNet, or larger images."
+        )
+    channels, height, width = shape
+    first, second = filters
+    area = _after_convolutions(height) * _after_convolutions(width)
+    body = OrderedDict(
+        conv1=nn.Conv2d(channels, first, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(first, second, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(second * area, hidden),
+        relu3=nn.ReLU(),
+    )
+    return Network(nn.Sequential(body), nn.Linear(hidden, classes))
+
+
+def _after_convolutions(side: int) -> int:
+    """Side of the map after both blocks; a 5x5 convolution without padding takes 4 pixels, a pool halves."""
+    return ((side - 4) // 2 - 4) // 2

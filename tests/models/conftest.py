@@ -1,0 +1,16 @@
+"""Models of somebody else's, registered for one test."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench.plugin import MODELS
+
+
+@pytest.fixture
+def theirs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The test's parameter is registered as the model `theirs`."""
+    MODELS.names()  # loads the package first
+    MODELS.register("theirs")(request.param)
+    yield
+    del MODELS._items["theirs"]

@@ -1,0 +1,96 @@
+"""Initial weights: distributions of torch and torchvision, from the given generator alone."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bench.errors import UserError
+from bench.models.factory import build
+from bench.models.init import initialise
+from bench.rng import generator
+
+IMAGE = (3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "spfl_cnn", "resnet18"])
+def test_names_shapes_and_order_are_the_module_s(name: str) -> None:
+    net = build(name, IMAGE, 10)
+    values = initialise(net, generator(0, "weights"))
+    expected = [*net.named_parameters(), *net.named_buffers()]
+    assert list(values) == [path for path, _ in expected]
+    assert all(values[path].shape == tensor.shape for path, tensor in expected)
+    assert all(v.dtype == torch.float32 and v.device.type == "cpu" for v in values.values())
+
+
+def test_building_and_drawing_leave_the_global_generators_alone() -> None:
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()
+    for name in ("mlp", "cnn", "resnet18"):
+        net = build(name, IMAGE, 10)
+        assert all(t.is_meta for t in [*net.parameters(), *net.buffers()])
+        initialise(net, generator(0, "weights"))
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert str(np.random.get_state()) == str(numpy_state)
+
+
+def test_equal_addresses_give_equal_weights_and_others_do_not() -> None:
+    net = build("cnn", IMAGE, 10)
+    first, again, other = (initialise(net, generator(seed, "weights")) for seed in (0, 0, 1))
+    assert all(torch.equal(first[path], again[path]) for path in first)
+    assert not any(torch.equal(first[path], other[path]) for path in first)
+
+
+def test_float64_is_rounded_to_float32_not_drawn_anew() -> None:
+    net = build("mlp", (64,), 10)
+    double = initialise(net, generator(0, "weights"), torch.float64)
+    single = initialise(net, generator(0, "weights"))
+    assert all(
+        double[path].dtype == torch.float64 and torch.equal(double[path].float(), single[path]) for path in single
+    )
+
+
+def test_default_layers_are_uniform_within_one_over_root_fan_in() -> None:
+    values = initialise(build("cnn", IMAGE, 10), generator(0, "weights"), torch.float64)
+    for path, fan_in in [("body.conv1", 3 * 25), ("body.conv2", 32 * 25), ("body.fc", 1600), ("head", 512)]:
+        bound = 1 / math.sqrt(fan_in)
+        weight = values[f"{path}.weight"]
+        assert weight.abs().max() <= bound
+        assert weight.abs().max() > 0.99 * bound
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+        assert 0 < values[f"{path}.bias"].abs().max() <= bound
+
+
+def test_resnet_convolutions_are_normal_by_fan_out_and_norms_are_units() -> None:
+    values = initialise(build("resnet18", IMAGE, 10), generator(0, "weights"), torch.float64)
+    weight = values["body.layer3.0.conv1.weight"]  # 128 -> 256, 3x3
+    assert weight.std().item() == pytest.approx(math.sqrt(2 / (256 * 9)), rel=0.02)
+    assert weight.mean().item() == pytest.approx(0.0, abs=1e-3)
+    assert weight.abs().max() > 3 * weight.std()  # a uniform distribution ends at √3 of them
+    assert bool((values["body.bn1.weight"] == 1).all())
+    assert bool((values["body.bn1.bias"] == 0).all())
+    assert bool((values["body.bn1.running_mean"] == 0).all())
+    assert bool((values["body.bn1.running_var"] == 1).all())
+    assert values["head.weight"].abs().max() <= 1 / math.sqrt(512)
+
+
+def test_an_unknown_layer_is_named_unless_the_model_has_a_rule_for_it() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5, 2)
+
+    with torch.device("meta"):
+        net = Words()
+    with pytest.raises(UserError, match=re.escape("'words.weight' (Embedding)")):
+        initialise(net, generator(0))
+
+    class WordsWithRule(Words):
+        rules = {nn.Embedding: lambda layer, name, rng: rng.normal(size=layer.get_parameter(name).shape)}  # noqa: RUF012
+
+    with torch.device("meta"):
+        ruled = WordsWithRule()
+    drawn = initialise(ruled, generator(0), torch.float64)["words.weight"]
+    assert torch.equal(drawn, torch.from_numpy(generator(0).normal(size=(5, 2))))

@@ -1,0 +1,218 @@
+"""Models: parameter counts of the papers, the body/head cut, and that they do what torch does."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.errors import UserError
+from bench.models.factory import build, describe
+from bench.models.init import initialise
+from bench.models.network import Network
+from bench.plugin import MODELS
+from bench.rng import generator
+from tests.models.helpers import filled
+
+ALL = ["cnn", "logistic", "mlp", "resnet18", "resnet34", "resnet50", "spfl_cnn"]
+CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
+
+
+def resnet_parameters(blocks: list[int], bottleneck: bool, channels: int, classes: int, stem: int) -> int:
+    """He et al. 2016, Table 1, counted by hand: convolutions without bias, two numbers per normalised channel."""
+
+    def conv(inputs: int, outputs: int, kernel: int) -> int:
+        return inputs * outputs * kernel**2 + 2 * outputs
+
+    total, inputs = conv(channels, 64, stem), 64
+    for stage, count in enumerate(blocks):
+        width = 64 * 2**stage
+        outputs = 4 * width if bottleneck else width
+        for block in range(count):
+            if bottleneck:
+                total += conv(inputs, width, 1) + conv(width, width, 3) + conv(width, outputs, 1)
+            else:
+                total += conv(inputs, width, 3) + conv(width, outputs, 3)
+            if block == 0 and (stage > 0 or bottleneck):
+                total += conv(inputs, outputs, 1)
+            inputs = outputs
+    return total + (inputs + 1) * classes
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "options", "expected"),
+    [
+        ("cnn", CIFAR, 10, {}, 878_538),
+        ("cnn", CIFAR, 100, {}, 924_708),
+        ("cnn", MNIST, 11, {}, 582_539),
+        ("spfl_cnn", MNIST, 10, {}, 440_812),
+        ("spfl_cnn", MNIST, 47, {}, 459_793),
+        ("spfl_cnn", CIFAR, 10, {}, 672_212),
+        ("spfl_cnn", CIFAR, 100, {}, 718_382),
+        ("spfl_cnn", MNIST, 10, {"hidden": 500}, 431_080),
+        ("spfl_cnn", MNIST, 47, {"hidden": 500}, 449_617),
+        ("spfl_cnn", CIFAR, 10, {"hidden": 500}, 657_080),
+        ("spfl_cnn", CIFAR, 100, {"hidden": 500}, 702_170),
+        ("logistic", MNIST, 10, {}, 7_850),
+        ("mlp", (64,), 10, {}, 65 * 200 + 201 * 10),
+        ("mlp", MNIST, 10, {"layers": 2}, 199_210),  # McMahan et al. 2017, section 3
+        ("resnet18", CIFAR, 10, {}, resnet_parameters([2, 2, 2, 2], False, 3, 10, stem=3)),
+        ("resnet18", MNIST, 62, {}, resnet_parameters([2, 2, 2, 2], False, 1, 62, stem=3)),
+        ("resnet34", CIFAR, 100, {}, resnet_parameters([3, 4, 6, 3], False, 3, 100, stem=3)),
+        ("resnet50", (3, 224, 224), 1000, {}, 25_557_032),  # torchvision's documentation
+        ("resnet50", (3, 64, 64), 13, {}, resnet_parameters([3, 4, 6, 3], True, 3, 13, stem=3)),
+        ("resnet18", (3, 65, 65), 13, {}, resnet_parameters([2, 2, 2, 2], False, 3, 13, stem=7)),
+    ],
+)
+def test_parameter_counts(
+    name: str, shape: tuple[int, ...], classes: int, options: dict[str, int], expected: int
+) -> None:
+    assert describe(name, shape, classes, options)["parameters"] == expected
+
+
+def test_describe_counts_body_head_and_buffers() -> None:
+    assert describe("spfl_cnn", MNIST, 10, {"hidden": 500}) == {
+        "model": "spfl_cnn",
+        "shape": MNIST,
+        "classes": 10,
+        "parameters": 431_080,
+        "body": 426_070,
+        "head": 5_010,
+        "buffers": 0,
+    }
+    # Mean and variance of every normalised channel: stem, 4 x 64, then 4 x width and a shortcut in three stages.
+    assert describe("resnet18", CIFAR, 10)["buffers"] == 2 * (64 + 4 * 64 + 5 * (128 + 256 + 512))
+
+
+def test_all_models_are_registered() -> None:
+    assert set(ALL) <= set(MODELS.names())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_logits_are_the_head_of_the_features_and_the_cut_is_by_name(name: str) -> None:
+    meta = build(name, CIFAR, 7)
+    net = filled(meta, initialise(meta, generator(0, "weights"))).eval()
+    assert isinstance(net, Network)
+    x = torch.from_numpy(generator(0, "x").normal(size=(2, *CIFAR))).float()
+    with torch.no_grad():
+        z = net.features(x)
+        assert z.ndim == 2
+        assert torch.equal(net(x), net.head(z))
+        assert net(x).shape == (2, 7)
+    assert {path for path, _ in net.named_parameters() if path.startswith("head.")} == {"head.weight", "head.bias"}
+    body = [p.detach() for path, p in net.named_parameters() if not path.startswith("head.")]
+    for p in body:
+        p.zero_()
+    assert not body or bool((net.features(x) == 0).all())  # all that makes features lies outside `head.*`
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp"])
+def test_dense_models_take_flat_inputs_and_images_alike(name: str) -> None:
+    net = build(name, (1, 8, 8), 10)
+    values = initialise(net, generator(0, "weights"))
+    x = torch.from_numpy(generator(0, "x").normal(size=(3, 1, 8, 8))).float()
+    assert torch.equal(functional_call(net, values, (x,)), functional_call(net, values, (x.flatten(1),)))
+
+
+def test_the_cnn_is_its_paper_s_formula() -> None:
+    """Convolution, ReLU and pool written out with `unfold`, on one image."""
+    net = build("cnn", (1, 16, 16), 3, {"hidden": 4})
+    w = initialise(net, generator(0, "weights"), torch.float64)
+    x = torch.from_numpy(generator(0, "x").normal(size=(1, 16, 16)))
+
+    def block(x: Tensor, layer: str) -> Tensor:
+        patches = x.unfold(1, 5, 1).unfold(2, 5, 1)
+        maps = torch.einsum("chwij,ocij->ohw", patches, w[f"{layer}.weight"]) + w[f"{layer}.bias"][:, None, None]
+        return maps.clamp(min=0).unfold(1, 2, 2).unfold(2, 2, 2).amax((-1, -2))
+
+    z = block(block(x, "body.conv1"), "body.conv2").reshape(-1)
+    z = (w["body.fc.weight"] @ z + w["body.fc.bias"]).clamp(min=0)
+    expected = w["head.weight"] @ z + w["head.bias"]
+    torch.testing.assert_close(functional_call(net, w, (x[None],))[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("side", "map_side"), [(32, 32), (64, 64), (65, 17), (224, 56)])
+def test_the_resnet_stem_keeps_small_images_whole(side: int, map_side: int) -> None:
+    body = build("resnet18", (3, side, side), 10).body
+    assert isinstance(body, nn.Module)
+    seen: list[tuple[int, ...]] = []
+    first = body.get_submodule("layer1")
+    first.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[2:])))
+    body(torch.empty(2, 3, side, side, device="meta"))
+    assert seen == [(map_side, map_side)]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_layer_overwrites_its_input_and_none_counts_batches(name: str) -> None:
+    net = build(name, CIFAR, 10)
+    assert not any(getattr(layer, "inplace", False) for layer in net.modules())
+    assert not any(path.endswith("num_batches_tracked") for path, _ in net.named_buffers())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "words"),
+    [
+        ("cnn", (1, 8, 8), {}, "at least 16 x 16"),
+        ("cnn", (3, 32, 15), {}, r"at least 16 x 16.*\(3, 32, 15\)"),
+        ("spfl_cnn", (64,), {}, "at least 16 x 16"),
+        ("resnet18", (64,), {}, "needs images"),
+        ("mlp", (64,), {"hiden": 3}, "no option 'hiden'. Did you mean 'hidden'"),
+        ("mlp", (64,), {"hidden": 0}, "'hidden' = 0: Input should be greater than 0"),
+        ("mlp", (64,), {"layers": "two"}, "'layers' = 'two'"),
+        ("logistic", (64,), {"hidden": 3}, "no option 'hidden'. It has none"),
+        ("mpl", (64,), {}, "Did you mean 'mlp'"),
+    ],
+)
+def test_what_does_not_fit_is_said(name: str, shape: tuple[int, ...], options: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build(name, shape, 10, options)
+
+
+def test_16_pixels_are_enough_for_the_cnn() -> None:
+    assert build("cnn", (3, 16, 16), 10)(torch.empty(2, 3, 16, 16, device="meta")).shape == (2, 10)
+
+
+class Bare(nn.Module):
+    """A model of somebody else's, without the head the rules ask for."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(math.prod(shape), classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return x
+
+
+class MethodHead(Bare):
+    def head(self, z: Tensor) -> Tensor:
+        out: Tensor = self.linear(z)
+        return out
+
+
+class Dropping(Bare):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.head = nn.Linear(math.prod(shape), classes)
+        self.dropout = nn.Dropout()
+
+
+def factory(model: type[nn.Module]) -> Callable[..., nn.Module]:
+    return lambda shape, classes: model(shape, classes)
+
+
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        (factory(Bare), "needs `features` and `head`"),
+        (factory(MethodHead), "no parameters named `head\\.\\*`"),
+        (factory(Dropping), "dropout"),
+        (Bare, "register a function"),
+    ],
+    indirect=["theirs"],
+)
+def test_rules_for_other_people_s_models_are_said(words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build("theirs", (4,), 2)
