@@ -1,0 +1,71 @@
+"""`bench show`: what a grid file amounts to."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from bench.errors import UserError
+
+
+def show(
+    grid: Annotated[str, typer.Argument(metavar="FILE", help="A grid file, or the name of a built-in grid.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key of the grid; may be repeated.")
+    ] = None,
+    table: Annotated[bool, typer.Option("--table", help="One row per cell.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All settings of every cell, as JSON.")] = False,
+) -> None:
+    """Print the resolved grid: every setting, defaults filled in, and the cells in their order."""
+    from bench.grid import load_grid
+
+    if table and as_json:
+        raise UserError("--table and --json are two answers to one question; give one of them")
+    found = load_grid(grid, overrides or [])
+    cells = [cell.model_dump(mode="json") for cell in found.cells]
+    head = {"name": found.name, "description": found.description, "published": found.published}
+    common, rest = split_common(cells)
+    if as_json:
+        typer.echo(json.dumps({**head, "cells": cells}, indent=2))
+    elif table:
+        _print_table(f"{found.name}: {len(cells)} cells", rest)
+    else:
+        typer.echo(_yaml({**head, "count": len(cells), "common": common, "cells": rest}), nl=False)
+
+
+def split_common(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What all cells agree on, and what is left of each cell; its label always is."""
+    common = {
+        key: value
+        for key, value in cells[0].items()
+        if key != "label" and all(cell[key] == value for cell in cells)
+    }
+    return common, [{key: value for key, value in cell.items() if key not in common} for cell in cells]
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    """One line per cell and per common setting."""
+    import yaml
+
+    cells = "".join(f"- {_flow(cell)}\n" for cell in data["cells"])
+    common = "".join(f"  {key}: {_flow(value)}\n" for key, value in data["common"].items())
+    top = yaml.safe_dump({key: data[key] for key in ("name", "description", "published", "count")}, sort_keys=False)
+    return f"{top}common:\n{common}cells:\n{cells}"
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line; JSON is YAML."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for key in rows[0]:
+        table.add_column(key)
+    for row in rows:
+        table.add_row(*(escape(value if isinstance(value, str) else _flow(value)) for value in row.values()))
+    Console().print(table)

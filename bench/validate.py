@@ -1,0 +1,177 @@
+"""Checks of single values that a user wrote: settings, hyperparameters, options of data sets, partitions and models.
+
+Values are strict: `"5"` and `true` are no numbers, 5 is one wherever 5.0 is. Messages do not say where the value
+stands; the reader of a grid file puts that before them.
+"""
+
+import functools
+import inspect
+import json
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from bench.errors import UserError
+from bench.plugin import METHODS, PARTITIONS, SERVER_RULES, Registry, did_you_mean
+from bench.settings import Settings
+
+Problems = dict[str, str]  # what is wrong, by key; "" for what no single key is to blame for
+
+FROM_THE_HARNESS = {"data_root", "download", "dataset", "clients", "alpha", "seed", "rng", "shape", "classes"}
+
+
+class _NoHyperparameters(BaseModel):
+    """For methods and rules that declare none."""
+
+
+def hyper_class(registry: Registry[Any], name: str) -> type[BaseModel]:
+    """The class of the hyperparameters of a method or server rule.
+
+    Raises:
+        UserError: unknown name.
+    """
+    found: type[BaseModel] = getattr(registry.get(name), "Hyper", _NoHyperparameters)
+    return found
+
+
+def unknown(kind: str, word: str, known: list[str]) -> str:
+    """The sentence for a name that does not exist, with the nearest one that does."""
+    near = did_you_mean(word, known)
+    return f"unknown {kind} {word!r}.{near}" + ("" if near else f" Known: {', '.join(sorted(known)) or 'none'}")
+
+
+def check_field(model: type[BaseModel], key: str, value: Any) -> Any:
+    """The value as a field of `model` holds it.
+
+    Raises:
+        UserError: wrong type or out of range.
+    """
+    return _convert(_field_adapter(model, key), key, value)
+
+
+def complete_hyper(registry: Registry[Any], name: str, given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
+    """All hyperparameters of a method or server rule, defaults filled in, as JSON values.
+
+    Raises:
+        UserError: unknown name.
+    """
+    model = hyper_class(registry, name)
+    known = list(model.model_fields)
+    problems = {key: unknown(f"hyperparameter of {name!r}", key, known) for key in given if key not in known}
+    if problems:
+        return given, problems
+    try:
+        return model.model_validate_json(json.dumps(given), strict=True).model_dump(mode="json"), {}
+    except ValidationError as error:
+        return given, _by_key(error)
+
+
+def complete_options(registry: Registry[Any], name: str, given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
+    """All keyword options of a data set, partition or model, defaults filled in, as JSON values.
+
+    Raises:
+        UserError: unknown name.
+    """
+    parameters = _options(registry, name)
+    what = f"option of {registry.kind} {name!r}"
+    problems = {key: unknown(what, key, list(parameters)) for key in given if key not in parameters}
+    result = {}
+    for key, parameter in parameters.items():
+        if key in given:
+            try:
+                result[key] = _convert(_option_adapter(registry, name, key), key, given[key])
+            except UserError as error:
+                problems[key] = str(error)
+        elif parameter.default is parameter.empty:
+            problems[""] = f"{registry.kind} {name!r} needs the option {key!r}"
+        else:
+            result[key] = to_jsonable_python(parameter.default)
+    return result, problems
+
+
+def needs_alpha(partition: str) -> bool:
+    """Whether a partition is drawn with a Dirichlet concentration.
+
+    Raises:
+        UserError: unknown partition.
+    """
+    return "alpha" in inspect.signature(PARTITIONS.get(partition)).parameters
+
+
+def check_server(value: Any) -> dict[str, Any] | None:
+    """A server rule as a cell holds it, its hyperparameters filled in; it is written as a name or a mapping.
+
+    Raises:
+        UserError: wrong shape, unknown rule, or wrong hyperparameters.
+    """
+    if value is None:
+        return None
+    rule = {"name": value} if isinstance(value, str) else value
+    if not isinstance(rule, dict) or not isinstance(rule.get("name"), str):
+        raise UserError(f"server = {shown(value)} should be the name of a rule or a mapping with `name`")
+    given = {key: part for key, part in rule.items() if key != "name"}
+    hyper, problems = complete_hyper(SERVER_RULES, rule["name"], given)
+    if problems:
+        raise UserError(next(iter(problems.values())))
+    return {"name": rule["name"], **hyper}
+
+
+def check_setting(key: str, value: Any) -> Any:
+    """The value of a setting that may stand in a grid: a field of `Settings`, or a method's `name.hyperparameter`.
+
+    Raises:
+        UserError: unknown key, wrong type, out of range.
+    """
+    method, dot, name = key.partition(".")
+    if dot:
+        model = hyper_class(METHODS, method)
+        if name not in model.model_fields:
+            raise UserError(unknown(f"hyperparameter of {method!r}", name, list(model.model_fields)))
+        return check_field(model, name, value)
+    return check_server(value) if key == "server" else check_field(Settings, key, value)
+
+
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _convert(adapter: TypeAdapter[Any], key: str, value: Any) -> Any:
+    try:  # by way of JSON: there a list is a tuple and text is a path even where types are strict
+        return to_jsonable_python(adapter.validate_json(json.dumps(value), strict=True))
+    except ValidationError as error:
+        raise UserError(_sentence(key, value, error.errors()[0]["msg"])) from None
+
+
+def _sentence(key: str, value: Any, message: str) -> str:
+    return f"{key} = {shown(value)} {message[0].lower()}{message[1:]}".replace(" input should ", " should ")
+
+
+def _by_key(error: ValidationError) -> Problems:
+    problems: Problems = {}
+    for one in error.errors():
+        key = str(one["loc"][0]) if one["loc"] else ""
+        problems.setdefault(key, _sentence(key, one["input"], one["msg"]) if key else one["msg"])
+    return problems
+
+
+@functools.cache
+def _field_adapter(model: type[BaseModel], key: str) -> TypeAdapter[Any]:
+    field = model.model_fields[key]
+    kind: Any = Annotated[field.annotation, field]
+    return TypeAdapter(kind)
+
+
+@functools.cache
+def _options(registry: Registry[Any], name: str) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(registry.get(name)).parameters
+    catch_all = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {k: p for k, p in parameters.items() if k not in FROM_THE_HARNESS and p.kind not in catch_all}
+
+
+@functools.cache
+def _option_adapter(registry: Registry[Any], name: str, key: str) -> TypeAdapter[Any]:
+    annotation: Any = _options(registry, name)[key].annotation
+    return TypeAdapter(Any if annotation is inspect.Parameter.empty else annotation)

@@ -1,0 +1,196 @@
+"""YAML whose problems are reported with their line, and as many at a time as can be found.
+
+Scalars follow the core schema of YAML 1.2, not PyYAML's 1.1: `1e-3` is a number, `no` and `2024-01-01` are text.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from bench.errors import UserError
+
+Path = tuple[str | int, ...]  # keys and list positions that lead from the top of the document to a value
+
+MAX_CHARACTERS = 200_000
+MAX_VALUES = 20_000  # after expansion of aliases
+MAX_DEPTH = 16
+MAX_PROBLEMS = 10
+
+
+@dataclass
+class Document:
+    """Plain values (dict, list, text, numbers, None) and where each came from.
+
+    Attributes:
+        data: the content.
+        source: name of the file, as messages give it.
+    """
+
+    data: Any
+    source: str
+    _places: dict[Path, tuple[int, str]] = field(default_factory=dict)
+    _problems: dict[tuple[Path, str], tuple[int, str]] = field(default_factory=dict)
+
+    def complain(self, path: Path, problem: str, line: int | None = None) -> None:
+        """Note a problem of the value at `path` (or of another line); later ones of the same value follow from it."""
+        where = self._place(path) if line is None else (line, f"{self.source}:{line}")
+        what = "" if path and line is None else problem
+        self._problems.setdefault((path, what), (where[0], f"{where[1]}: {problem}"))
+
+    @contextmanager
+    def noting(self, path: Path) -> Iterator[None]:
+        """Turn a `UserError` inside the block into a problem of the value at `path`."""
+        try:
+            yield
+        except UserError as error:
+            self.complain(path, str(error))
+
+    def check(self) -> None:
+        """Raise what has been noted.
+
+        Raises:
+            UserError: one line per problem, `FILE:LINE: ...`, in the order of lines.
+        """
+        if not self._problems:
+            return
+        lines = [text for _, text in sorted(self._problems.values(), key=lambda problem: problem[0])]
+        hidden = len(lines) - MAX_PROBLEMS
+        more = [f"... and {hidden} more"] if hidden > 0 else []
+        raise UserError("\n".join(lines[:MAX_PROBLEMS] + more))
+
+    def put(self, key: str, value: Any, origin: str) -> None:
+        """Set a key of the top mapping to a value that came from `origin`, not from a line of the file."""
+        self.data[key] = value
+        self._places = {path: place for path, place in self._places.items() if path[:1] != (key,)}
+        self._places[(key,)] = (0, origin)
+
+    def place(self, path: Path, line: int) -> None:
+        """Note that the value at `path` stands in that line."""
+        self._places[path] = (line, f"{self.source}:{line}")
+
+    def _place(self, path: Path) -> tuple[int, str]:
+        while path and path not in self._places:
+            path = path[:-1]
+        return self._places.get(path, (1, f"{self.source}:1"))
+
+
+def parse(text: str, source: str) -> Document:
+    """Read one YAML document; None stands for an empty one.
+
+    Duplicate keys, keys that are not text, and scalars that are not what their tag says are noted in the document.
+
+    Raises:
+        UserError: the text is no YAML, or larger or deeper than a grid can sensibly be.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"{source}: {len(text)} characters are too many for a grid; the limit is {MAX_CHARACTERS}")
+    try:
+        root = _Loader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UserError(f"{source}:{mark.line + 1 if mark else 1}: not valid YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UserError(f"{source}:{line}: not valid YAML: a control character") from None
+    except (ValueError, OverflowError):  # chr() inside PyYAML
+        raise UserError(f"{source}: not valid YAML: an escape beyond Unicode") from None
+    document = Document(None, source)
+    if root is not None:
+        document.data = _Converter(document).value(root, (), _line(root))
+    return document
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  PyYAML's own name and type; filled below
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # PyYAML composes recursively: without this a row of brackets ends in a RecursionError
+        if self.depth > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=self.get_mark())
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+for _tag, _pattern, _first in [
+    ("null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"[-+]?[0-9]+$", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+]:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+class _Converter:
+    """Turns nodes into plain values and notes their lines."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.seen = 0
+
+    def value(self, node: yaml.Node, path: Path, line: int) -> Any:
+        self.document.place(path, line)
+        self.seen += 1
+        if self.seen > MAX_VALUES or len(path) > MAX_DEPTH:  # aliases can make both endless
+            raise UserError(f"{self.document.source}:{line}: more values than a grid may have, its aliases expanded")
+        if node.tag == "tag:yaml.org,2002:map" and isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if node.tag == "tag:yaml.org,2002:seq" and isinstance(node, yaml.SequenceNode):
+            return [self.value(child, (*path, i), _line(child)) for i, child in enumerate(node.value)]
+        try:
+            return _scalar(node)
+        except ValueError as error:
+            self.document.complain(path, str(error))
+            return None
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, line = key_node.value, _line(key_node)
+            if key_node.tag != "tag:yaml.org,2002:str":
+                shown = repr(key[:40]) if isinstance(key, str) else "(a list or mapping)"
+                self.document.complain(path, f"the key {shown} is not text; quote it", line)
+            elif key in result:
+                self.document.complain(path, f"the key {key!r} is given twice", line)
+            else:
+                result[key] = self.value(value_node, (*path, key), line)
+        return result
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _scalar(node: yaml.Node) -> str | int | float | bool | None:
+    """A scalar's value.
+
+    Raises:
+        ValueError: it is not what its tag says, or no value a grid may have.
+    """
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError(f"values of the kind {kind!r} are not understood")
+    text: str = node.value
+    if kind == "str":
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"{text!r} is not valid Unicode")
+        return text
+    if kind == "null":
+        return None
+    if kind == "bool" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind == "int" and re.fullmatch(r"[-+]?[0-9]{1,30}", text):
+        return int(text)
+    if kind == "float" and math.isfinite(number := float(text)):
+        return number
+    raise ValueError(f"{text[:40]!r} is no value of the kind {kind!r} that a grid can hold")

@@ -1,0 +1,51 @@
+"""Two small methods and a server rule whose hyperparameters are fixed here, so that messages can be compared in full."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from bench.grid import Grid, load_grid
+from bench.method import Hyperparameters, Method, ServerRule, hp
+from bench.plugin import METHODS, SERVER_RULES
+
+
+class Toy(Method):
+    class Hyper(Hyperparameters):
+        tau: float = hp(0.2, gt=0, le=1)
+        phases: int = hp(1, ge=1, static=True)
+        personal: tuple[str, ...] = hp(("head",), static=True)
+        mode: Literal["fast", "slow"] = hp("fast", static=True)
+
+
+class Plain(Method):
+    pass
+
+
+class Buffered(ServerRule):
+    class Hyper(Hyperparameters):
+        buffer: int = hp(10, ge=1, static=True)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry, name, item in [
+        (METHODS, "toy", Toy),
+        (METHODS, "plain", Plain),
+        (SERVER_RULES, "buffered", Buffered),
+    ]:
+        registry.names()  # load first: what is registered later would stay registered
+        monkeypatch.setitem(registry._items, name, item)
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Grid]:
+    """Load a grid from its text."""
+
+    def from_text(text: str, *overrides: str) -> Grid:
+        file = tmp_path / "grid.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load_grid(str(file), list(overrides))
+
+    return from_text

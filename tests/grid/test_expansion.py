@@ -1,0 +1,195 @@
+"""Order, counts and precedence of cells."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.axes import name_problem
+from bench.grid import Grid, builtin_grids, load_grid
+from bench.settings import Settings
+
+Load = Callable[..., Grid]
+
+
+def rows(grid: Grid, *keys: str) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(cell, key) for key in keys) for cell in grid.cells]
+
+
+def test_order_is_dataset_case_alpha_method_seed(load: Load, tmp_path: Path) -> None:
+    grid = load(
+        f"""
+        methods: [toy, plain]
+        datasets: [digits, {{name: npz, path: {tmp_path}/a.npz}}]
+        cases: [{{name: few, clients: 2}}, {{name: many, clients: 9}}]
+        alphas: [1, 0.1]
+        seeds: [3, 4]
+        """
+    )
+    expected = [
+        (dataset, case, alpha, method, seed)
+        for dataset in ("digits", "npz")
+        for case in ("few", "many")
+        for alpha in (1.0, 0.1)
+        for method in ("toy", "plain")
+        for seed in (3, 4)
+    ]
+    assert rows(grid, "dataset", "case", "alpha", "method", "seed") == expected
+    assert [cell.clients for cell in grid.cells] == ([2] * 8 + [9] * 8) * 2
+
+
+def test_defaults(load: Load) -> None:
+    (cell,) = load("{methods: [plain], alpha: 1}").cells
+    assert cell == Settings(
+        method="plain", label="plain", alpha=1.0, model_options={"hidden": 200, "layers": 1}, dataset_options={}
+    )
+
+
+def test_hyperparameters_and_options_are_complete(load: Load) -> None:
+    (cell,) = load("{methods: [{name: toy, tau: 1}], alpha: 1, model_options: {hidden: 7}, server: buffered}").cells
+    assert cell.hp == {"tau": 1.0, "phases": 1, "personal": ["head"], "mode": "fast"}
+    assert cell.model_options == {"hidden": 7, "layers": 1}
+    assert cell.server == {"name": "buffered", "buffer": 10}
+
+
+LAYERS = {  # weakest first: every one raises lr above the one before it
+    "common": "lr: 0.1",
+    "dataset": "datasets: [{name: digits, set: {lr: 0.2}}]",
+    "case": "cases: [{name: c, lr: 0.3}]",
+    "method": "methods: [{name: plain, set: {lr: 0.4}}]",
+}
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_precedence(load: Load, first: int) -> None:
+    names = list(LAYERS)
+    for last in range(first, 4):
+        lines = ["alpha: 1", *(LAYERS[name] for name in names[first : last + 1])]
+        if last < 3:
+            lines.append("methods: [plain]")
+        assert load("\n".join(lines)).cells[0].lr == pytest.approx(0.1 * (last + 1))
+    assert load("{methods: [plain], alpha: 1}").cells[0].lr == 0.01
+
+
+def test_precedence_of_hyperparameters(load: Load) -> None:
+    text = "{methods: [{name: toy, label: a}, {name: toy, tau: 0.9, label: b}, plain], alpha: 1, toy.tau: 0.5}"
+    assert [cell.hp.get("tau") for cell in load(text).cells] == [0.5, 0.9, None]
+    text = "{methods: [toy], alpha: 1, toy.tau: 0.5, cases: [{name: c, toy.tau: 0.6}]}"
+    assert [cell.hp["tau"] for cell in load(text).cells] == [0.6]
+
+
+def test_server_rule_of_an_entry_replaces_the_common_one(load: Load) -> None:
+    text = """
+    methods: [toy, {name: plain, server: null}, {name: plain, server: {name: buffered, buffer: 3}, label: b3}]
+    server: buffered
+    alpha: 1
+    """
+    assert [cell.server and cell.server["buffer"] for cell in load(text).cells] == [10, None, 3]
+
+
+def test_a_varied_hyperparameter_leaves_other_methods_alone(load: Load) -> None:
+    grid = load("{methods: [toy, plain], alpha: 1, seeds: [0, 1], vary: {toy.tau: [0.1, 0.2], rounds: [5, 6]}}")
+    found = [(cell.method, cell.case, cell.hp.get("tau"), cell.rounds) for cell in grid.cells if cell.seed == 0]
+    assert found == [
+        ("toy", "toy.tau=0.1, rounds=5", 0.1, 5),
+        ("plain", "rounds=5", None, 5),
+        ("toy", "toy.tau=0.1, rounds=6", 0.1, 6),
+        ("plain", "rounds=6", None, 6),
+        ("toy", "toy.tau=0.2, rounds=5", 0.2, 5),
+        ("toy", "toy.tau=0.2, rounds=6", 0.2, 6),
+    ]
+    assert len(grid.cells) == 2 * len(found)
+
+
+def test_labels_tell_entries_apart(load: Load) -> None:
+    text = """
+    methods: [plain, toy, {name: toy, tau: 0.4}, {name: toy, tau: 0.4, set: {lr: 1}}, {name: toy, tau: 0.5, label: ours}]
+    alpha: 1
+    """
+    assert [cell.label for cell in load(text).cells] == ["plain", "toy", "toy tau=0.4", "toy tau=0.4 lr=1", "ours"]
+    assert load("{methods: [{name: toy, tau: 0.4}], alpha: 1}").cells[0].label == "toy"
+
+
+def test_datasets_of_one_name_are_told_apart(load: Load) -> None:
+    grid = load("{methods: [plain], alpha: 1, datasets: [digits, {name: npz, path: a}, {name: npz, path: b}]}")
+    assert rows(grid, "dataset", "case") == [("digits", ""), ("npz", "path=a"), ("npz", "path=b")]
+
+
+def test_cases_without_a_name_say_what_they_set(load: Load) -> None:
+    grid = load("{methods: [plain], cases: [{clients: 5, alpha: 1}, {clients: 10, alpha: 0.1}]}")
+    assert rows(grid, "case", "alpha") == [("clients=5 alpha=1", 1.0), ("clients=10 alpha=0.1", 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("rounds=5", {"rounds": 5}),
+        ("lr=1e-3", {"lr": 0.001}),
+        ("toy.tau=0.3", {"hp": {"tau": 0.3, "phases": 2, "personal": ["head"], "mode": "fast"}}),
+        ("model_options={hidden: 3}", {"model_options": {"hidden": 3, "layers": 1}}),
+        ("seed=7", {"seed": 7}),
+        ("alpha=0.5", {"alpha": 0.5}),
+        ("alphas=[0.5]", {"alpha": 0.5}),
+        ("server=null", {"server": None}),
+        ("datasets=[{name: digits, set: {epochs: 2}}]", {"epochs": 2}),
+        ("batch_size=7", {"batch_size": 7}),
+    ],
+)
+def test_an_override_wins_over_the_whole_file(load: Load, override: str, expected: dict[str, Any]) -> None:
+    text = """
+    methods: [{name: toy, tau: 0.9, server: buffered, set: {lr: 0.8}}]
+    datasets: [{name: digits, set: {lr: 0.7}}]
+    alphas: [1]
+    seeds: [0]
+    cases: [{name: c, toy.phases: 2, batch_size: 3}]
+    vary: {rounds: [6], model_options: [{hidden: 9}]}
+    """
+    (cell,) = load(text, override).cells
+    assert {key: getattr(cell, key) for key in expected} == expected
+
+
+def test_name_and_published_come_from_file_or_override(load: Load) -> None:
+    text = "{methods: [plain], alpha: 1, description: d, published: scd_t5}"
+    grid = load(text)
+    assert (grid.name, grid.description, grid.published, grid.source) == ("grid", "d", "scd_t5", text)
+    assert load(text, "name=mine").name == "mine"
+
+
+def test_quickstart_is_built_in() -> None:
+    assert "quickstart" in builtin_grids()
+    by_name, by_file = load_grid("quickstart", []), load_grid("quickstart.yaml", [])
+    assert by_name.cells == by_file.cells
+    assert len(by_name.cells) == 5 * 2 * 3
+    assert len({cell.label for cell in by_name.cells}) == 5
+
+
+def test_a_file_goes_before_a_built_in_grid(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "quickstart.yaml").write_text("{methods: [plain], alpha: 1}")
+    monkeypatch.chdir(tmp_path)
+    assert len(load_grid("quickstart.yaml", []).cells) == 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seeds=st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
+    alphas=st.lists(st.sampled_from([0.1, 0.5, 1.0, 10.0]), min_size=1, max_size=3, unique=True),
+    rounds=st.lists(st.integers(1, 9), min_size=1, max_size=3, unique=True),
+    methods=st.lists(st.sampled_from(["toy", "plain"]), min_size=1, max_size=2, unique=True),
+)
+def test_every_combination_appears_once(
+    load: Load, seeds: list[int], alphas: list[float], rounds: list[int], methods: list[str]
+) -> None:
+    grid = load(f"{{methods: {methods}, seeds: {seeds}, alphas: {alphas}, vary: {{rounds: {rounds}}}}}")
+    found = rows(grid, "rounds", "alpha", "method", "seed")
+    assert found == [(r, a, m, s) for r in rounds for a in alphas for m in methods for s in seeds]
+    assert len({cell.model_dump_json() for cell in grid.cells}) == len(found)
+
+
+@given(st.text(max_size=90))
+def test_names_are_safe_in_tables_and_paths(name: str) -> None:
+    if not name_problem(name):
+        assert Path("runs", name).parent == Path("runs")
+        assert len(name.splitlines()) == 1
