@@ -1,9 +1,9 @@
 """Checkpoints of a cell: two generations, each a folder that appears as a whole and carries its checksums.
 
-`checkpoint/<version>/` holds one `<group>.pt` per tensor group (the part of a tensor's name before the first `/`),
-`state.json` with everything that is not a tensor, and `manifest.json` with the checksum of each. Tensors go through
-`torch.save` and come back through `torch.load(weights_only=True)`: nothing is unpickled, and storage shared between
-tensors of a group is stored once.
+`checkpoint/<version>/` holds one `<group>.pt` per tensor group (the part of a tensor's name before the first `/`, or
+`state`), `state.json` with everything that is not a tensor, and `manifest.json` with the checksum of each. Tensors go
+through `torch.save` and come back through `torch.load(weights_only=True)`: nothing is unpickled, and storage shared
+between tensors of a group is stored once.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ def remove(folder: Path) -> None:
 def _groups(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
     groups: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, tensor in tensors.items():
-        groups[name.partition("/")[0]][name] = tensor.detach()
+        groups[name.partition("/")[0] if "/" in name else "state"][name] = tensor.detach()
     return groups
 
 

@@ -36,7 +36,6 @@ COLUMNS = {
         "down_distinct_buffers",
         "down_receivers_buffers",
     ),
-    "diagnostics": ("round", "name", "value"),
 }
 """The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds; none has wall time."""
 

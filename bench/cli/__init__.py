@@ -1,0 +1,55 @@
+"""The command line. Commands import what they need when they are called, so that `bench --help` answers at once."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bench.cli import catalogue, look, run, show
+from bench.errors import UserError
+
+app = typer.Typer(
+    help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (
+    run.run,
+    show.show,
+    look.status,
+    look.log,
+    look.results,
+    look.report,
+    catalogue.methods,
+    catalogue.datasets,
+    catalogue.models,
+    catalogue.grids,
+):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from bench import __version__
+
+        print(f"pfl-bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """The command `bench`: for what the user can mend, one message without a traceback and exit status 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,67 @@
+"""`bench methods`, `datasets`, `models` and `grids`: what can be named in a grid file."""
+
+import inspect
+import json
+from typing import Annotated, Any
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def methods(as_json: AsJson = False) -> None:
+    """List the methods and their hyperparameters."""
+    from bench.plugin import METHODS
+
+    rows = []
+    for name in METHODS.names():
+        method = METHODS.get(name)
+        fields = method.Hyper.model_fields
+        defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
+        rows.append({"name": name, "about": _about(method), "trains": method.trains, "options": defaults})
+    _print(rows, as_json)
+
+
+def datasets(as_json: AsJson = False) -> None:
+    """List the data sets and their options."""
+    from bench.plugin import DATASETS
+
+    _print([_factory_row(name, DATASETS.get(name), {"data_root", "download"}) for name in DATASETS.names()], as_json)
+
+
+def models(as_json: AsJson = False) -> None:
+    """List the models and their options."""
+    from bench.plugin import MODELS
+
+    _print([_factory_row(name, MODELS.get(name), {"shape", "classes"}) for name in MODELS.names()], as_json)
+
+
+def grids(as_json: AsJson = False) -> None:
+    """List the built-in grids."""
+    from bench.grid import builtin_grids, load_grid
+
+    found = [load_grid(name, []) for name in builtin_grids()]
+    _print([{"name": g.name, "about": g.description, "cells": len(g.cells), "options": {}} for g in found], as_json)
+
+
+def _factory_row(name: str, factory: Any, given: set[str]) -> dict[str, Any]:
+    parameters = inspect.signature(factory).parameters.values()
+    own = [p for p in parameters if p.name not in given and p.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = {p.name: None if p.default is inspect.Parameter.empty else p.default for p in own}
+    return {"name": name, "about": _about(factory), "options": options}
+
+
+def _about(item: Any) -> str:
+    """First line of the docstring."""
+    return (inspect.getdoc(item) or "").partition("\n")[0]
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=1, default=str))
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        print(f"{row['name']:<{width}}  {row['about']}".rstrip())
+        if row["options"]:
+            print(" " * (width + 2) + ", ".join(f"{key}={value}" for key, value in row["options"].items()))

@@ -1,0 +1,139 @@
+"""`bench status`, `log`, `results` and `report`: what a run folder holds."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.results import CellView
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+def status(run: RunFolder) -> None:
+    """Say what is done, running, failed and left, and how long the rest will take."""
+    from bench.progress import duration_text
+    from bench.results import load_run
+
+    cells = list({cell.id: cell for cell in load_run(run).cells}.values())
+    for cell in cells:
+        reason = f", {cell.status.reason}" if cell.status.reason else ""
+        print(f"{cell.id}  {cell.name}: {cell.status.state}, {cell.status.rounds}/{cell.settings.rounds}{reason}")
+    counts = Counter(cell.status.state for cell in cells)
+    print(f"{len(cells)} cells: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
+    left = _seconds_left(cells)
+    if left:
+        running = max(1, counts["running"])
+        print(f"about {duration_text(left / running)} left with {running} side by side")
+
+
+def log(
+    run: RunFolder,
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the beginning of it.")],
+) -> None:
+    """Print a cell's log and, if it failed, its error."""
+    from bench.results import load_run
+
+    fitting = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
+    if len(fitting) != 1:
+        found = f"{len(fitting)} cells of {run} begin with {cell!r}" if fitting else f"{run} has no cell {cell!r}"
+        raise UserError(f"{found}. `bench status {run}` lists them.")
+    view = next(iter(fitting.values()))
+    print(f"{view.id}  {view.name}: {view.status.state}")
+    for path in (view.folder / "log.txt", view.folder / "error.txt"):
+        if path.exists():
+            print(path.read_text(encoding="utf-8", errors="replace"), end="")
+
+
+def results(
+    run: RunFolder,
+    csv: Annotated[bool, typer.Option("--csv", help="Every figure of every cell as CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """Print the results: a short table, or one row per cell and figure."""
+    from bench.results import tidy
+
+    if csv:
+        tidy(run).to_csv(sys.stdout, index=False, lineterminator="\n")
+    elif as_json:
+        print(json.dumps(json.loads(tidy(run).to_json(orient="records", double_precision=15)), indent=1))
+    else:
+        print_summary(run)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are merged.")],
+) -> None:
+    """Make the report: RUN/report/index.html with tables and figures."""
+    from reports.page import write_report
+
+    print(write_report(runs))
+
+
+def print_summary(run: Path) -> None:
+    """Print accuracy in percent by label and setting, GM and PM, mean and standard deviation over seeds."""
+    from bench.results import tidy
+
+    figures = tidy(run)
+    undone = figures[figures["status"] != "done"].drop_duplicates("cell")
+    if undone.shape[0]:
+        counts = Counter(undone["status"])
+        print("not in the table: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
+    for protocol, rows in figures[figures["status"] == "done"].groupby("protocol", sort=False):
+        _print_table(str(protocol), rows)
+
+
+def _print_table(protocol: str, figures: "pd.DataFrame") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    selection = {"honest": "validation", "paper": "best"}[protocol]
+    if selection not in set(figures["selection"]):
+        selection = "last"
+    chosen = figures[(figures["selection"] == selection) & (figures["mean"] != "equal")].copy()
+    alpha = chosen["alpha"].map(lambda value: "" if value != value else f" α={value:g}")
+    chosen["task"] = (chosen["dataset"] + " " + chosen["case"]).str.strip() + alpha
+    tasks = list(dict.fromkeys(chosen["task"]))
+    table = Table(title=f"accuracy (%), protocol {protocol}, round: {selection}, mean ± std over seeds")
+    table.add_column("")
+    for name in tasks:
+        table.add_column(f"{name} GM", justify="right")
+        table.add_column(f"{name} PM", justify="right")
+    for label, rows in chosen.groupby("label", sort=False):
+        entries = []
+        for name in tasks:
+            task = rows[rows["task"] == name]
+            entries += [_entry(task, "gm", "global"), _entry(task, "pm", "local")]
+        table.add_row(str(label), *entries)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _entry(task: "pd.DataFrame", metric: str, on: str) -> str:
+    """Mean ± standard deviation in percent; brackets: derived by SCD's Remark 4.1."""
+    rows = task[task["metric"] == metric]
+    here = rows[rows["on"] == on]
+    rows = here if not here.empty else rows
+    if rows.empty:
+        return "-"
+    values = 100 * rows["value"]
+    text = f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
+    return f"({text})" if rows["derived"].any() else text
+
+
+def _seconds_left(cells: "list[CellView]") -> float | None:
+    """Seconds of one process for the rounds left, from the seconds of those done."""
+    from bench.store import FINISHED, read_json
+
+    timings = {cell.id: read_json(cell.folder / "timing.json") for cell in cells}
+    spent = sum(timing["seconds"] for timing in timings.values() if timing)
+    done = sum(cell.status.rounds for cell in cells if timings[cell.id])
+    left = sum(cell.settings.rounds - cell.status.rounds for cell in cells if cell.status.state not in FINISHED)
+    return spent * left / done if done else None

@@ -1,0 +1,180 @@
+"""`bench run`: from a grid file to a run folder."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from bench.grid import Grid
+    from bench.plan import PlannedCell
+    from bench.settings import Settings
+
+
+def run(
+    grid: Annotated[str, typer.Option("--grid", help="A grid file, or the name of a built-in grid (`bench grids`).")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting or an axis; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<grid name>.")] = None,
+    only: Annotated[str | None, typer.Option(help="Run these cells only, e.g. method=scd,seed=0.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Cells side by side; default: one per core on a CPU, one on a GPU.")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    executor: Annotated[
+        Literal["auto", "sequential", "cohort"], typer.Option(help="How clients are trained.")
+    ] = "auto",
+    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only list the cells and estimate their cost.")] = False,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Least time between two checkpoints.")] = 300.0,
+    keep: Annotated[
+        Literal["none", "server", "all"], typer.Option(help="What to keep of the last state of a finished cell.")
+    ] = "none",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Progress of every round, line by line.")] = False,
+) -> None:
+    """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
+    from bench.grid import load_grid
+    from bench.plan import plan, select
+
+    loaded = load_grid(grid, set_ or [])
+    chosen = select(loaded.cells, only) if only else loaded.cells
+    folder = out or Path("runs") / loaded.name
+    if dry_run:
+        _print_estimate(chosen, data_root, device, jobs)
+        return
+    from bench.cell import Options
+
+    options = Options(
+        device=device, executor=executor, data_root=data_root, checkpoint_seconds=checkpoint_seconds, keep=keep
+    )
+    workers = _jobs(jobs, device)
+    planned = plan(loaded.cells, data_root, download=download)
+    wanted = [cell for cell in planned if cell.settings in chosen]
+    _write_run(folder, loaded, planned)
+    if fresh:
+        _forget(folder, wanted)
+    stopped = not _work(folder, wanted, options.model_dump_json(), workers, quiet=quiet, verbose=verbose)
+    _finish(folder, wanted, quiet=quiet)
+    if stopped:
+        print(f"stopped. The same command goes on: {_command()}", file=sys.stderr)
+        raise typer.Exit(130)
+    if any(state == "failed" for state in _states(folder, wanted)):
+        raise typer.Exit(1)
+
+
+def _jobs(jobs: int | None, device: str) -> int:
+    """How many cells side by side; also refuses a device that is not there before anything is written."""
+    from bench.cell import choose_device
+    from bench.machine import cores
+
+    return jobs or (1 if choose_device(device) == "cuda" else cores())
+
+
+def _write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
+    """Write `run.json`: the latest grid, its cells in order, and every command so far."""
+    from bench import store
+    from bench.machine import provenance
+
+    cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
+    entry = {"command": _command(), **provenance()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.locked(folder, wait=True):
+        before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
+        history = [*before["history"], entry]
+        described = {"grid": grid.name, "published": grid.published, "created": before["created"], **entry}
+        store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})
+
+
+def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
+    from bench import store
+    from bench.errors import UserError
+
+    for cell in cells:
+        try:
+            store.forget(folder / cell.id)
+        except store.BusyError as error:
+            raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
+
+
+def _work(folder: Path, cells: "Sequence[PlannedCell]", options: str, jobs: int, *, quiet: bool, verbose: bool) -> bool:
+    """Run what is not finished, side by side; False if the user stopped it."""
+    from bench.progress import reporter
+    from bench.results import cell_name
+    from bench.schedule import Task, run_cells
+    from bench.store import FINISHED, read_status
+
+    unfinished = {cell.id: cell.settings for cell in cells if read_status(folder / cell.id).state not in FINISHED}
+    if not quiet:
+        total = len({cell.id for cell in cells})
+        skipped = f", {total - len(unfinished)} finished before" if total > len(unfinished) else ""
+        print(f"{folder}: {len(unfinished)} cells to run{skipped}", file=sys.stderr, flush=True)
+    names = {id: cell_name(settings) for id, settings in unfinished.items()}
+    rounds = {id: settings.rounds for id, settings in unfinished.items()}
+    tasks = [Task(settings, folder / id, options) for id, settings in unfinished.items()]
+    with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
+        return run_cells(tasks, min(jobs, len(tasks)), report.event)
+
+
+def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:
+    from bench.cli.look import print_summary
+    from bench.results import load_run
+
+    failed = [cell for cell in load_run(folder).cells if cell.status.state in ("failed", "diverged")]
+    here = {cell.id for cell in cells}
+    for cell in failed:
+        if cell.id in here:
+            print(f"{cell.name}: {cell.status.state}: {cell.status.reason}", file=sys.stderr)
+            print(f"  bench log {folder} {cell.id}", file=sys.stderr)
+    if not quiet:
+        print_summary(folder)
+        print(f"bench report {folder}  makes tables and figures of it", file=sys.stderr)
+
+
+def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[str]:
+    from bench.store import read_status
+
+    return [read_status(folder / cell.id).state for cell in cells]
+
+
+def _command() -> str:
+    import shlex
+
+    return shlex.join(["bench", *sys.argv[1:]])
+
+
+def _print_estimate(cells: "Sequence[Settings]", data_root: Path, device: str, jobs: int | None) -> None:
+    from bench.cell import choose_device
+    from bench.estimate import estimate
+    from bench.progress import duration_text
+    from bench.results import cell_name
+
+    side_by_side = min(_jobs(jobs, device), len(cells))
+    costs = [estimate(settings, data_root, choose_device(device)) for settings in cells]
+    for settings, cost in zip(cells, costs, strict=True):
+        print(f"{cell_name(settings)}: " + (f"about {duration_text(cost.seconds)}" if cost else "unknown data size"))
+    known = [cost for cost in costs if cost]
+    print(f"{len(cells)} cells, {side_by_side} side by side", end="")
+    if not known:
+        print(": no estimate, as the size of the data is not known before it is there")
+        return
+    memory = sum(sorted((cost.memory for cost in known), reverse=True)[:side_by_side])
+    disk = sum(sorted((cost.disk for cost in known), reverse=True)[:side_by_side])
+    seconds = sum(cost.seconds for cost in known) / side_by_side
+    print(f": about {duration_text(seconds)}, {_bytes(memory)} of memory, at most {_bytes(disk)} of disk")
+    print(
+        "Time: one gradient step measured now, times the steps of one model per client and round; without evaluation,\n"
+        "second models, and what the cohort executor saves. Memory and disk: data and a model for every client; two\n"
+        "checkpoints and one being written."
+    )
+    if len(known) < len(costs):
+        print(f"{len(costs) - len(known)} cells are left out: the size of their data is not known before it is there.")
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

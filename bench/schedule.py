@@ -1,0 +1,256 @@
+"""Cells side by side: worker processes on one machine, one intra-op thread each, reused from cell to cell.
+
+Each worker has a pipe of its own. A queue shared by all would be left locked by a worker that is killed while it
+writes; a pipe just ends, and that is how either side learns of the other's death.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from bench import store
+from bench.progress import Event
+from bench.settings import Settings
+
+STOP_SECONDS = 10.0
+"""Time the workers have after Ctrl-C to reach a version boundary and write a checkpoint."""
+
+BUSY_SECONDS = 2.0
+"""Time before a cell that another `bench run` holds is looked at again."""
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell to run; `options` is the JSON of `bench.cell.Options`."""
+
+    settings: Settings
+    folder: Path
+    options: str
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A worker's word that another process holds the cell."""
+
+    cell: str
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    task: Task | None = None
+
+
+def run_cells(tasks: list[Task], jobs: int, on_event: Callable[[Event], None]) -> bool:
+    """Run cells in `jobs` worker processes until none is left; False when the user stopped it.
+
+    A worker that dies fails its cell, and the others go on. Cells held by another process are waited for. The first
+    Ctrl-C (or SIGTERM) lets the workers write checkpoints for up to `STOP_SECONDS`, a second one does not wait.
+    """
+    pool = _Pool(tasks, on_event)
+    with _terminate_like_interrupt():
+        try:
+            pool.run(jobs)
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                pool.stop()
+            return False
+        finally:
+            pool.close()
+    return True
+
+
+class _Pool:
+    """The workers and what is left to do."""
+
+    def __init__(self, tasks: list[Task], on_event: Callable[[Event], None]) -> None:
+        self._todo = deque(tasks)
+        self._held: list[tuple[float, Task]] = []
+        self._workers: list[_Worker] = []
+        self._on_event = on_event
+        self._last: dict[str, Event] = {}
+
+    def run(self, jobs: int) -> None:
+        """Hand out tasks until all have ended."""
+        while self._todo or self._held or self._working():
+            self._return_held()
+            while self._todo and (worker := self._idle(jobs)):
+                self._give(worker, self._todo.popleft())
+            self._listen(0.5)
+
+    def stop(self) -> None:
+        """Ask the workers to stop at the next version boundary and wait for them."""
+        self._todo.clear()
+        self._held.clear()
+        for worker in self._working():
+            worker.pipe.send(None)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._working() and time.monotonic() < deadline:
+            self._listen(0.2)
+
+    def close(self) -> None:
+        """End the workers; what they have not written by now goes on from their last checkpoint."""
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+
+    def _working(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.task]
+
+    def _idle(self, jobs: int) -> _Worker | None:
+        for worker in self._workers:
+            if not worker.task:
+                return worker
+        if len(self._workers) < jobs:
+            self._workers.append(_start_worker())
+            return self._workers[-1]
+        return None
+
+    def _give(self, worker: _Worker, task: Task) -> None:
+        try:
+            worker.pipe.send(task)
+        except BrokenPipeError:  # it died while it had nothing to do: no cell's fault
+            self._todo.appendleft(task)
+            self._bury(worker)
+        else:
+            worker.task = task
+
+    def _return_held(self) -> None:
+        now = time.monotonic()
+        self._todo.extend(task for due, task in self._held if due <= now)
+        self._held = [(due, task) for due, task in self._held if due > now]
+
+    def _listen(self, seconds: float) -> None:
+        workers = {worker.pipe: worker for worker in self._workers}
+        if not workers:
+            time.sleep(seconds)
+        for pipe in wait(list(workers), timeout=seconds):
+            assert isinstance(pipe, Connection)
+            try:
+                message = pipe.recv()
+            except (EOFError, ConnectionResetError):
+                self._bury(workers[pipe])
+            else:
+                self._hear(workers[pipe], message)
+
+    def _hear(self, worker: _Worker, message: Event | _Held) -> None:
+        if isinstance(message, _Held):
+            assert worker.task is not None
+            self._held.append((time.monotonic() + BUSY_SECONDS, worker.task))
+            worker.task = None
+            return
+        self._last[message.cell] = message
+        self._on_event(message)
+        if message.state != "running":
+            worker.task = None
+
+    def _bury(self, worker: _Worker) -> None:
+        """Note the failure of the cell whose worker has died."""
+        self._workers.remove(worker)
+        worker.pipe.close()
+        worker.process.join()
+        if worker.task is None:
+            return
+        reason = _death(worker.process.exitcode)
+        folder, rounds = worker.task.folder, worker.task.settings.rounds
+        with contextlib.suppress(store.BusyError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with store.locked(folder):
+                status = replace(store.read_status(folder), state="failed", reason=reason, total=rounds)
+                store.write_status(folder, status)
+                store.write_text(folder / "error.txt", f"{reason}; the last lines of log.txt may tell more\n")
+        last = self._last.get(folder.name, Event(folder.name, "failed", 0, rounds))
+        self._on_event(replace(last, state="failed", text=reason))
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        name = signal.Signals(-exitcode).name
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        return f"its worker process was killed by {name}{hint}"
+    return f"its worker process ended with exit status {exitcode}"
+
+
+def _start_worker() -> _Worker:
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    before = dict(os.environ)
+    os.environ.update(_ONE_THREAD)  # a spawned process takes over the environment, and torch reads it at import
+    try:
+        process.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    theirs.close()
+    return _Worker(process, ours)
+
+
+@contextlib.contextmanager
+def _terminate_like_interrupt() -> Iterator[None]:
+    """Treat SIGTERM, which batch systems send, like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _work(pipe: Connection) -> None:
+    """A worker's life: take tasks from the pipe, send events, end with the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says what to do
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    stopping = threading.Event()
+    threading.Thread(target=_take, args=(pipe, tasks, stopping), daemon=True).start()
+
+    import torch
+
+    from bench.cell import Options, run_cell
+
+    torch.set_num_threads(1)
+    while True:
+        task = tasks.get()
+        task.folder.mkdir(parents=True, exist_ok=True)
+        with open(task.folder / "log.txt", "a", encoding="utf-8") as log:  # also what C code says before it dies
+            sys.stdout.flush()
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        options = Options.model_validate_json(task.options)
+        try:
+            status = run_cell(task.settings, task.folder, options, report=pipe.send, stop=stopping.is_set)
+        except store.BusyError:
+            pipe.send(_Held(task.folder.name))
+            continue
+        if status.state == "failed" and status.path.get("device", "cpu") != "cpu":
+            return  # an error on the device spoils the whole process; the next cell gets a new one
+
+
+def _take(pipe: Connection, tasks: "queue.SimpleQueue[Task]", stopping: threading.Event) -> None:
+    """Hear the parent while a cell runs; without a parent there is nothing to go on for."""
+    while True:
+        try:
+            task = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            os._exit(1)
+        if task is None:
+            stopping.set()
+        else:
+            tasks.put(task)
