@@ -8,7 +8,7 @@ A task is a data set with its partition; a run is one seed of it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,7 +121,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def not_significantly_worse(scores: Sequence[dict[int, float]], level: float = LEVEL) -> tuple[int, list[bool]]:
+def not_significantly_worse(scores: Sequence[Mapping[str, float]], level: float = LEVEL) -> tuple[int, list[bool]]:
     """The best of several methods, and which others are not significantly worse.
 
     Each method is `{seed: score}`; it is compared with the method of the highest mean on the seeds that both have, by
@@ -136,7 +136,7 @@ def not_significantly_worse(scores: Sequence[dict[int, float]], level: float = L
     return best, [k == best or p >= level for k, p in enumerate(holm(p_values))]
 
 
-def paired(values: dict[int, float], reference: dict[int, float], level: float = LEVEL) -> Comparison:
+def paired(values: Mapping[str, float], reference: Mapping[str, float], level: float = LEVEL) -> Comparison:
     """`compare` on the seeds that both `{seed: score}` have."""
     seeds = sorted(values.keys() & reference.keys())
     return compare([values[seed] for seed in seeds], [reference[seed] for seed in seeds], level)
@@ -194,26 +194,36 @@ def critical_difference(names: Sequence[str], scores: Floats, level: float = LEV
     return CriticalDifference(*result, friedman_p, _cliques(differs), "")
 
 
-def iqm(scores: Floats) -> float:
-    """Interquartile mean: the mean of the middle half of all scores."""
+def iqm(tasks: Sequence[Floats]) -> Floats:
+    """Interquartile mean: the mean of the middle half of all runs of all tasks.
+
+    Args:
+        tasks: one array per task, `[..., runs]`.
+
+    Returns:
+        `[...]`.
+    """
     from scipy import stats
 
-    return float(stats.trim_mean(np.ravel(scores), 0.25))
+    return np.asarray(stats.trim_mean(np.concatenate(list(tasks), axis=-1), 0.25, axis=-1))
 
 
-def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats]) -> float:
+def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats]) -> Floats:
     """P(X > Y) for a random task and random runs of it, ties counting half: Mann-Whitney's U / (n m), averaged.
 
     Args:
-        x, y: one array of runs per task, the same tasks in both.
+        x, y: one array per task, `[..., runs]`, the same tasks in both.
+
+    Returns:
+        `[...]`.
     """
-    wins = [np.mean(np.sign(np.subtract.outer(a, b)) + 1) / 2 for a, b in zip(x, y, strict=True)]
-    return float(np.mean(wins))
+    signs = [np.sign(a[..., :, None] - b[..., None, :]) for a, b in zip(x, y, strict=True)]
+    return np.asarray(np.mean([(sign.mean(axis=(-2, -1)) + 1) / 2 for sign in signs], axis=0))
 
 
 def bootstrap(
     samples: Sequence[Sequence[Floats]],
-    aggregate: Callable[..., float],
+    aggregate: Callable[..., Floats],
     *address: int | str,
     repeats: int = 2000,
     level: float = LEVEL,
@@ -221,22 +231,14 @@ def bootstrap(
     """Percentile interval of `aggregate(*samples)`, runs resampled within each task (stratified).
 
     Args:
-        samples: one or more methods, each a list with one array of runs per task.
-        aggregate: maps the methods to a number.
+        samples: one or more methods, each a list with one array `[runs]` per task.
+        aggregate: maps the methods, each a list of `[..., runs]`, to `[...]`.
         address: where the draws come from (`bench.rng.generator`).
     """
     rng = generator("bootstrap", *address)
-    values = np.empty(repeats)
-    for k in range(repeats):
-        drawn = [[runs[rng.integers(len(runs), size=len(runs))] for runs in method] for method in samples]
-        values[k] = aggregate(*drawn)
-    low, high = np.quantile(values, [level / 2, 1 - level / 2])
+    drawn = [[runs[rng.integers(len(runs), size=(repeats, len(runs)))] for runs in method] for method in samples]
+    low, high = np.quantile(aggregate(*drawn), [level / 2, 1 - level / 2])
     return Estimate(float(aggregate(*samples)), float(low), float(high))
-
-
-def pooled_iqm(tasks: Sequence[Floats]) -> float:
-    """Interquartile mean of all runs of all tasks."""
-    return iqm(np.concatenate(list(tasks)))
 
 
 def _t_quantile(freedom: int, level: float) -> float:

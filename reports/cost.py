@@ -1,0 +1,92 @@
+"""What an accuracy costs: rounds, bytes and simulated seconds."""
+
+import numpy as np
+import pandas as pd
+
+from reports import statistics
+from reports.accuracy import PM, Figure
+from reports.load import Store
+from reports.tables import Column, Entry, Table, number, words
+
+MEGABYTE = 1e6
+_BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
+_STEP = 5.0
+_KEYS = ["row", "task", "trial"]
+
+
+def totals(store: Store) -> pd.DataFrame:
+    """Costs up to the end of every round: row, task, trial, round, seconds (simulated), megabytes (all clients).
+
+    Every receiver of a download counts, and buffers count too.
+    """
+    ledger = store.table("ledger").sort_values([*_KEYS, "round"])
+    megabytes = ledger[list(_BYTES)].sum(axis=1).groupby([ledger[key] for key in _KEYS]).cumsum() / MEGABYTE
+    return ledger[[*_KEYS, "round", "seconds"]].assign(megabytes=megabytes)
+
+
+def curves(store: Store, metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.DataFrame:
+    """Test accuracy in percent by round with its costs: row, task, trial, round, accuracy, seconds, megabytes.
+
+    Args:
+        store: where to find what was asked of each row.
+        metrics: `metrics.csv` of all cells.
+        costs: `totals`.
+        figure: which accuracy.
+    """
+    chosen = metrics[
+        (metrics["metric"] == figure.metric)
+        & (metrics["on"] == figure.on)
+        & (metrics["mean"] == figure.mean)
+        & (metrics["split"] == "test")
+        & (metrics["quantity"] == "accuracy")
+    ]
+    accuracy = chosen.assign(accuracy=100 * chosen["value"])[[*_KEYS, "round", "accuracy"]]
+    return accuracy.merge(costs, on=[*_KEYS, "round"], how="left")
+
+
+def targets(curve: pd.DataFrame) -> dict[str, float]:
+    """Per task, the highest multiple of 5 % that at least half of the methods reach (in the mean over seeds)."""
+    best = curve.groupby(["row", "task", "round"])["accuracy"].mean().groupby(["row", "task"]).max()
+    median = best.groupby("task").quantile(0.5, interpolation="lower")
+    return {str(task): float(np.floor(value / _STEP) * _STEP) for task, value in median.items()}
+
+
+def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
+    """Traffic per client, and what it took each method to reach its task's target accuracy (PM)."""
+    wanted = targets(curve)
+    rows = []
+    for task in store.tasks:
+        for row in store.rows:
+            own = curve[(curve["row"] == row) & (curve["task"] == task)]
+            if own.empty:
+                continue
+            clients = store.of(row, task)[0].view.settings.clients
+            mine = costs[(costs["row"] == row) & (costs["task"] == task)]
+            traffic = mine.groupby("trial")["megabytes"].max() / clients
+            reached = [_first(group, wanted[task]) for _, group in own.groupby("trial")]
+            entries = [_mean([one[k] for one in reached]) for k in range(3)]
+            rows.append((row, (words(task), _mean(traffic), number(wanted[task], decimals=0), *entries)))
+    caption = (
+        "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included. Target: the "
+        f"highest multiple of {_STEP:.0f} % that at least half of the methods reach with {PM.text}. Rounds, megabytes "
+        "(all clients together) and simulated seconds until the first evaluation at or above the target; mean ± "
+        "standard deviation over seeds; a dash: not reached in every seed."
+    )
+    heads = ("task", "MB per client", "target %", "rounds", "MB to target", "seconds to target")
+    return Table("costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+
+
+def _first(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
+    """Round, megabytes and seconds of the first evaluation that reaches the target; nan where none does."""
+    there = curve[curve["accuracy"] >= target].sort_values("round")
+    if there.empty:
+        return (np.nan, np.nan, np.nan)
+    first = there.iloc[0]
+    return (float(first["round"]), float(first["megabytes"]), float(first["seconds"]))
+
+
+def _mean(values: "list[float] | pd.Series[float]") -> Entry:
+    summary = statistics.summarise(np.asarray(values, dtype=float))
+    if np.isnan(summary.mean):
+        return words("–")
+    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=1)

@@ -1,0 +1,197 @@
+"""What a report reads: one or more run folders as one list of cells and one table of figures."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.results import CellView, load_run, tidy
+from bench.store import COLUMNS, read_json
+
+TASK_FIELDS = (
+    "dataset",
+    "dataset_options",
+    "partition",
+    "partition_options",
+    "alpha",
+    "clients",
+    "participation",
+    "model",
+    "model_options",
+    "validation_share",
+)
+"""Settings that say what is to be learnt from what: cells that differ in one are not rivals but columns of a table."""
+
+_TRIAL_FIELDS = ("seed", "partition_seed")
+_NAMES = ("row", "task", "trial")
+_OWN = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
+_SHORT = {"alpha": "α", "participation": "C"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a run.
+
+    Attributes:
+        view: its settings, status and files.
+        row: its row in tables: the label, and the settings in which cells of that label differ.
+        task: its column: data set, and the settings in which tasks of the run differ.
+        trial: the seed; methods are compared trial by trial.
+    """
+
+    view: CellView
+    row: str
+    task: str
+    trial: str
+
+    @property
+    def state(self) -> str:
+        """As in the store, and `missing` where nothing was written."""
+        return "missing" if self.view.status.state == "waiting" else self.view.status.state
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Its settings, the method's own as `hp.<name>`."""
+        return _flat(self.view.settings.model_dump())
+
+    def json(self, name: str) -> Any:
+        """The content of `<name>.json` in the cell's folder, or None."""
+        return read_json(self.view.folder / f"{name}.json")
+
+
+@dataclass(frozen=True)
+class Store:
+    """Merged runs.
+
+    Attributes:
+        runs: content of each `run.json`, in the order given.
+        cells: every cell once; where runs share one, the finished copy.
+        figures: `bench.results.tidy` of the done cells, and `row`, `task`, `trial` of each.
+    """
+
+    runs: tuple[dict[str, Any], ...]
+    cells: tuple[Cell, ...]
+    figures: pd.DataFrame
+
+    @property
+    def rows(self) -> list[str]:
+        """Rows of tables, in the grid's order."""
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks, in the grid's order."""
+        return list(dict.fromkeys(cell.task for cell in self.cells))
+
+    @property
+    def protocols(self) -> list[str]:
+        """Protocols, in the grid's order."""
+        return list(dict.fromkeys(cell.view.settings.protocol for cell in self.cells))
+
+    def of_protocol(self, protocol: str) -> "Store":
+        """The cells of one protocol: rows of the two are never mixed."""
+        cells = tuple(cell for cell in self.cells if cell.view.settings.protocol == protocol)
+        return Store(self.runs, cells, self.figures[self.figures["protocol"] == protocol])
+
+    def of(self, row: str, task: str) -> list[Cell]:
+        """The cells, one per trial, behind one entry of a table."""
+        return self._entries.get((row, task), [])
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The CSV file `name` of all done cells below each other, with the `row`, `task`, `trial` of each."""
+        frames = [
+            cell.view.table(name).assign(row=cell.row, task=cell.task, trial=cell.trial)
+            for cell in self.cells
+            if cell.state == "done"
+        ]
+        frames = [frame for frame in frames if len(frame)]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*COLUMNS[name], *_NAMES])
+
+    def scores(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
+        """Accuracy in percent by trial, of the done cells."""
+        return self._scores.get((row, task, metric, on, mean, selection), {})
+
+    @cached_property
+    def _entries(self) -> dict[tuple[str, str], list[Cell]]:
+        entries: dict[tuple[str, str], list[Cell]] = {}
+        for cell in self.cells:
+            entries.setdefault((cell.row, cell.task), []).append(cell)
+        return entries
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, ...], dict[str, float]]:
+        scores: dict[tuple[str, ...], dict[str, float]] = {}
+        columns = ["row", "task", "metric", "on", "mean", "selection", "trial", "value"]
+        for *key, trial, value in self.figures[columns].itertuples(index=False):
+            scores.setdefault(tuple(key), {})[trial] = 100 * value
+        return scores
+
+
+def load(runs: list[Path]) -> Store:
+    """Read and merge runs.
+
+    Raises:
+        UserError: a folder is not a run.
+    """
+    views = [load_run(run) for run in runs]
+    found: dict[str, CellView] = {}
+    for view in (cell for run in views for cell in run.cells):
+        if view.id not in found or found[view.id].status.state != "done":
+            found[view.id] = view
+    cells = _named(list(found.values()))
+    return Store(tuple(view.info for view in views), cells, _figures([tidy(run) for run in runs], cells))
+
+
+def setting_text(name: str, value: Any) -> str:
+    """`α=0.1`, `tau=0.4`: a setting as tables name it."""
+    shown = f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return f"{_SHORT.get(name, name.removeprefix(_OWN))}={shown}"
+
+
+def _named(views: list[CellView]) -> tuple[Cell, ...]:
+    """Give each cell its row, task and trial, each no longer than needed to tell it from the others."""
+    flat = [{**_flat(view.settings.model_dump()), "label": view.label} for view in views]
+    names = list(dict.fromkeys(name for settings in flat for name in settings))
+    task_names = [name for name in names if name in TASK_FIELDS and name != "dataset" and _varies(flat, name)]
+    row_names = [name for name in names if name not in (*TASK_FIELDS, *_TRIAL_FIELDS, "label", "case", "protocol")]
+    tasks = [_task(settings, task_names) for settings in flat]
+    cells = []
+    for view, settings, task in zip(views, flat, tasks, strict=True):
+        # within one task only: a learning rate that belongs to the data set does not make two rows of a method
+        rivals = [
+            other for other, its in zip(flat, tasks, strict=True) if (other["label"], its) == (settings["label"], task)
+        ]
+        own = [name for name in row_names if name in settings and _varies(rivals, name)]
+        row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in own)])
+        trial = "/".join(str(settings[name]) for name in _TRIAL_FIELDS if settings[name] is not None)
+        cells.append(Cell(view, row, task, trial))
+    return tuple(cells)
+
+
+def _task(settings: dict[str, Any], names: list[str]) -> str:
+    given = [setting_text(name, settings[name]) for name in names if settings[name] is not None]
+    return ", ".join([settings["dataset"], *given])
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the method's own beside the common ones, under names that cannot clash."""
+    own = {_OWN + name: value for name, value in settings.get("hp", {}).items()}
+    return {**{name: value for name, value in settings.items() if name != "hp"}, **own}
+
+
+def _varies(settings: list[dict[str, Any]], name: str) -> bool:
+    return len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1
+
+
+def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFrame:
+    """Figures of done cells only, each once, with the names of its cell."""
+    names = pd.DataFrame(
+        [(cell.view.id, cell.row, cell.task, cell.trial) for cell in cells if cell.state == "done"],
+        columns=["cell", *_NAMES],
+    )
+    done = [frame[(frame["status"] == "done") & frame["value"].notna()] for frame in frames]
+    figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
+    return figures.drop_duplicates(["cell", "metric", "on", "mean", "selection"]).merge(names, on="cell")

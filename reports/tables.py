@@ -1,0 +1,212 @@
+"""One table object, four formats: HTML, Markdown, CSV, LaTeX. All print the same digits."""
+
+import csv
+import io
+import math
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+Mark = Literal["", "best", "near"]
+
+NEAR = "†"
+LEGEND = (
+    f"Bold: best of the column. {NEAR}: not significantly worse than the best "
+    "(paired t test over seeds, Holm's correction, 5 %). [ ]: derived, not trained by the method (SCD, Remark 4.1)."
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table: a number, a text, or both.
+
+    Attributes:
+        value: the number in the column's unit; None: nothing was measured.
+        spread: standard deviation, printed after the number.
+        note: printed after the number, or alone.
+        mark: `best` is bold, `near` is not significantly worse.
+        derived: printed in brackets.
+        decimals: digits after the point.
+        signed: print the sign of positive numbers too (differences).
+    """
+
+    value: float | None = None
+    spread: float | None = None
+    note: str = ""
+    mark: Mark = ""
+    derived: bool = False
+    decimals: int = 2
+    signed: bool = False
+
+    @property
+    def number(self) -> str:
+        """The value as printed; empty where there is none."""
+        return "" if self.value is None else self._digits(self.value, "+" if self.signed else "")
+
+    @property
+    def spread_text(self) -> str:
+        """The spread as printed; empty where there is none."""
+        return "" if self.spread is None else self._digits(self.spread)
+
+    @property
+    def figure(self) -> str:
+        """Number and spread, bracketed where derived."""
+        text = f"{self.number} ± {self.spread_text}" if self.spread is not None else self.number
+        return f"[{text}]" if self.derived and text else text
+
+    def _digits(self, number: float, sign: str = "") -> str:
+        text = f"{number:{sign}.{self.decimals}f}"
+        return text.replace("-", "") if float(text) == 0 else text  # no "-0.00"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; neighbours of one group share a heading above theirs."""
+
+    name: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for people.
+
+    Attributes:
+        id: file name and anchor; caption: what the numbers are, in full sentences.
+        corner: heading of the row labels.
+        columns, rows: `(label, entries)`, as many entries as columns.
+        notes: further sentences, printed below.
+    """
+
+    id: str
+    caption: str
+    corner: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, tuple[Entry, ...]], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Group headings and the number of columns under each; empty where no column has a group."""
+        if not any(column.group for column in self.columns):
+            return []
+        return [(name, len(list(members))) for name, members in groupby(column.group for column in self.columns)]
+
+
+def words(text: str) -> Entry:
+    """An entry without a number."""
+    return Entry(note=text)
+
+
+def number(value: float, *, decimals: int = 2, signed: bool = False) -> Entry:
+    """An entry without a spread; a dash for nan."""
+    return words("–") if math.isnan(value) else Entry(float(value), decimals=decimals, signed=signed)
+
+
+def to_markdown(table: Table) -> str:
+    """GitHub-flavoured Markdown: caption, table, notes. Group and column name share one heading line."""
+    heads = [table.corner, *(f"{column.group} {column.name}".strip() for column in table.columns)]
+    lines = [table.caption, "", _pipe(heads), _pipe(["---", *("---:" for _ in table.columns)])]
+    for label, entries in table.rows:
+        lines.append(_pipe([label, *(_markdown(entry) for entry in entries)]))
+    if table.notes:
+        lines += ["", *(f"- {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """One line per entry, for programs: row, group, column, value, spread, mark, derived, note."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["row", "group", "column", "value", "spread", "mark", "derived", "note"])
+    for label, entries in table.rows:
+        for column, entry in zip(table.columns, entries, strict=True):
+            derived = "derived" if entry.derived else ""
+            writer.writerow(
+                [label, column.group, column.name, entry.number, entry.spread_text, entry.mark, derived, entry.note]
+            )
+    return file.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    r"""A `table` environment with booktabs rules; the document needs `\usepackage{booktabs}`."""
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.caption)}}}", rf"\label{{tab:{table.id}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    if table.groups:
+        lines += _group_heads(table.groups)
+    lines.append(_tex_row([_tex(table.corner), *(_tex(column.name) for column in table.columns)]))
+    lines.append(r"\midrule")
+    lines += [_tex_row([_tex(label), *(_latex(entry) for entry in entries)]) for label, entries in table.rows]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.notes]
+    lines.append(r"\end{table}")
+    return "\n".join(lines) + "\n"
+
+
+def to_html(table: Table, *, filterable: bool = False) -> str:
+    """A `figure` with caption, table and notes; the page's script makes it sortable and filterable."""
+    from reports.html import environment
+
+    return environment().get_template("table.html").render(table=table, filterable=filterable, near=NEAR)
+
+
+def _pipe(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _markdown(entry: Entry) -> str:
+    figure = f"**{entry.figure}**" if entry.mark == "best" else entry.figure
+    return " ".join(part for part in (figure, NEAR if entry.mark == "near" else "", entry.note) if part)
+
+
+def _latex(entry: Entry) -> str:
+    figure = _tex(entry.figure)
+    if entry.mark == "best":
+        figure = rf"\textbf{{{figure}}}"
+    if entry.mark == "near":
+        figure += r"$^\dagger$"
+    # the braces keep TeX from reading a bracket after the line break `\\` as its argument
+    return " ".join(part for part in (f"{{{figure}}}" if figure else "", _tex(entry.note)) if part)
+
+
+def _tex_row(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _group_heads(groups: list[tuple[str, int]]) -> list[str]:
+    heads, rules, first = [""], [], 2
+    for name, width in groups:
+        heads.append(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}")
+        if name:
+            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        first += width
+    return [_tex_row(heads), " ".join(rules)]
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "≥": r"$\ge$",
+    "†": r"$\dagger$",
+    "α": r"$\alpha$",
+    "τ": r"$\tau$",
+    "λ": r"$\lambda$",
+    "ρ": r"$\rho$",
+    "·": r"$\cdot$",
+    "Δ": r"$\Delta$",
+    "<": "$<$",
+    ">": "$>$",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
+
+
+def _tex(text: str) -> str:
+    """Escape for LaTeX; a minus sign before a digit is set as one."""
+    escaped = "".join(_TEX.get(character, character) for character in text)
+    return re.sub(r"(?<![\w.-])-(?=\d)", "$-$", escaped)

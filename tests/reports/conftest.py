@@ -1,0 +1,134 @@
+"""A run folder as the harness writes it, with numbers drawn instead of trained."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.rng import generator
+from bench.settings import Settings
+from bench.store import COLUMNS
+
+ROUNDS = 12
+CLIENTS = 20
+CLASSES = 10
+LEVELS = {  # accuracy each method ends at: generic model, personalized model
+    "fedavg": (0.86, 0.80),
+    "local": (0.45, 0.84),
+    "fedper": (0.70, 0.88),
+    "ditto": (0.86, 0.90),
+    "scd": (0.87, 0.905),
+}
+DERIVED = {"fedavg": ["pm"], "local": ["gm"], "fedper": ["gm"]}
+
+
+def write_store(
+    run: Path,
+    *,
+    seeds: int = 3,
+    alphas: tuple[float, ...] = (1.0, 0.1),
+    methods: tuple[str, ...] = tuple(LEVELS),
+    states: dict[tuple[str, float, int], str] | None = None,
+    published: str | None = None,
+    **common: object,
+) -> Path:
+    """Write a run folder; `states` gives the cells `(method, alpha, seed)` that are not done ("missing": no folder)."""
+    cells = []
+    for method in methods:
+        for alpha in alphas:
+            for seed in range(seeds):
+                settings = Settings(method=method, alpha=alpha, seed=seed, clients=CLIENTS, rounds=ROUNDS, **common)
+                cell = f"{method}-{alpha:g}-{seed}"
+                cells.append({"id": cell, "label": settings.name, "settings": settings.model_dump()})
+                state = (states or {}).get((method, alpha, seed), "done")
+                if state != "missing":
+                    _write_cell(run / cell, settings, state)
+    run.mkdir(parents=True, exist_ok=True)
+    _json(
+        run / "run.json",
+        {
+            "grid": "quickstart",
+            "published": published,
+            "cells": cells,
+            "command": "bench run --grid quickstart.yaml",
+            "commit": "0123456789abcdef",
+            "versions": {"python": "3.11.9", "torch": "2.11.0"},
+            "machine": "two cores",
+            "source": "methods: [fedavg, local]\n",
+        },
+    )
+    return run
+
+
+def _write_cell(folder: Path, settings: Settings, state: str) -> None:
+    folder.mkdir(parents=True)
+    rounds = ROUNDS if state == "done" else ROUNDS // 2
+    rng = generator("partition", settings.seed, str(settings.alpha))
+    counts = rng.multinomial(60, rng.dirichlet([settings.alpha or 1.0] * CLASSES, size=CLIENTS))
+    counts = (counts * rng.uniform(0.3, 3, size=(CLIENTS, 1))).astype(int) + 1
+    size = counts.sum(axis=1)
+    summary = f"dirichlet({settings.alpha:g}), {CLIENTS} clients, {size.min()} to {size.max()} samples"
+    partition = {"hash": f"{settings.seed:04x}{int(settings.alpha * 10):04x}", "summary": summary}
+    _json(folder / "partition.json", {**partition, "n_train": size.tolist(), "counts": counts.tolist()})
+    _json(folder / "timing.json", {"seconds": 3.25 + settings.seed})
+    _json(
+        folder / "status.json",
+        {
+            "state": state,
+            "rounds": rounds,
+            "total": ROUNDS,
+            "reason": "" if state == "done" else "RuntimeError: a <made-up> reason",
+            "path": {"device": "cpu", "executor": "cohort"},
+            "derived": DERIVED.get(settings.method, []),
+            "warnings": [],
+            "partition": partition,
+        },
+    )
+    metrics, clients = _evaluations(settings, size, rounds)
+    ledger = [(k, 1.5 * k, 4e5, 2e4, 4e5, 0, 0, 0) for k in range(1, rounds + 1)]
+    for name, rows in {"metrics": metrics, "clients": clients, "ledger": ledger}.items():
+        pd.DataFrame(rows, columns=list(COLUMNS[name])).to_csv(folder / f"{name}.csv", index=False)
+
+
+def _evaluations(settings: Settings, size: np.ndarray, rounds: int) -> tuple[list, list]:
+    """Curves that rise to the method's level; a small alpha is harder for the generic model, easier for the other."""
+    heterogeneity = 0.12 if settings.alpha < 0.5 else 0.0
+    gm, pm = LEVELS[settings.method]
+    rng = generator("evaluation", settings.method, settings.seed, str(settings.alpha))
+    metrics, clients = [], []
+    for k in range(1, rounds + 1):
+        rise = 1 - 0.8 * np.exp(-4 * k / ROUNDS)
+        levels = {"gm": (gm - heterogeneity) * rise, "pm": (pm + heterogeneity / 2) * rise}
+        for split in ("validation", "test") if settings.protocol == "honest" else ("test",):
+            samples = np.maximum(5, size // (5 if split == "validation" else 4))
+            for metric, level in levels.items():
+                chance = np.clip(level + rng.normal(0, 0.06, CLIENTS), 0, 1)
+                correct = rng.binomial(samples, chance)
+                clients += [(k, metric, i, split, correct[i], samples[i]) for i in range(CLIENTS)]
+                accuracy = correct / samples
+                means = {"train_size": np.average(accuracy, weights=size), "equal": accuracy.mean()}
+                metrics += [(k, metric, "local", mean, split, "accuracy", value) for mean, value in means.items()]
+                if metric == "gm":
+                    metrics.append((k, metric, "global", "", split, "accuracy", level + rng.normal(0, 0.005)))
+                    metrics.append((k, metric, "global", "", split, "loss", 2 * (1 - level)))
+    return metrics, clients
+
+
+def _json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory) -> Path:
+    """A run in which one method failed once and everywhere at alpha 0.1, and one cell was never started."""
+    states = {("fedper", 0.1, seed): "failed" for seed in range(3)}
+    states |= {("ditto", 1.0, 1): "diverged", ("scd", 0.1, 2): "missing"}
+    return write_store(tmp_path_factory.mktemp("run"), states=states)
+
+
+@pytest.fixture
+def store_writer():
+    """`write_store`, for tests that need a run of their own."""
+    return write_store
