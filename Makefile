@@ -10,6 +10,7 @@ STAMP = .venv/.installed
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo 'Installing into .venv; the first time this takes from half a minute to a few minutes.'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
