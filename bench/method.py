@@ -35,7 +35,7 @@ from bench.requests import (
 __all__ = [
     "METHODS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical", "Client", "Do", "Evaluate", "Everyone",
     "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program",
-    "Range", "Server", "ServerRule", "Tick", "Train", "Trained", "Upload", "Values", "cross_entropy", "hp", "join", "mean",
+    "Range", "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "cross_entropy", "hp", "join", "mean",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]
@@ -146,11 +146,12 @@ class Message:
 def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
     """Weighted mean of what the messages carry under `name`; weights and BatchNorm buffers alike.
 
-    Under the BatchNorm policy `local` the buffers of the mean are replaced when the generic model is tested.
+    Messages without that name are left out. Under the BatchNorm policy `local` the buffers of the mean are replaced when the generic model is tested.
 
     Raises:
-        ValueError: there are no messages, their weights sum to 0, or their specs differ.
+        ValueError: there are no such messages, their weights sum to 0, or their specs differ.
     """
+    messages = [m for m in messages if name in m.values]
     values = [m[name] for m in messages]
     raw = np.ones(len(messages)) if equal else np.array([m.weight for m in messages], dtype=np.float64)
     if not len(raw) or raw.sum() <= 0:

@@ -90,7 +90,13 @@ Loss = Callable[[Forward, Values, Batch, Any], Tensor]
 
 
 class Do(Protocol):
-    """The tools of a custom step."""
+    """The tools of a custom step.
+
+    Attributes:
+        loss: the loss at the last `gradient`.
+    """
+
+    loss: Tensor | None
 
     def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
         """Gradients of the trained parts, and the values with moved buffers."""

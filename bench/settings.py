@@ -33,6 +33,7 @@ class Settings(BaseModel):
 
     model: str = "mlp"
     model_options: dict[str, Any] = Field(default_factory=dict)
+    client_models: tuple[str, ...] = Field((), description="architectures by client, in turn; empty: `model` for all")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -47,6 +48,10 @@ class Settings(BaseModel):
     nesterov: bool = False
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
+
+    stragglers: dict[int, int] = Field(
+        default_factory=dict, description="round clock only: by how many rounds a client's answer is late"
+    )
 
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
 

@@ -1,0 +1,96 @@
+"""All samples on the device, and each owner's list of them. No loader stands between the data and a step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bench.data import Dataset, Indices, Partition
+from bench.requests import Samples
+from bench.rng import generator
+
+SERVER = -1
+_KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples on the device: stored inputs, labels, and what normalises the inputs."""
+
+    x: Tensor
+    y: Tensor
+    mean: Tensor
+    std: Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Pool":
+        """Put a data set on the device; a small one is normalised once and for all."""
+        shape = (1, -1, *([1] * (data.x.ndim - 2)))
+        scale = 255.0 if data.x.dtype == np.uint8 else 1.0
+        mean = (torch.tensor(data.mean, dtype=torch.float64) * scale).view(shape).to(device, dtype)
+        std = (torch.tensor(data.std, dtype=torch.float64) * scale).view(shape).to(device, dtype)
+        pool = cls(torch.from_numpy(data.x).to(device), torch.from_numpy(data.y).to(device), mean, std, dtype)
+        if data.x.size * dtype.itemsize > _KEEP_NORMALISED:
+            return pool
+        whole, y = pool.take(torch.arange(len(data.y), device=device))
+        return cls(whole, y, torch.zeros_like(mean), torch.ones_like(std), dtype)
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised inputs and labels at positions of any shape."""
+        x = self.x[positions.reshape(-1)]
+        if x.dtype != self.dtype:
+            x = (x.to(self.dtype) - self.mean) / self.std
+        return x.view(*positions.shape, *self.x.shape[1:]), self.y[positions]
+
+
+class Arena:
+    """The samples of all clients and the public set, as positions in two pools."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        partition: Partition,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        seed: int,
+        public: Dataset | None = None,
+        holdout: float = 0.0,
+    ) -> None:
+        self.local = Pool.of(data, device, dtype)
+        self.public = Pool.of(public, device, dtype) if public is not None else None
+        self.public_size = len(public.y) if public is not None else 0
+        self.num_classes = data.num_classes
+        self.device = device
+        self.partition = partition
+        self.counts = np.stack([np.bincount(data.y[one], minlength=data.num_classes) for one in partition.train])
+        self._holdout = [self._draw_holdout(seed, i, holdout) for i in range(len(partition))]
+
+    def pool(self, samples: Samples) -> Pool:
+        """The pool that a kind of samples lies in."""
+        if samples == "public":
+            if self.public is None:
+                raise ValueError("the method asks for a public set and the cell has none")
+            return self.public
+        return self.local
+
+    def positions(self, owner: int, samples: Samples) -> Indices:
+        """An owner's samples, as positions in the pool."""
+        if samples == "none":
+            return np.zeros(1, np.int64)
+        if samples == "public":
+            return np.arange(self.public_size)
+        train = self.partition.train[owner]
+        if samples == "train":
+            return train
+        held = self._holdout[owner]
+        return train[held] if samples == "holdout" else train[~held]
+
+    def _draw_holdout(self, seed: int, client: int, share: float) -> npt.NDArray[np.bool_]:
+        n = len(self.partition.train[client])
+        held = np.zeros(n, np.bool_)
+        held[generator("holdout", seed, client).permutation(n)[: int(share * n)]] = True
+        return held

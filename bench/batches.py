@@ -1,0 +1,83 @@
+"""Which samples are in which batch: drawn on the CPU, from addresses, the same on every device and in every executor."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.requests import Categorical, Draw, Feed, Normal
+from bench.rng import generator
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Whose draws these are: part of the address of every batch."""
+
+    seed: int
+    round: int
+    owner: int
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of one request.
+
+    Attributes:
+        positions: `[steps, width]` positions in the owner's list; a short batch repeats its first sample.
+        sizes: `[steps]` real samples per batch.
+    """
+
+    positions: Positions
+    sizes: Positions
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """`[steps, width]`: 1 for a sample, 0 for padding."""
+        return (np.arange(self.positions.shape[1]) < self.sizes[:, None]).astype(np.float64)
+
+
+def steps_per_epoch(n: int, batch_size: int, *, batch_statistics: bool) -> int:
+    """Batches in one pass over n samples; with BatchNorm a trailing batch of one sample is dropped unless it is alone."""
+    full, rest = divmod(n, batch_size)
+    if rest == 1 and n > 1 and batch_statistics:
+        rest = 0
+    return full + (rest > 0)
+
+
+def draw_batches(
+    feed: Feed, n: int, width: int, steps: int, address: Address, *, batch_statistics: bool = False
+) -> Batches:
+    """`steps` batches of at most `width` out of n samples, in the order the feed asks for."""
+    if feed.samples == "none":
+        return Batches(np.zeros((steps, width), np.int64), np.full(steps, width))
+    at = ("batches", address.seed, address.round, address.owner, feed.stream)
+    positions = np.zeros((steps, width), np.int64)
+    sizes = np.zeros(steps, np.int64)
+    per_epoch = max(1, steps_per_epoch(n, width, batch_statistics=batch_statistics))
+    uniform = generator(*at, "uniform")
+    order: Positions = np.arange(n)
+    for step in range(steps):
+        epoch, k = divmod(step, per_epoch)
+        if feed.order == "uniform":
+            chosen = uniform.choice(n, min(width, n), replace=False)
+        else:
+            if feed.order == "shuffle" and k == 0:
+                order = generator(*at, epoch).permutation(n)
+            chosen = order[k * width : (k + 1) * width]
+        positions[step, : len(chosen)] = chosen
+        positions[step, len(chosen) :] = chosen[0]
+        sizes[step] = len(chosen)
+    return Batches(positions, sizes)
+
+
+def draw_values(draw: Draw, name: str, width: int, steps: int, address: Address, stream: int) -> npt.NDArray[np.generic]:
+    """`[steps, width, ...]` random values of one kind."""
+    rng = generator("draws", address.seed, address.round, address.owner, stream, name)
+    match draw:
+        case Normal(shape):
+            return rng.standard_normal((steps, width, *shape))
+        case Categorical(p):
+            total = np.cumsum(np.asarray(p, dtype=np.float64))
+            return np.searchsorted(total / total[-1], rng.random((steps, width)), side="right").astype(np.int64)

@@ -1,0 +1,294 @@
+"""Runs client programs: collects what they ask for, answers it for all of them at once, and goes on."""
+
+import functools
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bench.arena import SERVER, Arena
+from bench.batches import Address
+from bench.method import Hyperparameters, Message, Program
+from bench.optim import SGD
+from bench.outputs import Task, accuracy_and_loss, outputs
+from bench.params import Params, Spec
+from bench.prepare import Prepared, prepare
+from bench.requests import Batch, Do, Evaluate, Exchange, Feed, Gradient, Loss, Predict, Request, Step, Train, Trained
+from bench.requests import Upload, Value, Values
+from bench.settings import Settings
+from bench.train import Trainer
+
+Executor = Literal["auto", "sequential", "cohort"]
+
+
+class Diverged(Exception):
+    """A loss or a weight is not finite.
+
+    Attributes:
+        round: the server version being computed, from 0 (-1: not known yet).
+        what: what is not finite, and where.
+    """
+
+    def __init__(self, what: str, round: int = -1) -> None:
+        super().__init__(what)
+        self.what = what
+        self.round = round
+
+
+@dataclass(frozen=True)
+class Work:
+    """Training or inference that a program had done, for the clock: gradient steps and samples seen."""
+
+    steps: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that a program sent; with `waits` it waited for the reply (`Exchange`)."""
+
+    values: dict[str, Any]
+    weight: float | None = None
+    waits: bool = False
+
+
+@dataclass
+class Running:
+    """A program under way.
+
+    Attributes:
+        owner: a client's id, or SERVER.
+        program: the generator.
+        address: whose draws it makes.
+        events: what it did, in order.
+        result: what it returned.
+    """
+
+    owner: int
+    program: Program
+    address: Address
+    events: list[Work | Sent] = field(default_factory=list)
+    result: Any = None
+    waiting: Request | None = None
+    done: bool = False
+
+
+Reply = Callable[[list[Message]], Mapping[int, Any]]
+
+
+class Engine:
+    """Answers requests on one device with one executor.
+
+    Attributes:
+        executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions on a CPU, where grouped convolution
+            gains nothing (docs/performance.md).
+        lanes: clients per call of a cohort; fixed by model and device (the byte promise rests on it).
+        threads: clients at a time in the sequential executor.
+        fallbacks: losses that could not be mapped over clients.
+    """
+
+    def __init__(
+        self, settings: Settings, arena: Arena, hyper: Hyperparameters, *, executor: Executor = "auto", threads: int = 1
+    ) -> None:
+        self.settings = settings
+        self.arena = arena
+        self.dtype = getattr(torch, settings.dtype)
+        self.executor = executor
+        self.threads = threads
+        self.lanes = 16 if arena.device.type == "cpu" else 64
+        self.fallbacks: list[str] = []
+        self._trainer = Trainer(arena, hp_values(hyper, self.dtype, arena.device), self.dtype)
+
+    def run(self, programs: list[Running], reply: Reply | None = None) -> None:
+        """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one."""
+        for p in programs:
+            _advance(p, None)
+        while open_ := [p for p in programs if not p.done]:
+            work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
+            answers = self._answer(work) if work else self._exchange(open_, reply)
+            for p, answer in zip(work or open_, answers, strict=True):
+                _advance(p, answer)
+
+    def finish(self, owner: int, program: Program | Any, address: Address) -> Any:
+        """The result of one program, or the value itself where no program is needed."""
+        return self.finish_all([(owner, program, address)])[0]
+
+    def finish_all(self, programs: Iterable[tuple[int, Program | Any, Address]]) -> list[Any]:
+        """The results of programs (or plain values) side by side."""
+        running = [(Running(o, p, a) if hasattr(p, "send") else p) for o, p, a in programs]
+        self.run([r for r in running if isinstance(r, Running)])
+        return [r.result if isinstance(r, Running) else r for r in running]
+
+    def _exchange(self, programs: list[Running], reply: Reply | None) -> list[Any]:
+        if reply is None:
+            raise ValueError("an Exchange needs a synchronous server: every selected client must be in the round")
+        messages = []
+        for p in programs:
+            assert isinstance(p.waiting, Exchange)
+            p.events.append(Sent(dict(p.waiting.values), waits=True))
+            messages.append(Message(p.owner, dict(p.waiting.values), 1.0, p.address.round))
+        answers = reply(messages)
+        return [answers[p.owner] for p in programs]
+
+    def _answer(self, programs: list[Running]) -> list[Any]:
+        """The answers to what the programs wait for, each kind of request in groups."""
+        answers: dict[int, Any] = {}
+        groups: dict[Hashable, list[tuple[int, Prepared]]] = defaultdict(list)
+        gradients: dict[int, Gradient] = {}
+        for i, p in enumerate(programs):
+            request = p.waiting
+            if isinstance(request, Predict | Evaluate):
+                answers[i] = request
+                continue
+            if isinstance(request, Gradient):
+                gradients[i] = request
+                request = _as_train(request)
+            assert isinstance(request, Train), f"not a request: {request!r}"
+            prepared = prepare(request, p.address, self.arena, self.settings)
+            p.events.append(Work(prepared.steps, prepared.samples))
+            groups[prepared.recipe].append((i, prepared))
+        for group in groups.values():
+            trained = self.train([one for _, one in group])
+            answers |= {i: t for (i, _), t in zip(group, trained, strict=True)}
+        for i, request in gradients.items():
+            answers[i] = _gradient(request, answers[i])
+        self._look(programs, answers)
+        return [answers[i] for i in range(len(programs))]
+
+    def train(self, group: list[Prepared]) -> list[Trained]:
+        """Train a group of one recipe.
+
+        Raises:
+            Diverged: a trained value is not finite.
+        """
+        if self.executor == "sequential" or (
+            self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
+        ):
+            trained = self._trainer.sequential(group, self.threads)
+        else:
+            trained = self._cohort(group)
+        for one, result in zip(group, trained, strict=True):
+            for name, value in result.values.items():
+                tensor = value.weights if isinstance(value, Params) else value
+                if not bool(torch.isfinite(tensor).all()):
+                    who = "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
+                    raise Diverged(f"part {name!r} of {who} is not finite after training")
+        return trained
+
+    def _cohort(self, group: list[Prepared]) -> list[Trained]:
+        try:
+            return self._trainer.cohort(group, self.lanes)
+        except (RuntimeError, ValueError) as error:
+            # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
+            trained = self._trainer.sequential(group, self.threads)
+            what = group[0].recipe.step or group[0].recipe.loss
+            name = getattr(what, "__qualname__", repr(what))
+            if name not in self.fallbacks:
+                self.fallbacks.append(name)
+                first = str(error).strip().splitlines()[0]
+                warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
+            return trained
+
+    def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:
+        """Answer all `Predict` and `Evaluate` requests."""
+        asked = {i: r for i, r in answers.items() if isinstance(r, Predict | Evaluate)}
+        by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
+        for i, request in asked.items():
+            positions = torch.from_numpy(self.arena.positions(programs[i].owner, request.samples)).to(self.arena.device)
+            models = [request.w] if isinstance(request, Predict) else request.models
+            programs[i].events.append(Work(0, len(models) * len(positions)))
+            output = request.output if isinstance(request, Predict) else "logits"
+            for k, w in enumerate(models):
+                by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
+        found: dict[int, dict[int, tuple[Tensor, Tensor]]] = defaultdict(dict)
+        for (samples, kind, _), tasks in by_kind.items():
+            rows = self.outputs(samples, [task for _, _, task in tasks], kind)
+            for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
+                found[i][k] = (row, positions)
+        for i, request in asked.items():
+            if isinstance(request, Predict):
+                answers[i] = found[i][0][0]
+            else:
+                answers[i] = self._scores(request, [found[i][k] for k in range(len(request.models))])
+
+    def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
+        """Outputs of model values on samples of one pool."""
+        lanes = 0 if self.executor == "sequential" else self.lanes
+        return outputs(self.arena.pool(samples), tasks, output=output, lanes=lanes)
+
+    def _scores(self, request: Evaluate, rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        pool = self.arena.pool(request.samples)
+        pairs = [accuracy_and_loss(pool, logits, positions) for logits, positions in rows]
+        # A client without samples of that kind scores a loss of 0 with every model.
+        losses = [loss.sum() / max(1, len(loss)) for _, loss in pairs]
+        right = [hit.to(self.dtype).sum() / max(1, len(hit)) for hit, _ in pairs]
+        return torch.stack(losses), torch.stack(right)
+
+
+def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """What a loss sees as `ctx.hp`: floats as tensors, static and other values as they are."""
+    found: dict[str, Any] = {}
+    for name, info in type(hyper).model_fields.items():
+        value = getattr(hyper, name)
+        extra = info.json_schema_extra
+        static = isinstance(extra, dict) and extra.get("static")
+        found[name] = torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
+    return found
+
+
+def _advance(p: Running, answer: Any) -> None:
+    """Go on to the next request that needs an answer; uploads need none."""
+    while True:
+        try:
+            request = p.program.send(answer)
+        except StopIteration as stop:
+            p.result, p.waiting, p.done = stop.value, None, True
+            return
+        if not isinstance(request, Upload):
+            p.waiting = request
+            return
+        p.events.append(Sent(dict(request.values), request.weight))
+        answer = None
+
+
+_SUM = "sum of "
+
+
+def _as_train(request: Gradient) -> Train:
+    """A full pass in stored order that adds up gradients and moves nothing."""
+    sums = {_SUM + name: torch.zeros_like(_tensor(v)) for name, v in request.values.items()}
+    some = _tensor(next(iter(request.values.values())))
+    return Train(
+        {**request.values, **sums, _SUM: some.new_zeros(2)},
+        step=_accumulate(request.loss),
+        epochs=1,
+        feed=Feed(request.samples, order="cyclic"),
+        optimizer={name: SGD(lr=1.0, momentum=0.0, weight_decay=0.0) for name in request.values},
+        context=request.context,
+    )
+
+
+@functools.cache
+def _accumulate(loss: Loss) -> Step:
+    """The step that adds gradient x samples, loss x samples and samples; cached, so that equal losses share a recipe."""
+
+    def step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
+        gradients, _ = do.gradient(loss, values, batch, ctx)
+        n = batch.weight.sum()
+        sums = {_SUM + name: values[_SUM + name] + n * g for name, g in gradients.items()}
+        return values | sums | {_SUM: values[_SUM] + torch.stack([n * do.loss, n])}
+
+    return step
+
+
+def _gradient(request: Gradient, trained: Trained) -> tuple[dict[str, Tensor], Tensor]:
+    total = trained[_SUM]
+    return {name: trained[_SUM + name] / total[1] for name in request.values}, total[0] / total[1]
+
+
+def _tensor(value: Value) -> Tensor:
+    return value.weights if isinstance(value, Params) else value

@@ -1,0 +1,360 @@
+"""The federation loop: one event loop for synchronous, wait-free and asynchronous methods.
+
+A client's program runs to its end from what the client downloaded; its messages reach the server, and its state changes,
+at their simulated times. A server version closes by the method's trigger: all selected clients have answered, K messages
+have arrived, or the round clock ticks.
+"""
+
+import platform
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.arena import SERVER, Arena
+from bench.batches import Address
+from bench.clock import Clock
+from bench.data import Dataset, Partition
+from bench.engine import Diverged, Engine, Executor, Running, Sent, Work
+from bench.errors import UserError
+from bench.ledger import Ledger
+from bench.method import Arrivals, Client, Everyone, Message, Method, Tick
+from bench.params import Params
+from bench.plugin import METHODS, SERVER_RULES
+from bench.rng import generator
+from bench.scores import Evaluation, Scorer
+from bench.settings import Settings
+from bench.sides import Clients, ServerSide, mean_of_models
+from bench.snapshot import Packer, unpack
+
+__all__ = ["Diverged", "Evaluation", "Federation"]
+
+
+@dataclass
+class Flight:
+    """A client's round under way, its work already computed.
+
+    Attributes:
+        client: the client with its new state, which it shows from `end` on.
+        end: when it has finished its local work and its last message has arrived.
+        messages: (time of arrival, message) still under way, in order.
+        local: its model right after local training, if its program returned one.
+    """
+
+    client: Client
+    end: float
+    messages: list[tuple[float, Message]] = field(default_factory=list)
+    local: Params | None = None
+
+    @property
+    def next(self) -> tuple[float, int]:
+        """When something happens to it next; the client's id settles ties."""
+        return (self.messages[0][0] if self.messages else self.end), self.client.id
+
+
+class Federation:
+    """One training run.
+
+    Attributes:
+        version: server versions done.
+        now: simulated seconds (ticks for the round clock).
+        ledger: one row of traffic per version.
+        warnings: what the user should know about this run.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        dataset: Dataset,
+        partition: Partition,
+        *,
+        device: str = "cpu",
+        executor: Executor = "auto",
+        threads: int = 1,
+        public: Dataset | None = None,
+    ) -> None:
+        self.settings = settings
+        self.method = make_method(settings)
+        self._arena = Arena(
+            dataset,
+            partition,
+            device=torch.device(device),
+            dtype=getattr(torch, settings.dtype),
+            seed=settings.seed,
+            public=public,
+            holdout=self.method.holdout,
+        )
+        ids = [i for i, one in enumerate(partition.train) if len(one)]
+        if not ids:
+            raise UserError("no client has any training sample: use fewer clients or a larger alpha")
+        self.engine = Engine(settings, self._arena, self.method.hp, executor=executor, threads=threads)
+        self.server = ServerSide(settings, self._arena, dataset.shape, ids)
+        self.method.init(self.server)
+        self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
+        self._scorer = Scorer(self.engine, self._arena, self.server.sizes)
+        self._clock = Clock(delays=settings.stragglers)
+        self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
+        self.version = 0
+        self.now = 0.0
+        self.ledger: list[dict[str, Any]] = []
+        self.warnings = self.method.hp.degenerate()
+        self._flights: list[Flight] = []
+        self._starts = 0
+        self._free = dict.fromkeys(ids, 0.0)
+        self._local: dict[int, Params] = {}
+
+    # -- one server version -------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Run to the next server version.
+
+        Raises:
+            Diverged: a weight is not finite.
+        """
+        self.server.round = self.version
+        try:
+            match self.method.trigger:
+                case Everyone():
+                    inbox = self._everyone()
+                case Arrivals(k, concurrency):
+                    inbox = self._arrivals(k, concurrency)
+                case Tick():
+                    inbox = self._tick()
+            self._aggregate(inbox)
+        except Diverged as error:
+            raise Diverged(error.what, self.version) from None
+        self.version += 1
+        self.ledger.append(self._traffic.close(self.version, self.now))
+
+    def _everyone(self) -> list[Message]:
+        """All selected clients answer; a client's later work overlaps with the network and the server."""
+        self.server.selected = self._select()
+        flights = self._launch(self.server.selected, self.now)
+        for flight in flights:
+            self._land(flight)
+        arrived = [(time, m) for f in flights for time, m in f.messages]
+        self.now = max((time for time, _ in arrived), default=max(f.end for f in flights))
+        return [m for _, m in arrived]
+
+    def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
+        """The next k messages; a client that has finished makes room for another one."""
+        inbox: list[Message] = []
+        while len(inbox) < k:
+            room = (concurrency or self._share()) - len(self._flights)
+            self._flights += self._launch(self._pick_idle(room, {m.client for m in inbox}), self.now)
+            if not self._flights:
+                raise UserError(f"the server waits for {k} messages, but only {len(self.clients.ids)} clients can send one")
+            flight = min(self._flights, key=lambda f: f.next)
+            self.now = flight.next[0]
+            if flight.messages:
+                inbox.append(flight.messages.pop(0)[1])
+            self._land_finished()
+        return inbox
+
+    def _land_finished(self) -> None:
+        for flight in sorted(self._flights, key=lambda f: f.client.id):
+            if not flight.messages and flight.end <= self.now:
+                self._land(flight)
+                self._flights.remove(flight)
+
+    def _tick(self) -> list[Message]:
+        """One tick of the round clock: idle clients start, and what is due arrives."""
+        busy = {f.client.id for f in self._flights}
+        self.server.selected = [i for i in self._select() if i not in busy]
+        for flight in self._launch(self.server.selected, self.now):
+            due = self.now + 1 + self._clock.delay(flight.client.id)
+            flight.end, flight.messages = due, [(due, m) for _, m in flight.messages]
+            self._flights.append(flight)
+        self.now += 1
+        arrived = [m for f in self._flights for time, m in f.messages if time <= self.now]
+        for flight in self._flights:
+            flight.messages = [(time, m) for time, m in flight.messages if time > self.now]
+        self._land_finished()
+        return arrived
+
+    def _aggregate(self, inbox: list[Message]) -> None:
+        for message in inbox:
+            message.staleness = self.version - message.version
+        inbox.sort(key=lambda m: m.client)
+        done = self.method.aggregate(self.server, inbox)
+        self.engine.finish(SERVER, done, Address(self.settings.seed, self.version, SERVER))
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _share(self) -> int:
+        return max(1, round(self.settings.participation * len(self.clients.ids)))
+
+    def _select(self) -> list[int]:
+        ids = self.clients.ids
+        if self.method.everyone or self._share() == len(ids):
+            return ids
+        rng = generator("selection", self.settings.seed, self.version)
+        return sorted(int(i) for i in rng.choice(ids, self._share(), replace=False))
+
+    def _pick_idle(self, room: int, waiting: set[int]) -> list[int]:
+        """Clients to start: neither at work nor in the buffer already (a client appears once per version)."""
+        busy = {f.client.id for f in self._flights} | waiting
+        idle = [i for i in self.clients.ids if i not in busy]
+        if room <= 0 or not idle:
+            return []
+        rng = generator("start", self.settings.seed, self._starts)
+        self._starts += 1
+        return sorted(int(i) for i in rng.choice(idle, min(room, len(idle)), replace=False))
+
+    def _launch(self, ids: list[int], now: float) -> list[Flight]:
+        """Send the current version to clients and compute their rounds, side by side."""
+        downs, programs = {}, []
+        for i in ids:
+            downs[i] = self.clients.down(i)
+            self._traffic.download(downs[i])
+            client = self.clients.copy(i)
+            address = Address(self.settings.seed, self.version, i)
+            programs.append((client, Running(i, self.method.client_round(client, downs[i]), address)))
+        self.engine.run([p for _, p in programs], self._reply)
+        return [self._flight(client, p, downs[client.id], now) for client, p in programs]
+
+    def _reply(self, messages: list[Message]) -> dict[int, Any]:
+        messages.sort(key=lambda m: m.client)
+        replies = self.method.reply(self.server, messages)
+        for message in messages:
+            self._traffic.download(replies[message.client])
+        return replies
+
+    def _flight(self, client: Client, program: Running, down: dict[str, Any], now: float) -> Flight:
+        """Put times to what a program did."""
+        time = max(now + self._clock.down(client.id, self._traffic.size(down)), self._free[client.id])
+        flight = Flight(client, time, local=program.result)
+        for event in program.events:
+            if isinstance(event, Work):
+                time += self._clock.work(client.id, event)
+                continue
+            self._traffic.upload(event.values)
+            arrival = time + self._clock.up(client.id, self._traffic.size(event.values))
+            if event.waits:
+                time = arrival
+                continue
+            self.clients.keep_buffers(client, event.values)
+            weight = client.n_train if event.weight is None else event.weight
+            flight.messages.append((arrival, Message(client.id, event.values, weight, self.version, base=down)))
+        self._free[client.id] = time
+        flight.end = max(time, *(arrival for arrival, _ in flight.messages)) if flight.messages else time
+        return flight
+
+    def _land(self, flight: Flight) -> None:
+        """The client shows its new state."""
+        own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
+        self.clients.commit(flight.client, own=own)
+        if flight.local is not None:
+            self._local[flight.client.id] = flight.local
+
+    # -- looking at it ------------------------------------------------------------------------------------------------
+
+    @property
+    def derived(self) -> list[str]:
+        """Metrics that the method does not train and Remark 4.1 of the SCD paper supplies."""
+        return {"gm": ["pm"], "pm": ["gm"], "both": []}[self.method.trains]
+
+    def evaluate(self) -> Evaluation:
+        """Scores of the current version: generic, personalized and local models."""
+        found = Evaluation()
+        personal = self._personal() if self.method.trains != "gm" else {}
+        generic = self._generic(personal)
+        if generic is not None:
+            names = ("gm", "pm") if self.method.trains == "gm" else ("gm",)
+            self._scorer.generic(self.clients.mean_buffers(generic), found, names)
+        if personal:
+            self._scorer.personal("pm", personal, found)
+        if self._local:
+            self._scorer.personal("lm", self._local, found)
+        return found
+
+    def _personal(self) -> dict[int, Params]:
+        ids = self.clients.ids
+        programs = [
+            (i, self.method.personal(self.server, self.clients.copy(i), self.clients.down(i)), self._address(i)) for i in ids
+        ]
+        return dict(zip(ids, self.engine.finish_all(programs), strict=True))
+
+    def _generic(self, personal: dict[int, Params]) -> Params | None:
+        if self.method.trains == "pm":
+            return mean_of_models(personal, self.server.sizes)
+        found: Params | None = self.engine.finish(SERVER, self.method.generic(self.server), self._address(SERVER))
+        return found
+
+    def _address(self, owner: int) -> Address:
+        return Address(self.settings.seed, self.version, owner)
+
+    @property
+    def path(self) -> dict[str, str | int]:
+        """What computed it: numbers are promised to be the same bytes on the same path only."""
+        return {
+            "device": str(self._arena.device),
+            "executor": self.engine.executor,
+            "lanes": self.engine.lanes,
+            "torch": torch.__version__,
+            "cpu": platform.processor() or platform.machine(),
+        }
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that a later `restore` needs, as tensors and JSON."""
+        packer = Packer()
+        plain = packer.pack(
+            {
+                "version": self.version,
+                "now": self.now,
+                "starts": self._starts,
+                "free": self._free,
+                "ledger": self.ledger,
+                "server": self.server.state,
+                "clients": self.clients.states(),
+                "local": self._local,
+                "flights": [_packed(f) for f in self._flights],
+            }
+        )
+        return packer.tensors, plain
+
+    def restore(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        state = unpack(plain, tensors, self.server.specs, self._arena.device)
+        self.version, self.now, self._starts = state["version"], state["now"], state["starts"]
+        self._free, self.ledger, self._local = state["free"], state["ledger"], state["local"]
+        self.server.state = state["server"]
+        self.clients.load(state["clients"])
+        self._flights = [self._unpacked(f) for f in state["flights"]]
+
+    def _unpacked(self, raw: dict[str, Any]) -> Flight:
+        client = self.clients.bare(raw["client"])
+        client.state = raw["state"]
+        messages = [(time, Message(**message)) for time, message in raw["messages"]]
+        return Flight(client, raw["end"], messages, raw["local"])
+
+
+def _packed(flight: Flight) -> dict[str, Any]:
+    return {
+        "client": flight.client.id,
+        "state": flight.client.state,
+        "end": flight.end,
+        "messages": [[time, dict(vars(message))] for time, message in flight.messages],
+        "local": flight.local,
+    }
+
+
+def make_method(settings: Settings) -> Method:
+    """The method of a cell with its hyperparameters and its server rule.
+
+    Raises:
+        UserError: the method is unknown, or its aggregation is not a mean that a server rule could replace.
+    """
+    kind = METHODS.get(settings.method)
+    method: Method = kind(kind.Hyper(**settings.hp))
+    if settings.server is not None:
+        options = dict(settings.server)
+        name = options.pop("name")
+        rule = SERVER_RULES.get(name)
+        if not method.mean_of or kind.aggregate is not Method.aggregate:
+            raise UserError(f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply")
+        method.rule = rule(rule.Hyper(**options))
+    return method

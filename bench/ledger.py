@@ -1,0 +1,106 @@
+"""Bytes on the wire, counted at the message boundary from the tensors themselves.
+
+Two conventions for downlinks: each distinct tensor once however many clients receive it (the count of the COMET paper), and
+once per receiver. BatchNorm buffers are counted apart; plain numbers travel free.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from bench.params import Params
+
+COLUMNS = (
+    "round", "seconds", "up", "down_distinct", "down_receivers",
+    "up_buffers", "down_distinct_buffers", "down_receivers_buffers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes of weights and other tensors, and bytes of buffers."""
+
+    main: int = 0
+    buffers: int = 0
+
+    def __add__(self, other: "Size") -> "Size":
+        return Size(self.main + other.main, self.buffers + other.buffers)
+
+
+def _tensors(values: Any) -> Iterable[tuple[Tensor, bool]]:
+    """All tensors in nested values, with whether they are buffers."""
+    if isinstance(values, Params):
+        yield values.weights, False
+        yield values.buffers, True
+    elif isinstance(values, Tensor):
+        yield values, False
+    elif isinstance(values, Mapping):
+        for v in values.values():
+            yield from _tensors(v)
+    elif isinstance(values, list | tuple):
+        for v in values:
+            yield from _tensors(v)
+
+
+def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+@dataclass
+class Ledger:
+    """The traffic of the version being computed.
+
+    Attributes:
+        buffers_travel: whether BatchNorm buffers are sent at all (not under the policy `local`).
+    """
+
+    buffers_travel: bool = True
+    up: Size = Size()
+    down_distinct: Size = Size()
+    down_receivers: Size = Size()
+    _seen: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
+
+    def size(self, values: Any) -> Size:
+        """Bytes of a message."""
+        total = Size()
+        for tensor, is_buffer in _tensors(values):
+            total += self._one(tensor, is_buffer)
+        return total
+
+    def upload(self, values: Any) -> None:
+        """Count an uplink."""
+        self.up += self.size(values)
+
+    def download(self, values: Any) -> None:
+        """Count a downlink to one receiver."""
+        self.down_receivers += self.size(values)
+        for tensor, is_buffer in _tensors(values):
+            at = _identity(tensor)
+            # Seen tensors are kept, so that no new tensor can take over an address within a version.
+            if tensor.numel() and at not in self._seen:
+                self._seen[at] = tensor
+                self.down_distinct += self._one(tensor, is_buffer)
+
+    def close(self, round: int, seconds: float) -> dict[str, Any]:
+        """The row of a version; counting starts again from zero."""
+        row = {
+            "round": round,
+            "seconds": seconds,
+            "up": self.up.main,
+            "down_distinct": self.down_distinct.main,
+            "down_receivers": self.down_receivers.main,
+            "up_buffers": self.up.buffers,
+            "down_distinct_buffers": self.down_distinct.buffers,
+            "down_receivers_buffers": self.down_receivers.buffers,
+        }
+        self.up = self.down_distinct = self.down_receivers = Size()
+        self._seen = {}
+        return row
+
+    def _one(self, tensor: Tensor, is_buffer: bool) -> Size:
+        n = tensor.numel() * tensor.element_size()
+        if is_buffer:
+            return Size(0, n) if self.buffers_travel else Size()
+        return Size(n, 0)

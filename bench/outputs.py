@@ -1,0 +1,80 @@
+"""Outputs of model values on samples, running statistics frozen, in large batches."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from bench.arena import Pool
+from bench.forward import Forward
+from bench.params import Params
+from bench.step import is_convolutional
+
+Output = Literal["probabilities", "logits", "features"]
+Task = tuple[Params, Tensor]  # a model value and the positions of its samples in the pool
+
+_ALONE = 500  # samples per call of one model
+_ABREAST = 64  # samples per call and lane of a cohort
+
+
+def outputs(pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0) -> list[Tensor]:
+    """For each task `[samples, ...]` outputs, detached. With lanes, small models are run side by side."""
+    if lanes and tasks and not is_convolutional(tasks[0][0].spec) and len({t[0].spec for t in tasks}) == 1:
+        return _abreast(pool, tasks, output, lanes)
+    return [_alone(pool, w, positions, output) for w, positions in tasks]
+
+
+def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Per sample whether it is right, and its cross-entropy, `[samples]` each."""
+    y = pool.y[positions]
+    return logits.argmax(1) == y, torch.nn.functional.cross_entropy(logits, y, reduction="none")
+
+
+def _run(w: Params, x: Tensor, output: Output) -> Tensor:
+    model = Forward()
+    if output == "features":
+        return model.features(w, x, stats="frozen")
+    logits = model(w, x, stats="frozen")
+    return logits.softmax(1) if output == "probabilities" else logits
+
+
+def _alone(pool: Pool, w: Params, positions: Tensor, output: Output) -> Tensor:
+    with torch.no_grad():
+        # An empty list still runs once, on no samples, for the shape.
+        chunks = positions.split(_ALONE) if len(positions) else (positions,)
+        return torch.cat([_run(w, pool.take(chunk)[0], output) for chunk in chunks])
+
+
+def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int) -> list[Tensor]:
+    """Chunks of a fixed number of samples, one per lane; the last ones are filled up with samples that are thrown away."""
+    spec = tasks[0][0].spec
+    pieces: list[tuple[int, Tensor]] = [
+        (i, chunk) for i, (_, positions) in enumerate(tasks) for chunk in positions.split(_ABREAST) if len(chunk)
+    ]
+
+    def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+        return _run(Params(weights, buffers, spec), x, output)
+
+    found: list[list[Tensor]] = [[] for _ in tasks]
+    with torch.no_grad():
+        for start in range(0, len(pieces), lanes):
+            seated = pieces[start : start + lanes]
+            full = [*seated, *([seated[0]] * (lanes - len(seated)))]
+            positions = torch.stack([_filled(chunk) for _, chunk in full])
+            weights = torch.stack([tasks[i][0].weights for i, _ in full])
+            buffers = torch.stack([tasks[i][0].buffers for i, _ in full])
+            out = vmap(one)(weights, buffers, pool.take(positions)[0])
+            for (i, chunk), rows in zip(seated, out, strict=False):
+                found[i].append(rows[: len(chunk)])
+    empty: Any = None
+    for i, (w, positions) in enumerate(tasks):
+        if not found[i]:
+            empty = _alone(pool, w, positions[:0], output) if empty is None else empty
+            found[i].append(empty)
+    return [torch.cat(rows) for rows in found]
+
+
+def _filled(chunk: Tensor) -> Tensor:
+    return torch.cat([chunk, chunk[:1].expand(_ABREAST - len(chunk))])

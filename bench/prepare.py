@@ -1,0 +1,159 @@
+"""From a `Train` request to arrays: which samples, which draws, which learning rate at every step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.arena import Arena
+from bench.batches import Address, Batches, Positions, draw_batches, draw_values, steps_per_epoch
+from bench.optim import SGD, Optimizer, State, learning_rate
+from bench.params import Params
+from bench.requests import Feed, Train
+from bench.settings import Settings
+from bench.step import Cut, Recipe, kinds
+
+Array = npt.NDArray[Any]
+MAIN = ""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The batches of one feed, for every step of a request.
+
+    Attributes:
+        feed: what they are drawn from.
+        batches: positions in the owner's list.
+        absolute: `[steps, width]` positions in the pool.
+    """
+
+    feed: Feed
+    batches: Batches
+    absolute: Positions
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A `Train` request with everything drawn."""
+
+    request: Train
+    recipe: Recipe
+    address: Address
+    steps: int
+    streams: dict[str, Stream]
+    draws: dict[str, Array]
+    lr: dict[str, Array]
+    state: Mapping[str, State]
+
+    @property
+    def samples(self) -> int:
+        """Samples that go through the model in this request."""
+        return int(sum(s.batches.sizes.sum() for s in self.streams.values()))
+
+
+def prepare(request: Train, address: Address, arena: Arena, settings: Settings) -> Prepared:
+    """Draw batches and values, resolve the optimizers, and find the recipe."""
+    optimizers = _optimizers(request, settings, address.round)
+    widths = {name: _width(feed, arena, settings) for name, feed in _feeds(request).items()}
+    recipe = Recipe(
+        loss=request.loss,
+        step=request.step,
+        parts=kinds(request.values),
+        context=kinds(request.context),
+        optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
+        cuts=tuple(_cuts(request, optimizers)),
+        feeds=tuple((name, feed, widths[name]) for name, feed in sorted(_feeds(request).items())),
+        draws=tuple(sorted(request.draws.items())),
+        frozen=False,
+    )
+    n = len(arena.positions(address.owner, request.feed.samples))
+    batch_statistics = recipe.batch_statistics and request.feed.samples != "none"
+    if batch_statistics and n == 1:
+        recipe = replace(recipe, frozen=True)
+    steps = _steps(request, settings, n, widths[MAIN], batch_statistics)
+    given = request.optimizer_state or {}
+    return Prepared(
+        request=request,
+        recipe=recipe,
+        address=address,
+        steps=steps,
+        streams={
+            name: _stream(feed, widths[name], steps, address, arena, batch_statistics)
+            for name, feed in _feeds(request).items()
+        },
+        draws={
+            name: draw_values(draw, name, widths[MAIN], steps, address, request.feed.stream)
+            for name, draw in request.draws.items()
+        },
+        lr={name: np.array([learning_rate(o, k, steps) for k in range(steps)]) for name, o in optimizers.items()},
+        state={name: given.get(name) or o.init(_trained(request, recipe, name)) for name, o in optimizers.items()},
+    )
+
+
+def _feeds(request: Train) -> dict[str, Feed]:
+    return {MAIN: request.feed, **request.side}
+
+
+def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
+    given = request.optimizer or SGD()
+    if not isinstance(given, Mapping):
+        given = {name: given for name in request.values}
+    return {name: _resolve(o, settings, round) for name, o in given.items()}
+
+
+def _resolve(optimizer: Optimizer, settings: Settings, round: int) -> Optimizer:
+    """Fill what the request left open from the cell; the cell's decay applies to the cell's rate only."""
+    if optimizer.lr is None:
+        optimizer = replace(optimizer, lr=settings.lr * settings.lr_decay**round)
+    if optimizer.clip is None:
+        optimizer = replace(optimizer, clip=settings.grad_clip)
+    if isinstance(optimizer, SGD):
+        for name in ("momentum", "weight_decay", "nesterov"):
+            if getattr(optimizer, name) is None:
+                optimizer = replace(optimizer, **{name: getattr(settings, name)})
+    return optimizer
+
+
+def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> list[tuple[str, Cut]]:
+    cuts = []
+    for name in sorted(optimizers):
+        value = request.values[name]
+        if isinstance(value, Params):
+            runs = value.spec.slices(request.only[name]) if name in request.only else [slice(0, value.spec.d)]
+            cuts.append((name, Cut(tuple((r.start, r.stop) for r in runs), value.spec.d)))
+    return cuts
+
+
+def _trained(request: Train, recipe: Recipe, name: str) -> Any:
+    value = request.values[name]
+    return dict(recipe.cuts)[name].take(value.weights) if isinstance(value, Params) else value
+
+
+def _width(feed: Feed, arena: Arena, settings: Settings) -> int:
+    """The batch size, at most the largest owner's number of samples (so that `all` samples is a large number)."""
+    asked = feed.batch_size or settings.batch_size
+    if feed.samples == "none":
+        return asked
+    if feed.samples == "public":
+        return min(asked, arena.public_size)
+    return min(asked, max(1, *(len(one) for one in arena.partition.train)))
+
+
+def _steps(request: Train, settings: Settings, n: int, width: int, batch_statistics: bool) -> int:
+    if n == 0:
+        return 0
+    if request.steps is not None:
+        return request.steps
+    if request.epochs is None and settings.steps is not None:
+        return settings.steps
+    epochs = settings.epochs if request.epochs is None else request.epochs
+    return epochs * steps_per_epoch(n, width, batch_statistics=batch_statistics)
+
+
+def _stream(feed: Feed, width: int, steps: int, address: Address, arena: Arena, batch_statistics: bool) -> Stream:
+    positions = arena.positions(address.owner, feed.samples)
+    drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
+    return Stream(feed, drawn, positions[drawn.positions] if steps else drawn.positions)
+

@@ -1,0 +1,103 @@
+"""Accuracy and loss of generic, personalized and local models, per client and in the mean."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bench.arena import Arena
+from bench.data import Indices
+from bench.engine import Engine
+from bench.outputs import accuracy_and_loss
+from bench.params import Params
+
+SPLITS = ("validation", "test")
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class Evaluation:
+    """Scores of one server version.
+
+    Attributes:
+        metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
+        clients: rows of metric, client, split, correct, samples.
+    """
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Scorer:
+    """Scores models on a partition's validation and test samples."""
+
+    def __init__(self, engine: Engine, arena: Arena, sizes: dict[int, int]) -> None:
+        self._engine = engine
+        self._pool = arena.local
+        self._device = arena.device
+        self._sizes = sizes
+        parts = {"validation": arena.partition.validation, "test": arena.partition.test}
+        self._local: dict[str, dict[int, Indices]] = {s: {i: parts[s][i] for i in sizes} for s in SPLITS}
+        union = {s: np.concatenate([np.zeros(0, np.int64), *self._local[s].values()]) for s in SPLITS}
+        common = arena.partition.global_test
+        self._global = {"validation": union["validation"], "test": common if len(common) else union["test"]}
+        self._needed = np.unique(np.concatenate([self._global["test"], *union.values()]))
+
+    def generic(self, w: Params, into: Evaluation, names: tuple[str, ...]) -> None:
+        """Score one model for all: on the common test set and, as each of the names, on the clients' own samples."""
+        hit, loss = self._look([(w, self._needed)])[0]
+
+        def pick(positions: Indices) -> tuple[Floats, Floats]:
+            index = np.searchsorted(self._needed, positions)
+            return hit[index], loss[index]
+
+        for split in SPLITS:
+            if len(self._global[split]):
+                right, cost = pick(self._global[split])
+                _add(into, "gm", "global", "", split, float(right.mean()), float(cost.mean()))
+        for name in names:
+            self._locals(name, {s: {i: pick(p) for i, p in self._local[s].items()} for s in SPLITS}, into)
+
+    def personal(self, name: str, models: dict[int, Params], into: Evaluation) -> None:
+        """Score each client's own model on its own samples."""
+        ids = sorted(models)
+        tasks = [(models[i], np.concatenate([self._local[s][i] for s in SPLITS])) for i in ids]
+        found: dict[str, dict[int, tuple[Floats, Floats]]] = {s: {} for s in SPLITS}
+        for i, (hit, loss) in zip(ids, self._look(tasks), strict=True):
+            cut = len(self._local["validation"][i])
+            found["validation"][i] = hit[:cut], loss[:cut]
+            found["test"][i] = hit[cut:], loss[cut:]
+        self._locals(name, found, into)
+
+    def _look(self, tasks: list[tuple[Params, Indices]]) -> list[tuple[Floats, Floats]]:
+        """Per task and sample: right or not, and loss."""
+        placed = [(w, torch.from_numpy(p).to(self._device)) for w, p in tasks]
+        found = []
+        for logits, (_, positions) in zip(self._engine.outputs("train", placed), placed, strict=True):
+            right, loss = accuracy_and_loss(self._pool, logits, positions)
+            found.append((right.to(torch.float64).cpu().numpy(), loss.to(torch.float64).cpu().numpy()))
+        return found
+
+    def _locals(self, name: str, found: dict[str, dict[int, tuple[Floats, Floats]]], into: Evaluation) -> None:
+        """Per client, and weighted by training samples and equally; a client without samples of a split is left out."""
+        for split in SPLITS:
+            scored = {i: pair for i, pair in sorted(found[split].items()) if len(pair[0])}
+            if not scored:
+                continue
+            sizes = np.array([self._sizes[i] for i in scored], np.float64)
+            right = np.array([hit.mean() for hit, _ in scored.values()])
+            cost = np.array([loss.mean() for _, loss in scored.values()])
+            for mean, share in (("train_size", sizes / sizes.sum()), ("equal", np.full(len(sizes), 1 / len(sizes)))):
+                _add(into, name, "local", mean, split, float((share * right).sum()), float((share * cost).sum()))
+            into.clients += [
+                {"metric": name, "client": i, "split": split, "correct": int(hit.sum()), "samples": len(hit)}
+                for i, (hit, _) in scored.items()
+            ]
+
+
+def _add(into: Evaluation, metric: str, on: str, mean: str, split: str, accuracy: float, loss: float) -> None:
+    row = {"metric": metric, "on": on, "mean": mean, "split": split}
+    into.metrics.append({**row, "quantity": "accuracy", "value": accuracy})
+    into.metrics.append({**row, "quantity": "loss", "value": loss})

@@ -1,0 +1,201 @@
+"""One training step of one client, as a pure function: the same function runs alone and mapped over a cohort."""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.forward import Forward
+from bench.optim import Optimizer, State
+from bench.params import Params, Spec
+from bench.requests import Batch, Loss, Step, Values
+
+Flat = dict[str, Tensor]
+
+
+def flatten(values: Mapping[str, Any]) -> Flat:
+    """Named values as named tensors: `w/weights`, `w/buffers` for a model value, the plain name for a tensor."""
+    flat: Flat = {}
+    for name, value in values.items():
+        if isinstance(value, Params):
+            flat |= {f"{name}/weights": value.weights, f"{name}/buffers": value.buffers}
+        else:
+            flat[name] = value
+    return flat
+
+
+def kinds(values: Mapping[str, Any]) -> tuple[tuple[str, Hashable], ...]:
+    """The static side of named values: their specs, or shape and dtype of a tensor."""
+    return tuple(
+        (name, v.spec if isinstance(v, Params) else (tuple(v.shape), v.dtype)) for name, v in sorted(values.items())
+    )
+
+
+def rebuild(flat: Flat, known: tuple[tuple[str, Hashable], ...]) -> dict[str, Any]:
+    """The inverse of `flatten`."""
+    return {
+        name: Params(flat[f"{name}/weights"], flat[f"{name}/buffers"], kind) if isinstance(kind, Spec) else flat[name]
+        for name, kind in known
+    }
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which slices of a part's flat weights train."""
+
+    runs: tuple[tuple[int, int], ...]
+    d: int
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is frozen."""
+        return self.runs == ((0, self.d),)
+
+    def take(self, weights: Tensor) -> Tensor:
+        """The trained slices, as one vector."""
+        if self.everything:
+            return weights
+        return torch.cat([weights[:0], *(weights[a:b] for a, b in self.runs)])
+
+    def put(self, weights: Tensor, trained: Tensor) -> Tensor:
+        """The weights with the trained slices replaced."""
+        if self.everything:
+            return trained
+        pieces, at, used = [weights[:0]], 0, 0
+        for a, b in self.runs:
+            pieces += [weights[at:a], trained[used : used + b - a]]
+            at, used = b, used + b - a
+        return torch.cat([*pieces, weights[at:]])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The static side of a `Train` request: requests of equal recipes are trained in one cohort.
+
+    Attributes:
+        parts, context: kinds of the parts and of the context's entries.
+        optimizers: (part, optimizer without its learning rate), for the parts that train.
+        cuts: (part, what of it trains), for model values that train.
+        widths: batch widths of the main feed and the side feeds.
+        frozen: running statistics are used and not moved (a client of one sample).
+    """
+
+    loss: Loss | None
+    step: Step | None
+    parts: tuple[tuple[str, Hashable], ...]
+    context: tuple[tuple[str, Hashable], ...]
+    optimizers: tuple[tuple[str, Optimizer], ...]
+    cuts: tuple[tuple[str, Cut], ...]
+    feeds: Hashable
+    draws: Hashable
+    frozen: bool
+
+    @property
+    def batch_statistics(self) -> bool:
+        """Whether a part has running statistics, so that batches must not be padded."""
+        return any(isinstance(kind, Spec) and has_batch_statistics(kind) for _, kind in self.parts)
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether a part is a convolutional network."""
+        return any(isinstance(kind, Spec) and is_convolutional(kind) for _, kind in self.parts)
+
+
+def is_convolutional(spec: Spec) -> bool:
+    """Whether the network has convolutions."""
+    return any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d) for m in spec.module.modules())
+
+
+def has_batch_statistics(spec: Spec) -> bool:
+    """Whether the network's output for one sample depends on the others of its batch."""
+    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in spec.module.modules())
+
+
+class _Do:
+    """The tools of one step (see `bench.requests.Do`)."""
+
+    def __init__(self, recipe: Recipe, state: dict[str, State], lr: Mapping[str, Tensor]) -> None:
+        self._recipe = recipe
+        self._optimizers = dict(recipe.optimizers)
+        self._cuts = dict(recipe.cuts)
+        self._lr = lr
+        self.state = dict(state)
+        self.loss: Tensor | None = None
+
+    def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
+        """Gradients of the trained parts, and the values with moved buffers."""
+
+        def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
+            model = Forward(frozen=self._recipe.frozen)
+            full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
+            value = loss(model, full, batch, ctx)
+            return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})
+
+        trained = {name: self._take(name, values[name]) for name in self._optimizers}
+        gradients, (self.loss, buffers) = torch.func.grad(objective, has_aux=True)(trained)
+        return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
+
+    def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
+        """One optimizer step on the trained parts."""
+        new = dict(values)
+        for name, optimizer in self._optimizers.items():
+            trained, self.state[name] = optimizer.update(
+                self._take(name, values[name]), gradients[name], self.state[name], self._lr[name]
+            )
+            new[name] = self._put(name, values[name], trained)
+        return new
+
+    def _take(self, name: str, value: Any) -> Tensor:
+        if isinstance(value, Params):
+            return self._cuts[name].take(value.weights)
+        tensor: Tensor = value
+        return tensor
+
+    def _put(self, name: str, value: Any, trained: Tensor) -> Any:
+        if isinstance(value, Params):
+            return value.with_weights(self._cuts[name].put(value.weights, trained))
+        return trained
+
+
+StepFunction = Callable[..., tuple[Flat, dict[str, State], Tensor]]
+
+
+def make_step(recipe: Recipe, plain_hp: Mapping[str, Any]) -> StepFunction:
+    """The step function of a recipe.
+
+    It takes (parts, optimizer states, learning rates, batch, context, hyperparameter tensors) and returns the new
+    parts, the new states and the loss of the batch.
+    """
+
+    def step(
+        parts: Flat, state: dict[str, State], lr: Flat, batch: dict[str, Any], context: Flat, hp: Flat
+    ) -> tuple[Flat, dict[str, State], Tensor]:
+        values = rebuild(parts, recipe.parts)
+        ctx = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
+        do = _Do(recipe, state, lr)
+        inside = _batch(batch)
+        if recipe.step is not None:
+            values = recipe.step(do, values, inside, ctx)
+        else:
+            assert recipe.loss is not None, "a Train request needs a loss or a step"
+            gradients, values = do.gradient(recipe.loss, values, inside, ctx)
+            values = do.update(values, gradients)
+        loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
+        return flatten(values), do.state, loss
+
+    return step
+
+
+def _batch(raw: dict[str, Any]) -> Batch:
+    return Batch(
+        x=raw.get("x"),
+        y=raw.get("y"),
+        index=raw["index"],
+        weight=raw["weight"],
+        draws=raw["draws"],
+        step=raw["step"],
+        side={name: _batch(one) for name, one in raw["side"].items()},
+    )

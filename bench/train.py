@@ -1,0 +1,288 @@
+"""Training a group of clients whose requests have one recipe: one after the other, or as a cohort in lanes.
+
+Both executors run the same step function on the same draws. `sequential` is the oracle; `cohort` maps the step over a
+fixed number of lanes.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from bench.arena import Arena
+from bench.lanes import IDLE, Schedule, Segment, pack
+from bench.optim import State
+from bench.prepare import MAIN, Array, Prepared
+from bench.requests import Trained
+from bench.step import Flat, StepFunction, flatten, make_step, rebuild
+
+_GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps `start .. stop-1` of some rows, all of one batch width."""
+
+    width: int
+    rows: list[tuple[int, int, int]]
+
+
+class Rows:
+    """The training state of a group: one row per client, in matrices."""
+
+    def __init__(self, group: list[Prepared]) -> None:
+        self.parts = _stack([flatten(p.request.values) for p in group])
+        names = group[0].state
+        self.state = {name: _stack([dict(p.state[name]) for p in group]) for name in names}
+        self.context = [flatten(p.request.context) for p in group]
+        self.loss = next(iter(self.parts.values())).new_zeros(len(group))
+
+    def trained(self, group: list[Prepared]) -> list[Trained]:
+        """The answers, as views of the matrices."""
+        return [
+            Trained(
+                values=rebuild({name: t[i] for name, t in self.parts.items()}, p.recipe.parts),
+                optimizer_state={n: {k: t[i] for k, t in state.items()} for n, state in self.state.items()},
+                steps=p.steps,
+                loss=self.loss[i] / max(1, p.steps),
+            )
+            for i, p in enumerate(group)
+        ]
+
+
+def _stack(rows: list[Flat]) -> Flat:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+class Trainer:
+    """Runs groups of prepared requests on one device."""
+
+    def __init__(self, arena: Arena, hp: dict[str, Any], dtype: torch.dtype) -> None:
+        self.arena = arena
+        self.dtype = dtype
+        self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
+        self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
+
+    def sequential(self, group: list[Prepared], threads: int) -> list[Trained]:
+        """One client after the other; several at a time where threads are given."""
+        rows = Rows(group)
+        step = make_step(group[0].recipe, self._plain)
+        if threads > 1 and len(group) > 1:
+            with ThreadPoolExecutor(threads) as workers:
+                list(workers.map(lambda i: self._alone(rows, i, group[i], step), range(len(group))))
+        else:
+            for i, one in enumerate(group):
+                self._alone(rows, i, one, step)
+        return rows.trained(group)
+
+    def _alone(self, rows: Rows, i: int, one: Prepared, step: StepFunction) -> None:
+        parts = {name: t[i] for name, t in rows.parts.items()}
+        state = {name: {k: t[i] for k, t in s.items()} for name, s in rows.state.items()}
+        context = rows.context[i]
+        schedule = pack([one.steps], 1)
+        phase = Phase(one.streams[MAIN].batches.positions.shape[1], [(0, 0, one.steps)])
+        for k, batch in enumerate(self._batches([one], schedule, phase, 0, one.steps)):
+            batch = _real(batch, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
+            lr = {name: torch.as_tensor(v[k], dtype=self.dtype, device=self.arena.device) for name, v in one.lr.items()}
+            parts, state, loss = step(parts, state, lr, batch, context, self._hp)
+            rows.loss[i] += loss.detach()
+        for name, t in parts.items():
+            rows.parts[name][i] = t
+        for name, s in state.items():
+            for key, t in s.items():
+                rows.state[name][key][i] = t
+
+    def cohort(self, group: list[Prepared], lanes: int) -> list[Trained]:
+        """All clients side by side in lanes."""
+        rows = Rows(group)
+        step = make_step(group[0].recipe, self._plain)
+        mapped = vmap(step, in_dims=(0, 0, 0, 0, 0, None))
+        for phase in _phases(group):
+            lengths = [0] * len(group)
+            for row, start, stop in phase.rows:
+                lengths[row] = stop - start
+            schedule = pack(lengths, lanes)
+            seats = Lanes(rows, lanes, first=phase.rows[0][0])
+            for segment in schedule.segments:
+                seats.load(segment)
+                self._segment(group, phase, schedule, segment, seats, mapped)
+                seats.store(segment)
+        return rows.trained(group)
+
+    def _segment(
+        self, group: list[Prepared], phase: Phase, schedule: Schedule, segment: Segment, seats: "Lanes", mapped: Any
+    ) -> None:
+        active = torch.from_numpy(schedule.row[segment.start] != IDLE).to(self.arena.device)
+        everyone = bool((schedule.row[segment.start] != IDLE).all())
+        rates = {
+            name: self._tensor(_lay(schedule, phase.rows, [p.lr[name] for p in group], segment.start, segment.stop))
+            for name in group[0].lr
+        }
+        batches = self._batches(group, schedule, phase, segment.start, segment.stop)
+        for k, batch in enumerate(batches):
+            lr = {name: rate[k] for name, rate in rates.items()}
+            parts, state, loss = mapped(seats.parts, seats.state, lr, batch, seats.context, self._hp)
+            if not everyone:  # an idle lane keeps what it had
+                parts = {n: _where(active, t, seats.parts[n]) for n, t in parts.items()}
+                state = {n: {k: _where(active, t, seats.state[n][k]) for k, t in s.items()} for n, s in state.items()}
+                loss = torch.where(active, loss, 0.0)
+            seats.parts, seats.state = parts, state
+            seats.loss = seats.loss + loss
+
+    def _batches(
+        self, group: list[Prepared], schedule: Schedule, phase: Phase, start: int, stop: int
+    ) -> Iterator[dict[str, Any]]:
+        """The batches of steps `start .. stop-1` of a schedule, `[lanes, width, ...]` each."""
+        samples = schedule.row.shape[1] * phase.width
+        chunk = max(1, _GATHER // max(1, samples * self._bytes(group[0].request.feed.samples)))
+        for a in range(start, stop, chunk):
+            b = min(stop, a + chunk)
+            whole = self._gather(group, schedule, phase, a, b)
+            for k in range(b - a):
+                yield _at(whole, k)
+
+    def _bytes(self, samples: Any) -> int:
+        return 0 if samples == "none" else self.arena.pool(samples).x[0].numel() * self.dtype.itemsize
+
+    def _gather(self, group: list[Prepared], schedule: Schedule, phase: Phase, a: int, b: int) -> dict[str, Any]:
+        """The batches of steps `a .. b-1` in one piece, `[b - a, lanes, width, ...]`."""
+
+        def lay(arrays: list[Array]) -> Tensor:
+            return self._tensor(_lay(schedule, phase.rows, arrays, a, b))
+
+        def stream(name: str, width: int | None) -> dict[str, Any]:
+            streams = [p.streams[name] for p in group]
+            weight = lay([s.batches.weights[:, :width] for s in streams])
+            weight[self._tensor(schedule.row[a:b] == IDLE)] = 1.0  # no 0/0 in a lane that nobody reads
+            one: dict[str, Any] = {
+                "index": lay([s.batches.positions[:, :width] for s in streams]),
+                "weight": weight,
+                "step": lay([np.arange(p.steps) for p in group]),
+                "draws": {},
+                "side": {},
+            }
+            samples = streams[0].feed.samples
+            if samples != "none":
+                pool = self.arena.pool(samples)
+                one["x"], one["y"] = pool.take(lay([s.absolute[:, :width] for s in streams]))
+            return one
+
+        batch = stream(MAIN, phase.width)
+        batch["draws"] = {d: lay([p.draws[d][:, : phase.width] for p in group]) for d in group[0].draws}
+        batch["side"] = {name: stream(name, None) for name in group[0].streams if name != MAIN}
+        return batch
+
+    def _tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.arena.device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+
+class Lanes:
+    """What the lanes hold at the moment."""
+
+    def __init__(self, rows: Rows, lanes: int, first: int) -> None:
+        self._rows = rows
+        at = [first] * lanes
+        self.parts = {name: t[at] for name, t in rows.parts.items()}
+        self.state = {name: {k: t[at] for k, t in s.items()} for name, s in rows.state.items()}
+        self.context = {name: torch.stack([t] * lanes) for name, t in rows.context[first].items()}
+        self.loss = rows.loss.new_zeros(lanes)
+
+    def load(self, segment: Segment) -> None:
+        """Seat the clients that start here."""
+        if not segment.load:
+            return
+        lanes, rows = [lane for lane, _ in segment.load], [row for _, row in segment.load]
+        for name, t in self.parts.items():
+            self.parts[name] = t.index_copy(0, _index(lanes, t), self._rows.parts[name][rows])
+        for name, state in self.state.items():
+            self.state[name] = {
+                k: t.index_copy(0, _index(lanes, t), self._rows.state[name][k][rows]) for k, t in state.items()
+            }
+        for name, t in self.context.items():
+            for lane, row in segment.load:
+                t[lane] = self._rows.context[row][name]
+        self.loss[lanes] = 0.0
+
+    def store(self, segment: Segment) -> None:
+        """Take down the results of the clients that end here."""
+        if not segment.store:
+            return
+        lanes, rows = [lane for lane, _ in segment.store], [row for _, row in segment.store]
+        for name, t in self.parts.items():
+            self._rows.parts[name][rows] = t[lanes]
+        for name, state in self.state.items():
+            for k, t in state.items():
+                self._rows.state[name][k][rows] = t[lanes]
+        self._rows.loss[rows] += self.loss[lanes]
+
+
+def _phases(group: list[Prepared]) -> list[Phase]:
+    """All steps in one phase; with batch statistics one phase per batch size, so that nothing is padded.
+
+    The smallest size waiting goes first: short batches at the ends of epochs, so that all are together again for the
+    full ones.
+    """
+    recipe = group[0].recipe
+    width = group[0].streams[MAIN].batches.positions.shape[1]
+    if not recipe.batch_statistics or recipe.frozen:
+        rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
+        return [Phase(width, rows)] if rows else []
+    waiting = [_runs(p.streams[MAIN].batches.sizes) for p in group]
+    phases = []
+    while any(waiting):
+        size = min(runs[0][0] for runs in waiting if runs)
+        rows = []
+        for row, runs in enumerate(waiting):
+            if runs and runs[0][0] == size:
+                _, start, stop = runs.pop(0)
+                rows.append((row, start, stop))
+        phases.append(Phase(size, rows))
+    return phases
+
+
+def _runs(sizes: Any) -> list[tuple[int, int, int]]:
+    """Maximal runs of equal sizes as (size, start, stop)."""
+    marks = [0, *(np.flatnonzero(np.diff(sizes)) + 1), len(sizes)]
+    return [(int(sizes[a]), int(a), int(b)) for a, b in zip(marks, marks[1:], strict=False) if b > a]
+
+
+def _lay(schedule: Schedule, rows: list[tuple[int, int, int]], arrays: list[Array], a: int, b: int) -> Array:
+    """Values per step of each row, `[steps, ...]`, laid out as `[b - a, lanes, ...]`; idle places are 0."""
+    shape = schedule.row[a:b].shape
+    out = np.zeros((*shape, *arrays[0].shape[1:]), arrays[0].dtype)
+    for row, start, _ in rows:
+        here = schedule.row[a:b] == row
+        out[here] = arrays[row][start + schedule.step[a:b][here]]
+    return out
+
+
+def _at(batch: dict[str, Any], k: int) -> dict[str, Any]:
+    return {name: _at(v, k) if isinstance(v, dict) else v[k] for name, v in batch.items()}
+
+
+def _real(batch: dict[str, Any], sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """The one lane of a batch without its padding."""
+    size = sizes[name]
+    real = {key: batch[key][0][:size] for key in ("index", "weight", "x", "y") if key in batch}
+    return {
+        **real,
+        "step": batch["step"][0],
+        "draws": {d: v[0][:size] for d, v in batch["draws"].items()},
+        "side": {s: _real(one, sizes, s) for s, one in batch["side"].items()},
+    }
+
+
+def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(active.view(-1, *([1] * (new.dim() - 1))), new, old)
+
+
+def _index(lanes: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(lanes, device=like.device)
+
+
