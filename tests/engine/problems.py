@@ -1,0 +1,114 @@
+"""Small real problems for tests of the engine and of methods: digits, unequal clients, tiny models."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.data import Dataset, Partition
+from bench.federation import Evaluation, Federation
+from bench.plugin import MODELS
+from bench.settings import Settings
+
+
+class _Normed(nn.Module):
+    """Two linear layers with BatchNorm between them."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.inner(x.flatten(1))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@MODELS.register("test_norm")
+def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model with running statistics."""
+    return _Normed(int(np.prod(shape)), classes)
+
+
+class _Linear(nn.Module):
+    """Two linear layers without anything between them: formulas in numpy stay short."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, 3, bias=False)
+        self.head = nn.Linear(3, classes, bias=False)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.inner(x.flatten(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@MODELS.register("test_linear")
+def linear(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The two-layer linear model of the reference tests."""
+    return _Linear(int(np.prod(shape)), classes)
+
+
+def toy_data(samples: int = 60, features: int = 4, classes: int = 3, seed: int = 0) -> Dataset:
+    """Separable points with noise, float32; the last third is the test part."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, samples)
+    x = (rng.normal(size=(classes, features))[y] + 0.5 * rng.normal(size=(samples, features))).astype(np.float32)
+    return Dataset("toy", x, y, samples * 2 // 3, classes, (0.0,) * features, (1.0,) * features, "toy")
+
+
+def toy_partition(data: Dataset, sizes: list[int], validation: int = 0) -> Partition:
+    """Consecutive training samples by the given sizes; every client with samples has its own part of the tests."""
+    cuts = np.cumsum([0, *sizes])
+    assert cuts[-1] <= data.n_train
+    train = tuple(np.arange(a, b) for a, b in zip(cuts, cuts[1:], strict=False))
+    tests = np.array_split(np.arange(data.n_train, len(data.y)), len(sizes))
+    held = tuple(t[:validation] if len(t) > validation else t[:0] for t in train)
+    kept = tuple(t[len(h) :] for t, h in zip(train, held, strict=True))
+    return Partition(kept, held, tuple(tests), np.arange(data.n_train, len(data.y)))
+
+
+def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort", **settings: Any) -> Federation:
+    """A federation on toy data: float64, unequal clients (one of one sample, one empty) unless told otherwise."""
+    sizes = sizes if sizes is not None else [13, 7, 1, 0, 9, 5]
+    data = toy_data()
+    public = settings.pop("public", None)
+    chosen: dict[str, Any] = {
+        "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,
+        "clients": len(sizes), "seed": 3,
+    }  # fmt: skip
+    return Federation(
+        Settings(method=method, **{**chosen, **settings}), data, toy_partition(data, sizes), executor=executor, public=public
+    )
+
+
+def run(federation: Federation, versions: int) -> Evaluation:
+    """Advance by some versions and score the last one."""
+    for _ in range(versions):
+        federation.advance()
+    return federation.evaluate()
+
+
+def generic(federation: Federation) -> Tensor:
+    """The weights of the generic model."""
+    found = federation._generic(federation._personal() if federation.method.trains != "gm" else {})
+    assert found is not None
+    return found.weights
+
+
+def personal(federation: Federation) -> dict[int, Tensor]:
+    """The weights of the personalized models."""
+    return {i: w.weights for i, w in federation._personal().items()}
+
+
+def everything(federation: Federation) -> dict[str, Tensor]:
+    """All state as named tensors."""
+    return federation.state()[0]

@@ -1,0 +1,40 @@
+"""Both executors compute the same thing, for every method and in every corner."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from bench.plugin import METHODS
+from tests.engine.problems import everything, run, toy
+
+CORNERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "partial participation": {"participation": 0.5},
+    "batch statistics, aggregated": {"model": "test_norm"},
+    "batch statistics, local": {"model": "test_norm", "batchnorm": "local", "participation": 0.5},
+    "weight decay, nesterov, clip": {"weight_decay": 0.01, "nesterov": True, "grad_clip": 0.5},
+    "steps": {"steps": 5},
+}
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("method", METHODS.names())
+def test_executors_agree(method: str, corner: str) -> None:
+    """To 1e-9 in float64, without a fall-back to the loop."""
+    found = {}
+    for executor in ("sequential", "cohort"):
+        federation = toy(method, executor=executor, **CORNERS[corner])
+        scores = run(federation, 3)
+        assert not federation.engine.fallbacks
+        found[executor] = everything(federation), scores
+    (a, scores_a), (b, scores_b) = found["sequential"], found["cohort"]
+    assert a.keys() == b.keys()
+    moved = 0.0
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-9)
+        moved += float(a[name].abs().sum())
+    assert moved > 0
+    assert [{**r, "value": round(r["value"], 7)} for r in scores_a.metrics] == [
+        {**r, "value": round(r["value"], 7)} for r in scores_b.metrics
+    ]
