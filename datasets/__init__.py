@@ -1,0 +1,3 @@
+"""Data sets and partitions; each module registers its own with `bench.plugin`."""
+
+PFL_BENCH = True  # tells this package from another distribution's `datasets`

@@ -1,0 +1,29 @@
+"""Reading .npz files that a user wrote."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.errors import UserError
+
+Array = npt.NDArray[Any]
+
+
+def read_npz(file: Path) -> dict[str, Array]:
+    """All arrays of a file, by name; pickled objects are refused.
+
+    Raises:
+        UserError: the file is missing, damaged, or holds something else.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except FileNotFoundError:
+        raise UserError(f"{file} does not exist; set the option `path` to your file") from None
+    # TypeError and AttributeError: numpy.load gave the single array of an .npy file, which is no context manager
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({error}); write it again") from None

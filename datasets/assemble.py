@@ -1,0 +1,110 @@
+"""From a loader's arrays to a checked `Dataset`: what all loaders share."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.data import Dataset, Indices
+from bench.errors import UserError
+from bench.rng import generator
+from datasets.arrays import Array
+
+TEST_SHARE = 0.25
+_CHUNK = 256  # samples; bounds the float64 copies
+
+
+def assemble(
+    name: str,
+    x: Array,
+    y: Array,
+    n_train: int,
+    *,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    classes: Sequence[str] = (),
+) -> Dataset:
+    """The data set of given arrays; normalisation that is not given is computed from the training part.
+
+    Args:
+        name: how reports call it.
+        x: `[n, channels, height, width]` uint8 or float32, or `[n, features]` float32; training part first.
+        y: `[n]` integer labels from 0.
+        n_train: size of the training part.
+        mean, std: per channel, in units of `x / 255` for images and of `x` otherwise.
+        classes: names of the classes; without them there are as many classes as the largest label says.
+
+    Raises:
+        UserError: `mean` or `std` does not fit the channels, or a label is out of range.
+    """
+    x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, dtype=np.int64)
+    if y.min() < 0 or y.max() >= (len(classes) or len(y)):
+        raise UserError(f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. classes - 1")
+    computed = channel_statistics(x[:n_train]) if mean is None or std is None else ((), ())
+    return Dataset(
+        name=name,
+        x=x,
+        y=y,
+        n_train=n_train,
+        num_classes=len(classes) or int(y.max()) + 1,
+        mean=computed[0] if mean is None else _per_channel(name, "mean", mean, x),
+        std=computed[1] if std is None else _per_channel(name, "std", std, x),
+        checksum=_checksum(x, y, n_train),
+        classes=tuple(classes),
+    )
+
+
+def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:
+    """Reorder samples into a training part and a fixed stratified test part of 25 % of each class.
+
+    The draw is the same for every seed and partition. A class of one sample stays in the training part.
+
+    Returns:
+        x, y, and the size of the training part.
+    """
+    rng = generator("official test part")
+    test = np.zeros(len(y), dtype=bool)
+    for label in np.unique(y):
+        own = rng.permutation(np.flatnonzero(y == label))
+        test[own[: int(TEST_SHARE * len(own) + 0.5)]] = True
+    order = np.argsort(test, kind="stable")
+    return x[order], y[order], int((~test).sum())
+
+
+def channel_statistics(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel (axis 1), in units of `x / 255` for uint8 and of `x` otherwise.
+
+    A constant channel has the standard deviation 1. For uint8 the sums are exact.
+    """
+    channels = int(x.shape[1])
+    total, squares = np.zeros(channels), np.zeros(channels)
+    # sums of floating values are taken around a value of their size, against cancellation
+    shift = np.zeros(channels) if x.dtype == np.uint8 else x[0].reshape(channels, -1).mean(axis=1, dtype=np.float64)
+    for start in range(0, len(x), _CHUNK):
+        values = x[start : start + _CHUNK].reshape(-1, channels, math.prod(x.shape[2:])).astype(np.float64)
+        values -= shift[:, None]
+        total += values.sum(axis=2).sum(axis=0)
+        np.square(values, out=values)
+        squares += values.sum(axis=2).sum(axis=0)
+    n = x.size / channels
+    unit = 255.0 if x.dtype == np.uint8 else 1.0
+    std = np.sqrt(np.maximum(squares / n - (total / n) ** 2, 0.0)) / unit
+    mean = (shift + total / n) / unit
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def _per_channel(name: str, what: str, values: Sequence[float], x: Array) -> tuple[float, ...]:
+    if len(values) != x.shape[1] or not np.isfinite(values).all() or (what == "std" and min(values) <= 0):
+        kind = "positive numbers" if what == "std" else "numbers"
+        raise UserError(f"{name}: {what} = {list(values)} should be {x.shape[1]} {kind}, one per channel")
+    return tuple(float(value) for value in values)
+
+
+def _checksum(x: Array, y: Indices, n_train: int) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(f"{x.dtype.str} {x.shape} {n_train}".encode())
+    digest.update(x.data)
+    digest.update(y.astype("<i8", copy=False).data)
+    return digest.hexdigest()

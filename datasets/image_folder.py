@@ -1,0 +1,121 @@
+"""`image_folder`: a user's own pictures, one folder per class."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.assemble import assemble, hold_out
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+@DATASETS.register("image_folder")
+def load(
+    *,
+    data_root: Path,
+    download: bool,
+    path: str,
+    size: int | None = None,
+    name: str = "",
+    mean: list[float] | None = None,
+    std: list[float] | None = None,
+) -> Dataset:
+    """Pictures in `DIR/class/*.png|jpg`, or in `DIR/train/class/...` and `DIR/test/class/...`, as RGB.
+
+    Classes and files are in natural order (`img2` before `img10`) whatever the file system's order is. Without a test
+    folder a fixed stratified 25 % is held out. Normalisation is computed from the training part unless given.
+
+    Args:
+        data_root, download: not used; the pictures are the user's own.
+        path: the folder DIR; a relative path starts at the current directory.
+        size: height and width to which every picture is resized (bilinear; the aspect ratio is not kept). Without it
+            all pictures must have one size.
+        name: how reports call the set; the folder's name if empty.
+        mean, std: per channel, in units of `x / 255`.
+
+    Raises:
+        UserError: a folder is missing or empty, or a picture is damaged or has another size.
+    """
+    folder = Path(path)
+    if size is not None and size < 1:
+        raise UserError(f"image_folder: size = {size} should be at least 1")
+    split = (folder / "train").is_dir() and (folder / "test").is_dir()
+    train = _files(folder / "train" if split else folder)
+    test = _files(folder / "test") if split else {}
+    if strangers := [one for one in test if one not in train]:
+        raise UserError(f"{folder / 'test' / strangers[0]} is a class without a folder in {folder / 'train'}")
+    x, y = _read(train, list(train), size)
+    n_train = len(y)
+    if split:
+        x_test, y_test = _read(test, list(train), size)
+        if x_test.shape[1:] != x.shape[1:]:
+            raise UserError(_sizes_differ(folder / "test", x_test[0], x[0]))
+        x, y = np.concatenate([x, x_test]), np.concatenate([y, y_test])
+    else:
+        x, y, n_train = hold_out(x, y)
+    return assemble(name or folder.resolve().name, x, y, n_train, mean=mean, std=std, classes=list(train))
+
+
+def natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorting key that reads runs of digits as numbers."""
+    runs = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(int(run), "") if run[0] in "0123456789" else (-1, run) for run in runs], name
+
+
+def _files(folder: Path) -> dict[str, list[Path]]:
+    """The pictures of each class; hidden entries and other files do not count."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder. Set the option `path` of data set 'image_folder' to your pictures")
+    classes = {one.name: list(_pictures(one)) for one in _sorted(folder) if one.is_dir()}
+    if not classes:
+        raise UserError(f"{folder} has no class folders; put the pictures into {folder / 'CLASS'}")
+    for name, files in classes.items():
+        if not files:
+            raise UserError(f"{folder / name} holds no pictures ({', '.join(SUFFIXES)}); add some or remove it")
+    return classes
+
+
+def _pictures(folder: Path) -> Iterator[Path]:
+    return (file for file in _sorted(folder) if file.suffix.lower() in SUFFIXES and file.is_file())
+
+
+def _sorted(folder: Path) -> list[Path]:
+    return sorted((one for one in folder.iterdir() if not one.name.startswith(".")), key=lambda one: natural(one.name))
+
+
+def _read(files: dict[str, list[Path]], classes: list[str], size: int | None) -> tuple[Any, Any]:
+    """Pictures `[n, 3, height, width]` uint8 and labels `[n]`."""
+    images: list[npt.NDArray[np.uint8]] = []
+    for file in (file for own in files.values() for file in own):
+        images.append(_picture(file, size))
+        if images[-1].shape != images[0].shape:
+            raise UserError(_sizes_differ(file, images[-1], images[0]))
+    labels = [classes.index(name) for name, own in files.items() for _ in own]
+    return np.stack(images), np.array(labels)
+
+
+def _picture(file: Path, size: int | None) -> npt.NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(file) as opened:
+            picture = ImageOps.exif_transpose(opened).convert("RGB")
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow's broken PNG
+        raise UserError(f"{file} cannot be read as a picture ({error}); replace or remove it") from None
+    if size is not None:
+        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(picture).transpose(2, 0, 1)
+
+
+def _sizes_differ(place: Path, one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> str:
+    return (
+        f"{place}: a picture of {one.shape[2]} x {one.shape[1]} pixels, others have {other.shape[2]} x "
+        f"{other.shape[1]}; set the option `size` to resize them all"
+    )

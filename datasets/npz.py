@@ -1,0 +1,99 @@
+"""`npz`: a user's own arrays under MedMNIST's keys (Yang et al. 2023, https://medmnist.com)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from bench.data import Dataset, Indices
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.arrays import Array, read_npz
+from datasets.assemble import assemble, hold_out
+
+_PARTS = ("train", "val", "test")
+_CHANNELS = (1, 3, 4)
+
+
+@DATASETS.register("npz")
+def load(
+    *,
+    data_root: Path,
+    download: bool,
+    path: str,
+    name: str = "",
+    mean: list[float] | None = None,
+    std: list[float] | None = None,
+) -> Dataset:
+    """Arrays `train_images`, `train_labels` and optionally `val_...` and `test_...` of an .npz file.
+
+    Images are `[n, height, width]` or `[n, height, width, channels]`, uint8 or floating; features are `[n, features]`,
+    floating; labels are integers, `[n]` or `[n, 1]`. The validation part joins the training part; without a test part a
+    fixed stratified 25 % is held out. Normalisation is computed from the training part unless given.
+
+    Args:
+        data_root, download: not used; the file is the user's own.
+        path: the .npz file; a relative path starts at the current directory.
+        name: how reports call the set; the file's name without ending if empty.
+        mean, std: per channel, in units of `x / 255` for uint8 images and of `x` otherwise.
+
+    Raises:
+        UserError: the file is missing or damaged, or an array has another shape or type.
+    """
+    file = Path(path)
+    parts = _read(file)
+    x = np.concatenate([images for images, _ in parts.values()])
+    y = np.concatenate([labels for _, labels in parts.values()])
+    if "test" in parts:
+        n_train = len(y) - len(parts["test"][1])
+    else:
+        x, y, n_train = hold_out(x, y)
+    return assemble(name or file.stem, x, y, n_train, mean=mean, std=std)
+
+
+def _read(file: Path) -> dict[str, tuple[Array, Indices]]:
+    """The parts of a file in the order train, val, test, checked against each other."""
+    arrays = read_npz(file)
+    parts = {part: _part(file, part, arrays) for part in _PARTS if f"{part}_images" in arrays}
+    if "train" not in parts:
+        raise UserError(f"{file} has no array 'train_images'; the keys are those of MedMNIST")
+    first = parts["train"][0]
+    for part, (images, _) in parts.items():
+        if (images.shape[1:], images.dtype) != (first.shape[1:], first.dtype):
+            raise UserError(
+                f"{file}: '{part}_images' holds samples of {images.dtype} {images.shape[1:]}, "
+                f"'train_images' of {first.dtype} {first.shape[1:]} (channels first); they should be the same"
+            )
+    return parts
+
+
+def _part(file: Path, part: str, arrays: dict[str, Array]) -> tuple[Array, Indices]:
+    if f"{part}_labels" not in arrays:
+        raise UserError(f"{file} has '{part}_images' but no '{part}_labels'")
+    images = _images(file, f"{part}_images", arrays[f"{part}_images"])
+    labels = arrays[f"{part}_labels"]
+    if labels.shape == (len(images), 1):
+        labels = labels[:, 0]
+    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"{file}: '{part}_labels' is {labels.dtype} {labels.shape}; "
+            f"it should hold one integer for each of the {len(images)} images"
+        )
+    return images, labels.astype(np.int64)
+
+
+def _images(file: Path, key: str, images: Array) -> Array:
+    """uint8 or float32, channels first."""
+    floating = np.issubdtype(images.dtype, np.floating)
+    fits = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in _CHANNELS) or (images.ndim == 2 and floating)
+    if not fits or images.size == 0 or not (floating or images.dtype == np.uint8):
+        raise UserError(
+            f"{file}: '{key}' is {images.dtype} {images.shape}; it should be images [n, height, width] or "
+            "[n, height, width, 1, 3 or 4], uint8 or floating, or features [n, features], floating"
+        )
+    if floating:
+        images = images.astype(np.float32)
+        if not np.isfinite(images).all():
+            raise UserError(f"{file}: '{key}' holds NaN or infinite values; remove or replace them")
+    if images.ndim == 3:
+        return images[:, None]
+    return images.transpose(0, 3, 1, 2) if images.ndim == 4 else images

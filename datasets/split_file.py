@@ -1,0 +1,136 @@
+"""`file`: index lists from a JSON or .npz file, so that another system's split can be reproduced exactly."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bench.data import Dataset, Indices
+from bench.errors import UserError
+from bench.plugin import PARTITIONS
+from datasets.arrays import read_npz
+from datasets.partitions import Split
+
+_LISTS = ("train", "validation", "test")
+
+
+_Index = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Document(BaseModel):
+    """The JSON form of a split; an .npz file is brought into it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    train: list[list[_Index]]
+    validation: list[list[_Index]] | None = None
+    test: list[list[_Index]] | None = None
+    global_test: list[_Index] | None = None
+
+
+@PARTITIONS.register("file")
+def file(dataset: Dataset, *, clients: int, seed: int, path: str) -> Split:
+    """The index lists of a file, in the order they have there; docs/data.md describes both formats.
+
+    `train` is required, one list per client. `validation`, `test` and `global_test` are made by the harness where they
+    are absent; an empty `global_test` means that the generic model is tested on the union of the local tests.
+
+    Args:
+        dataset: indices count its training part, then its test part, from 0.
+        clients: must be the number of lists.
+        seed: of what the harness makes.
+        path: the file; a relative path starts at the current directory.
+
+    Raises:
+        UserError: the file is missing or malformed, the number of clients differs, an index is out of range or twice in
+            a list, training or validation lists overlap, or a training sample is also a test sample.
+    """
+    split = _read(Path(path))
+    for name in _LISTS:
+        lists = getattr(split, name)
+        if lists is not None and len(lists) != clients:
+            raise UserError(f"{path}: '{name}' has {len(lists)} lists; the cell has {clients} clients")
+    _check(path, dataset, split)
+    return split
+
+
+def _read(path: Path) -> Split:
+    try:
+        document = _Document.model_validate(_from_npz(path) if path.suffix == ".npz" else _from_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise UserError(f"{path}: {place}: {first['msg']}") from None
+    return Split(
+        train=_arrays(document.train),
+        validation=None if document.validation is None else _arrays(document.validation),
+        test=None if document.test is None else _arrays(document.test),
+        global_test=None if document.global_test is None else _arrays([document.global_test])[0],
+    )
+
+
+def _arrays(lists: list[list[int]]) -> list[Indices]:
+    return [np.array(one, dtype=np.int64) for one in lists]
+
+
+def _from_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; set the option `path` to your file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON ({error})") from None
+
+
+def _from_npz(path: Path) -> dict[str, Any]:
+    """Per name one array of all clients' indices, one client after another, and one of the numbers of them."""
+    arrays = read_npz(path)
+    content: dict[str, Any] = {name: array.tolist() for name, array in arrays.items()}
+    for name in _LISTS:
+        if name in content:
+            sizes = content.pop(f"{name}_sizes", None)
+            if sizes is None or arrays[f"{name}_sizes"].dtype.kind not in "iu" or arrays[f"{name}_sizes"].ndim != 1:
+                raise UserError(f"{path}: '{name}' needs an array '{name}_sizes' of the clients' numbers of indices")
+            if min(sizes, default=0) < 0 or sum(sizes) != arrays[name].size or arrays[name].ndim != 1:
+                raise UserError(f"{path}: '{name}_sizes' adds up to {sum(sizes)}, '{name}' is {arrays[name].shape}")
+            ends = list(itertools.accumulate(sizes))
+            content[name] = [content[name][end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return content
+
+
+def _check(path: str, dataset: Dataset, split: Split) -> None:
+    n = len(dataset.y)
+    owner = np.full(n, -1)  # the client that trains or validates on a sample
+    for name in ("train", "validation"):
+        for client, own in enumerate(getattr(split, name) or []):
+            place = f"{path}: client {client}'s list in '{name}'"
+            _check_list(place, own, n)
+            if (taken := own[owner[own] >= 0]).size:
+                raise UserError(f"{place} has sample {taken[0]}, which client {owner[taken[0]]} has already")
+            owner[own] = client
+    for client, own in enumerate(split.test or []):
+        _check_test(f"{path}: client {client}'s list in 'test'", own, owner)
+    if split.global_test is not None:
+        _check_test(f"{path}: 'global_test'", split.global_test, owner)
+    from_test_part = np.flatnonzero(owner[dataset.n_train :] >= 0)
+    if from_test_part.size and (split.test is None or split.global_test is None):
+        raise UserError(
+            f"{path} trains on sample {dataset.n_train + from_test_part[0]} of the official test part; "
+            "then it must give 'test' and 'global_test' too"
+        )
+
+
+def _check_test(place: str, own: Indices, owner: Indices) -> None:
+    _check_list(place, own, len(owner))
+    if (taken := own[owner[own] >= 0]).size:
+        raise UserError(f"{place} has sample {taken[0]}, on which client {owner[taken[0]]} trains or validates")
+
+
+def _check_list(place: str, own: Indices, n: int) -> None:
+    if own.size and (own.min() < 0 or own.max() >= n):
+        raise UserError(f"{place} goes from {own.min()} to {own.max()}; the data set has samples 0 to {n - 1}")
+    if len(np.unique(own)) != len(own):
+        raise UserError(f"{place} has a sample twice")

@@ -1,0 +1,172 @@
+"""`cifar10`, `cifar100`, `mnist`, `emnist`: the official files, read by torchvision in its own folder layout.
+
+torchvision compares MD5 sums: of CIFAR's files at every start, of MNIST's and EMNIST's archives when it unpacks them.
+The unpacked files of the latter two are checked by size. Normalisation: the values in common use.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.arrays import Array
+from datasets.assemble import assemble
+
+_IDX = {  # samples of the two parts, mean, std
+    "mnist": ((60_000, 10_000), 0.1307, 0.3081),
+    "emnist-balanced": ((112_800, 18_800), 0.1751, 0.3332),
+    "emnist-byclass": ((697_932, 116_323), 0.1736, 0.3317),
+}
+_SIDE = 28
+_HEADERS = (16, 8)  # bytes, of images and of labels
+
+
+@DATASETS.register("cifar10")
+def cifar10(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """CIFAR-10 (Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training, 10 classes.
+
+    Raises:
+        UserError: a file is missing or has a wrong checksum.
+    """
+    from torchvision.datasets import CIFAR10
+
+    known = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    return _cifar("cifar10", CIFAR10, data_root, download, mean or known[0], std or known[1])
+
+
+@DATASETS.register("cifar100")
+def cifar100(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """CIFAR-100 (Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training, 100 fine classes.
+
+    Raises:
+        UserError: a file is missing or has a wrong checksum.
+    """
+    from torchvision.datasets import CIFAR100
+
+    known = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    return _cifar("cifar100", CIFAR100, data_root, download, mean or known[0], std or known[1])
+
+
+@DATASETS.register("mnist")
+def mnist(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """MNIST (LeCun et al. 1998): `[70000, 1, 28, 28]`, 60,000 for training, 10 classes.
+
+    Raises:
+        UserError: a file is missing, has a wrong checksum or a wrong size.
+    """
+    from torchvision.datasets import MNIST
+
+    files = [data_root / "MNIST" / "raw" / name.removesuffix(".gz") for name, _ in MNIST.resources]
+    x, y, _ = _idx("mnist", MNIST, data_root, download, files)
+    (n_train, _), known_mean, known_std = _IDX["mnist"]
+    return assemble(
+        "mnist", x, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=list("0123456789")
+    )
+
+
+@DATASETS.register("emnist")
+def emnist(
+    *,
+    data_root: Path,
+    download: bool,
+    split: Literal["balanced", "byclass"] = "balanced",
+    mean: list[float] | None = None,
+    std: list[float] | None = None,
+) -> Dataset:
+    """EMNIST (Cohen et al. 2017): `[n, 1, 28, 28]`; `balanced` has 47 classes, `byclass` 62.
+
+    The official files hold the images transposed; here they are upright.
+
+    Raises:
+        UserError: a file is missing, has a wrong checksum or a wrong size.
+    """
+    from torchvision.datasets import EMNIST
+
+    name = f"emnist-{split}"
+    folder = data_root / "EMNIST" / "raw"
+    stems = [f"{name}-{part}" for part in ("train", "test")]
+    files = [folder / f"{stem}-{kind}-ubyte" for stem in stems for kind in ("images-idx3", "labels-idx1")]
+    x, y, classes = _idx(name, EMNIST, data_root, download, files, split=split)
+    (n_train, _), known_mean, known_std = _IDX[name]
+    upright = x.swapaxes(2, 3)
+    return assemble(name, upright, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes)
+
+
+def _cifar(
+    name: str, factory: Any, data_root: Path, download: bool, mean: Sequence[float], std: Sequence[float]
+) -> Dataset:
+    listed = [*factory.train_list, *factory.test_list, (factory.meta["filename"], factory.meta["md5"])]
+    files = {data_root / factory.base_folder / file: md5 for file, md5 in listed}
+    train, test = _open(name, factory, data_root, download, files)
+    x = np.concatenate([train.data, test.data]).transpose(0, 3, 1, 2)
+    y = np.concatenate([train.targets, test.targets])
+    return assemble(name, x, y, len(train.targets), mean=mean, std=std, classes=train.classes)
+
+
+def _idx(
+    name: str, factory: Any, data_root: Path, download: bool, files: Sequence[Path], **options: str
+) -> tuple[Array, Array, list[str]]:
+    """Images `[n, 1, 28, 28]`, labels and class names of a set in MNIST's format.
+
+    Args:
+        files: images and labels of the training part, then of the test part.
+    """
+    sizes = _IDX[name][0]
+    values = [_HEADERS[kind] + n * (_SIDE**2, 1)[kind] for n in sizes for kind in (0, 1)]
+    for file, expected in zip(files, values, strict=True):
+        if file.is_file() and file.stat().st_size != expected:
+            raise UserError(
+                f"{name}: {file} has {file.stat().st_size} bytes instead of {expected}; delete it and add `--download`"
+            )
+    train, test = _open(name, factory, data_root, download, dict.fromkeys(files), **options)
+    x = np.concatenate([train.data.numpy(), test.data.numpy()])[:, None]
+    y = np.concatenate([train.targets.numpy(), test.targets.numpy()])
+    return x, y, list(train.classes)
+
+
+def _open(
+    name: str, factory: Any, data_root: Path, download: bool, files: Mapping[Path, str | None], **options: str
+) -> tuple[Any, Any]:
+    """torchvision's training and test set; what it cannot do becomes a sentence that names the file.
+
+    Args:
+        files: what it will read, each with its MD5 sum where torchvision knows one.
+    """
+    with warnings.catch_warnings():
+        # the official CIFAR pickles were written by a NumPy that said 0 and 1 for False and True
+        warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
+        try:
+            train = factory(root=data_root, train=True, download=download, **options)
+            test = factory(root=data_root, train=False, download=False, **options)
+        except (RuntimeError, OSError, ValueError, AssertionError) as error:
+            fault = _fault(files) or f"the files beside {next(iter(files))} cannot be read ({error})"
+            advice = (
+                f"the download did not help ({error})"
+                if download
+                else "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
+            )
+            raise UserError(f"{name}: {fault}; {advice}") from None
+    return train, test
+
+
+def _fault(files: Mapping[Path, str | None]) -> str:
+    from torchvision.datasets.utils import check_integrity
+
+    for file in files:
+        if not file.is_file():
+            return f"{file} is missing"
+    for file, md5 in files.items():
+        if not check_integrity(file, md5):
+            return f"{file} has a wrong checksum"
+    return ""
