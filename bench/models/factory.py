@@ -1,15 +1,14 @@
 """A model by name, ours or another package's: built without weights, checked, and made fit for `torch.func`."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pydantic import ValidationError, validate_call
 from torch import nn
 
 from bench.errors import UserError
-from bench.plugin import MODELS, did_you_mean
+from bench.plugin import MODELS
+from bench.validate import complete_options
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:
@@ -25,14 +24,11 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
         UserError: unknown model or option, an option out of range, a model that does not fit the samples, or one that
             breaks the rules for models.
     """
-    factory = MODELS.get(name)
-    if inspect.isclass(factory):
-        raise UserError(f"model {name!r} is registered as a class: register a function that returns the module.")
-    try:
-        with torch.device("meta"):
-            net: nn.Module = validate_call(factory)(shape=shape, classes=classes, **(options or {}))
-    except ValidationError as error:
-        raise UserError(_explain(name, factory, error)) from None
+    checked, problems = complete_options(MODELS, name, dict(options or {}))
+    if problems:
+        raise UserError(f"model {name!r}: {'; '.join(problems.values())}")
+    with torch.device("meta"):
+        net: nn.Module = MODELS.get(name)(shape, classes, **checked)
     _check(name, net)
     return _prepare(net)
 
@@ -58,17 +54,6 @@ def describe(
         "head": head,
         "buffers": sum(b.numel() for b in net.buffers()),
     }
-
-
-def _explain(name: str, factory: Callable[..., Any], error: ValidationError) -> str:
-    """The first complaint, with the nearest option that exists."""
-    known = [key for key in inspect.signature(factory).parameters if key not in ("shape", "classes")]
-    first = error.errors()[0]
-    option = str(first["loc"][0])
-    if first["type"] == "unexpected_keyword_argument":
-        listed = f"Known: {', '.join(known)}." if known else "It has none."
-        return f"model {name!r} has no option {option!r}.{did_you_mean(option, known)} {listed}"
-    return f"model {name!r}, option {option!r} = {first['input']!r}: {first['msg']}."
 
 
 def _check(name: str, net: nn.Module) -> None:
