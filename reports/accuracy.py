@@ -46,8 +46,9 @@ SELECTION_TEXT = {
 
 
 def selection(store: Store) -> str:
-    """The selection that the store's protocol reports."""
-    return SELECTION[store.protocols[0]]
+    """The selection that the store's protocol reports; the last round where there was no validation data."""
+    wanted = SELECTION[store.protocols[0]]
+    return wanted if (store.figures["selection"] == wanted).any() else "last"
 
 
 def reference(store: Store) -> str:

@@ -24,11 +24,10 @@ def totals(store: Store) -> pd.DataFrame:
     return ledger[[*_KEYS, "round", "seconds"]].assign(megabytes=megabytes)
 
 
-def curves(store: Store, metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.DataFrame:
+def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.DataFrame:
     """Test accuracy in percent by round with its costs: row, task, trial, round, accuracy, seconds, megabytes.
 
     Args:
-        store: where to find what was asked of each row.
         metrics: `metrics.csv` of all cells.
         costs: `totals`.
         figure: which accuracy.

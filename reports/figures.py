@@ -115,12 +115,12 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
 
 def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
     """Mean gain over `local` of five groups of clients, by how much training data they have."""
-    lines = _lines(store)
+    lines = {row: style for row, style in _lines(store).items() if row in set(gains["row"])}
     with _canvas(store.tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             here = gains[gains["task"] == task]
             fifth = np.ceil(5 * here["n_train"].rank(pct=True))
-            for row in store.rows:
+            for row in lines:
                 groups = here[here["row"] == row].groupby(fifth)[["n_train", "gain"]].mean()
                 axis.plot(groups["n_train"], groups["gain"], marker="o", markersize=3, **lines[row])
             axis.axhline(0, color="#777777", linewidth=0.8)

@@ -11,6 +11,9 @@ from typing import Literal
 Mark = Literal["", "best", "near"]
 
 NEAR = "†"
+FILTER_ROWS = 8
+"""Longer tables get a field on the page to filter their rows by."""
+
 LEGEND = (
     f"Bold: best of the column. {NEAR}: not significantly worse than the best "
     "(paired t test over seeds, Holm's correction, 5 %). [ ]: derived, not trained by the method (SCD, Remark 4.1)."
@@ -144,11 +147,11 @@ def to_latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_html(table: Table, *, filterable: bool = False) -> str:
-    """A `figure` with caption, table and notes; the page's script makes it sortable and filterable."""
+def to_html(table: Table, filter_rows: int = FILTER_ROWS) -> str:
+    """A `figure` with caption, table and notes; more rows than `filter_rows` get a field to filter them by."""
     from reports.html import environment
 
-    return environment().get_template("table.html").render(table=table, filterable=filterable, near=NEAR)
+    return environment().get_template("table.html").render(table=table, filter_rows=filter_rows, near=NEAR)
 
 
 def _pipe(cells: list[str]) -> str:

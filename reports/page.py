@@ -1,0 +1,241 @@
+"""The report of one or several runs: one HTML page that needs nothing else, and its tables and figures as files."""
+
+import base64
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.errors import UserError
+from reports import accuracy, cost, fairness, figures, tables
+from reports.figures import Picture
+from reports.html import environment
+from reports.load import Cell, Store, load, setting_text
+from reports.published import comparison, published_table
+from reports.tables import Column, Entry, Table, number, words
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page; what stands in `more` is folded away at first."""
+
+    id: str
+    title: str
+    text: str = ""
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    more: tuple[Table, ...] = ()
+
+    def named(self, suffix: str) -> "Section":
+        """The same with names that clash with no other protocol's."""
+        return replace(
+            self,
+            id=self.id + suffix,
+            tables=tuple(replace(table, id=table.id + suffix) for table in self.tables),
+            pictures=tuple(replace(picture, name=picture.name + suffix) for picture in self.pictures),
+            more=tuple(replace(table, id=table.id + suffix) for table in self.more),
+        )
+
+
+def write_report(runs: list[Path], out: Path | None = None) -> Path:
+    """Write the report of the runs, merged, and return the path of its `index.html`.
+
+    Beside it stand `main.md`, `main.csv`, `main.tex`, every other table in the same three formats, and `figures/` with
+    each picture as PNG and SVG. The same runs give the same bytes.
+
+    Args:
+        runs: run folders.
+        out: where to write; default: `report` in the first run.
+
+    Raises:
+        UserError: a folder is not a run, or no cell of it is done.
+    """
+    store = load(runs)
+    if store.figures.empty:
+        states = Counter(cell.state for cell in store.cells)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no cells"
+        raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
+    out = out or runs[0] / "report"
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    sections = [*_protocol_sections(store), _cells_section(store)]
+    for section in sections:
+        for table in (*section.tables, *section.more):
+            for ending, text in _texts(table).items():
+                _write(out / f"{table.id}.{ending}", text.encode())
+        for picture in section.pictures:
+            _write(out / "figures" / f"{picture.name}.svg", picture.svg)
+            _write(out / "figures" / f"{picture.name}.png", picture.png)
+    page = environment().get_template("page.html").render(
+        title=" + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs)),
+        summary=_summary(store),
+        sections=sections,
+        provenance=[_provenance(run) for run in store.runs],
+        data_uri=_data_uri,
+        filter_rows=tables.FILTER_ROWS,
+        near=tables.NEAR,
+    )
+    _write(out / "index.html", page.encode())
+    return out / "index.html"
+
+
+def _protocol_sections(store: Store) -> Iterator[Section]:
+    """Everything that compares cells, for each protocol on its own."""
+    done = [protocol for protocol in store.protocols if len(store.of_protocol(protocol).figures)]
+    for position, protocol in enumerate(done):
+        part = store.of_protocol(protocol)
+        for section in _sections(part):
+            title = section.title if len(done) == 1 else f"{section.title} (protocol {protocol})"
+            yield replace(section, title=title).named("" if position == 0 else f"_{protocol}")
+
+
+def _sections(store: Store) -> Iterator[Section]:
+    """The page's parts from the cells of one protocol."""
+    chosen = accuracy.selection(store)
+    yield Section(
+        "accuracy",
+        "Accuracy",
+        tables=(accuracy.main_table(store, chosen),),
+        more=(
+            accuracy.main_table(store, "last", name="last"),
+            accuracy.main_table(store, chosen, (accuracy.PM_EQUAL,), name="equal"),
+            accuracy.all_figures_table(store),
+        ),
+    )
+    printed = list(dict.fromkeys(run["published"] for run in store.runs if run.get("published")))
+    if printed:
+        yield Section(
+            "published",
+            "Beside the paper",
+            tables=tuple(comparison(store, published_table(name)) for name in printed),
+        )
+    metrics, costs = store.table("metrics"), cost.totals(store)
+    curves = {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
+    yield Section("convergence", "Convergence", pictures=(figures.convergence(store, curves),))
+    yield _statistics_section(store, chosen)
+    clients = fairness.client_accuracies(store, chosen)
+    if len(clients):
+        yield _client_section(store, clients)
+    yield Section(
+        "cost",
+        "Cost",
+        tables=(cost.cost_table(store, curves["PM"], costs),) if len(curves["PM"]) else (),
+        pictures=tuple(
+            figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()
+        ),
+    )
+    varied = figures.varied(store)
+    if varied:
+        pictures = tuple(figures.sensitivity(store, setting, chosen) for setting in varied)
+        yield Section("sensitivity", "Sensitivity", pictures=pictures)
+    yield Section("data", "Data", pictures=(figures.partitions(store),))
+
+
+def _statistics_section(store: Store, chosen: str) -> Section:
+    drawn, said = [], []
+    for figure in accuracy.HEADLINE:
+        result = accuracy.ranking(store, figure, chosen)
+        if result.too_few:
+            said.append(f"{figure.name}: {result.too_few}.")
+        else:
+            drawn.append(figures.critical_difference(result, figure))
+    aggregates = accuracy.aggregate_table(store, chosen)
+    return Section(
+        "statistics",
+        "Statistics",
+        " ".join(said),
+        (accuracy.comparison_table(store, chosen), *([aggregates] if aggregates.rows else [])),
+        tuple(drawn),
+    )
+
+
+def _client_section(store: Store, clients: Any) -> Section:
+    gains = fairness.gains(clients, store)
+    pictures = [figures.distribution(store, clients)]
+    text = "" if len(gains) else "The grid has no `local`: who gains from joining cannot be said."
+    if len(gains):
+        pictures.append(figures.gain_by_size(store, gains))
+    return Section("clients", "Clients", text, (fairness.fairness_table(store, clients),), tuple(pictures))
+
+
+def _cells_section(store: Store) -> Section:
+    """How every cell was set and how it ended, those that did not end well first."""
+    cells = sorted(store.cells, key=lambda cell: cell.state == "done")
+    heads = ("task", "seed", "state", "rounds", "wall seconds", "partition", "path", "remarks")
+    rows = tuple((cell.row, tuple(_cell_entries(cell))) for cell in cells)
+    caption = "Every cell of the grid; failed, diverged and missing ones first."
+    states = Table("cells", caption, "Method", tuple(map(Column, heads)), rows)
+    return Section("cells", "Cells", more=(_settings_table(store), states))
+
+
+def _cell_entries(cell: Cell) -> Iterator[Entry]:
+    status, timing = cell.view.status, cell.json("timing") or {}
+    yield from map(words, (cell.task, cell.trial, cell.state))
+    yield number(status.rounds, decimals=0)
+    yield number(timing["seconds"], decimals=1) if "seconds" in timing else words("–")
+    partition = status.partition
+    yield words(f"{partition.get('hash', '–')} {partition.get('summary', '')}".strip())
+    yield words(", ".join(f"{name} {value}" for name, value in status.path.items()) or "–")
+    yield words("; ".join(part for part in (status.reason, *status.warnings) if part) or "–")
+
+
+def _settings_table(store: Store) -> Table:
+    """Settings that differ between cells, per row and task; the common ones are in the caption."""
+    flat = {(cell.row, cell.task): cell.flat for cell in store.cells}
+    names = list(dict.fromkeys(name for settings in flat.values() for name in settings))
+    values = {name: {str(settings.get(name, "–")) for settings in flat.values()} for name in names}
+    skipped = {"seed", "label", "case"}
+    common = [name for name in names if len(values[name]) == 1 and name not in skipped]
+    own = [name for name in names if len(values[name]) > 1 and name not in skipped]
+    rows = tuple(
+        (row, (words(task), *(words(_setting(settings.get(name))) for name in own)))
+        for (row, task), settings in flat.items()
+    )
+    caption = f"Settings. Common to all cells: {', '.join(setting_text(name, _of(flat, name)) for name in common)}."
+    return Table("settings", caption, "Method", (Column("task"), *(Column(n.removeprefix("hp.")) for n in own)), rows)
+
+
+def _of(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> Any:
+    return next(settings[name] for settings in flat.values() if name in settings)
+
+
+def _setting(value: Any) -> str:
+    return "–" if value is None else setting_text("", value)[1:]
+
+
+def _summary(store: Store) -> str:
+    states = Counter(cell.state for cell in store.cells)
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    seconds = sum((cell.json("timing") or {}).get("seconds", 0.0) for cell in store.cells)
+    return (
+        f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells ({counts}); protocol "
+        f"{' and '.join(store.protocols)}; {seconds / 60:.1f} minutes of computing, all cells added up."
+    )
+
+
+def _provenance(run: dict[str, Any]) -> list[tuple[str, str]]:
+    """What `run.json` says of where the run comes from, as lines of text."""
+    shown = {name: value for name, value in run.items() if name not in ("cells", "history") and value is not None}
+    history = [f"{one['time']}  {one['command']}" for one in run.get("history", [])]
+    lines = {**shown, **({"all commands": "\n".join(history)} if len(history) > 1 else {})}
+    return [
+        (name, value if isinstance(value, str) else yaml.safe_dump(value, sort_keys=False, allow_unicode=True).strip())
+        for name, value in lines.items()
+    ]
+
+
+def _texts(table: Table) -> dict[str, str]:
+    return {"md": tables.to_markdown(table), "csv": tables.to_csv(table), "tex": tables.to_latex(table)}
+
+
+def _data_uri(picture: Picture) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(picture.svg).decode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file as a whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)

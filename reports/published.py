@@ -1,0 +1,246 @@
+"""The papers' printed tables (`reports/published/*.yaml`), and ours beside them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bench.errors import UserError
+from bench.plugin import did_you_mean
+from reports import statistics
+from reports.accuracy import GM, PM, PM_EQUAL, SELECTION_TEXT, Figure, selection
+from reports.load import TASK_FIELDS, Cell, Store, setting_text
+from reports.tables import Column, Entry, Table, words
+
+FOLDER = Path(__file__).parent / "published"
+
+FIGURES = {
+    "GM": GM,
+    "PM": PM,
+    "acc": PM_EQUAL,
+    "client": PM_EQUAL,
+    "server": Figure("GM", "gm", "global", ""),
+}
+"""What the papers' metrics are called here; costs and speed-ups have no counterpart among accuracies."""
+
+SETTINGS = {
+    "K": "clients",
+    "N": "clients",
+    "C": "participation",
+    "dir_alpha": "alpha",
+    "T": "rounds",
+    "B": "batch_size",
+    "batch": "batch_size",
+    "E": "epochs",
+    "local_epochs": "epochs",
+    "dist": "partition",
+}
+"""The papers' names of settings, where they are not ours."""
+
+
+class PublishedRow(BaseModel):
+    """One printed cell; what the fields do not name are its positions on the table's axes.
+
+    Attributes:
+        mean: None only with `na` (the paper prints a dash); infinite: never reached.
+        std: None: none printed.
+        paren: printed in parentheses; merged: from a cell that spans several rows; garbled: unreadable part.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    method: str
+    label: str
+    metric: str
+    mean: float | None
+    std: float | None
+    na: bool = False
+    paren: bool = False
+    merged: bool = False
+    garbled: str = ""
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """Positions on the axes."""
+        return self.model_extra or {}
+
+    @model_validator(mode="after")
+    def _dash_or_number(self) -> "PublishedRow":
+        if (self.mean is None) != self.na:
+            raise ValueError("`mean: null` goes with `na: true`, and only with it")
+        return self
+
+
+class PublishedTable(BaseModel):
+    """One printed table; `dataset` and `setting` hold for all of it, `printed` counts the paper's rows and cells."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    number: str
+    title: str
+    dataset: str
+    setting: dict[str, Any]
+    axes: dict[str, list[Any]]
+    metrics: list[str]
+    unit: str
+    printed: dict[str, int]
+    notes: list[str] = Field(default_factory=list)
+    rows: list[PublishedRow]
+    paper: str = ""
+
+
+def published_tables() -> dict[str, PublishedTable]:
+    """All printed tables, by id."""
+    return {table.id: table for path in sorted(FOLDER.glob("*.yaml")) for table in _read(path)}
+
+
+def published_table(name: str) -> PublishedTable:
+    """The printed table of that id.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = published_tables()
+    if name not in known:
+        raise UserError(
+            f"unknown published table {name!r}.{did_you_mean(name, list(known))} Known: {', '.join(known)}"
+        )
+    return known[name]
+
+
+def comparison(store: Store, printed: PublishedTable) -> Table:
+    """The printed table with our figures and the differences beside its numbers, all in the paper's unit.
+
+    Args:
+        store: cells of one protocol; labels (or else methods) are the table's method ids.
+        printed: what the paper prints.
+    """
+    chosen = selection(store)
+    by_row: dict[str, dict[str, PublishedRow]] = {}
+    for row in printed.rows:
+        by_row.setdefault(_row_name(row, printed), {})[_column_name(row)] = row
+    groups = list(dict.fromkeys(group for rows in by_row.values() for group in rows))
+    columns = tuple(Column(name, group) for group in groups for name in ("paper", "ours", "Δ"))
+    table_rows = tuple(
+        (label, tuple(entry for group in groups for entry in _triple(store, printed, rows.get(group), chosen)))
+        for label, rows in by_row.items()
+    )
+    caption = (
+        f"{printed.number} of {printed.paper}: {printed.title} ({printed.unit}). Ours: protocol {store.protocols[0]}, "
+        f"{SELECTION_TEXT[chosen]}; Δ is ours minus the paper's. [ ]: the paper prints it in parentheses, or ours is "
+        "derived."
+    )
+    notes = (*_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
+    return Table(f"published_{printed.id}", caption, "Method", columns, table_rows, notes)
+
+
+@cache
+def _read(path: Path) -> tuple[PublishedTable, ...]:
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        return tuple(PublishedTable(**table, paper=document["paper"]) for table in document["tables"])
+    except ValidationError as error:
+        raise UserError(f"{path}: not a file of published tables: {error}") from None
+
+
+def _row_name(row: PublishedRow, printed: PublishedTable) -> str:
+    """The printed label, with the method's own axes where the label alone does not tell the rows apart."""
+    rivals = [other.axes for other in printed.rows if other.label == row.label]
+    own = [name for name in row.axes if not _is_task(name) and len({str(axes.get(name)) for axes in rivals}) > 1]
+    return ", ".join([row.label, *(setting_text(_setting(name), row.axes[name]) for name in own)])
+
+
+def _column_name(row: PublishedRow) -> str:
+    """The task, as our tables name it, and the metric."""
+    tasks = [setting_text(_setting(name), value) for name, value in row.axes.items() if _is_task(name)]
+    return ", ".join([*tasks, row.metric])
+
+
+def _is_task(axis: str) -> bool:
+    return _setting(axis) in TASK_FIELDS
+
+
+def _setting(axis: str) -> str:
+    return SETTINGS.get(axis, axis)
+
+
+def _triple(store: Store, printed: PublishedTable, row: PublishedRow | None, chosen: str) -> tuple[Entry, Entry, Entry]:
+    """Paper's value, ours, difference."""
+    if row is None:
+        return words("–"), words("–"), words("–")
+    theirs = _theirs(row)
+    figure = FIGURES.get(row.metric)
+    if figure is None:
+        return theirs, words("–"), words("–")
+    if row.axes.get("eval") == "GM":
+        figure = Figure("GM", "gm", "local", "equal")
+    cells = list(_matching(store, printed, row))
+    scores = [
+        score
+        for cell in cells
+        for trial, score in store.scores(cell.row, cell.task, *_key(figure), chosen).items()
+        if trial == cell.trial
+    ]
+    if not scores:
+        states = Counter(cell.state for cell in cells)
+        return theirs, words(", ".join(f"{count} {state}" for state, count in states.items()) or "missing"), words("–")
+    summary = statistics.summarise(scores)
+    derived = any(figure.metric in cell.view.status.derived for cell in cells)
+    spread = None if math.isnan(summary.std) else summary.std
+    ours = Entry(summary.mean, spread, f"(n={summary.n})", derived=derived)
+    if row.mean is None or math.isinf(row.mean):
+        return theirs, ours, words("–")
+    return theirs, ours, Entry(summary.mean - row.mean, signed=True)
+
+
+def _theirs(row: PublishedRow) -> Entry:
+    if row.mean is None:
+        return words("–")
+    if math.isinf(row.mean):
+        return words("never")
+    return Entry(row.mean, row.std, derived=row.paren)
+
+
+def _key(figure: Figure) -> tuple[str, str, str]:
+    return figure.metric, figure.on, figure.mean
+
+
+def _matching(store: Store, printed: PublishedTable, row: PublishedRow) -> Iterator[Cell]:
+    """Our cells of a printed one: same method and same position on every axis."""
+    labelled = any(cell.view.label == row.method for cell in store.cells)
+    wanted = {**({"alpha": printed.setting["alpha"]} if "alpha" in printed.setting else {}), **row.axes}
+    wanted.pop("eval", None)
+    for cell in store.cells:
+        name = cell.view.label if labelled else cell.view.settings.method
+        if name == row.method and all(_agrees(cell.flat, axis, value) for axis, value in wanted.items()):
+            yield cell
+
+
+def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
+    name = _setting(axis)
+    ours = settings.get(name, settings.get(f"hp.{name}"))
+    if axis == "dataset":
+        return str(ours) == value or str(ours).startswith(f"{value}-")  # cifar10-jpeg stands in for cifar10
+    if axis == "dist" and value == "niid":
+        return ours != "iid"
+    return bool(ours == value)
+
+
+def _differences(store: Store, printed: PublishedTable) -> Iterator[str]:
+    """One sentence on the settings in which our cells are not the paper's; a table of numbers hides them."""
+    texts, flat = [], [cell.flat for cell in store.cells]
+    theirs = {"dataset": set(printed.dataset.split(","))}
+    theirs |= {_setting(name): {value} for name, value in printed.setting.items() if name not in printed.axes}
+    for name, values in theirs.items():
+        ours = {settings[name] for settings in flat if isinstance(settings.get(name), str | int | float)}
+        if other := ours - values:
+            shown, paper = (" and ".join(sorted(f"{value}" for value in these)) for these in (other, values))
+            texts.append(f"{name} {shown} (paper: {paper})")
+    if texts:
+        yield f"Ours is not the paper's setting: {'; '.join(texts)}."

@@ -1,0 +1,60 @@
+"use strict";
+
+function valueOf(row, column) {
+  const cell = row.cells[column];
+  const number = parseFloat(cell.dataset.value ?? cell.textContent.replace("<", ""));
+  return { number, text: cell.textContent.trim() };
+}
+
+function before(a, b) {
+  const numeric = Number(isNaN(a.number)) - Number(isNaN(b.number));
+  if (numeric !== 0 || isNaN(a.number)) return { fixed: numeric, order: a.text.localeCompare(b.text, "en", { numeric: true }) };
+  return { fixed: 0, order: a.number - b.number };
+}
+
+// Entries without a number stay at the end in either direction.
+function sort(table, head) {
+  const heads = [...table.querySelectorAll(".heads th")];
+  const column = heads.indexOf(head);
+  const down = head.getAttribute("aria-sort") === "descending" || column === 0 && !head.hasAttribute("aria-sort");
+  for (const other of heads) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", down ? "ascending" : "descending");
+  const body = table.tBodies[0];
+  const rows = [...body.rows].map((row) => [valueOf(row, column), row]);
+  rows.sort(([a], [b]) => {
+    const { fixed, order } = before(a, b);
+    return fixed || (down ? order : -order);
+  });
+  body.append(...rows.map(([, row]) => row));
+}
+
+function filter(input) {
+  const wanted = input.value.toLowerCase().split(/\s+/);
+  for (const row of input.parentElement.querySelector("tbody").rows) {
+    const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
+    row.hidden = !wanted.every((word) => text.includes(word));
+  }
+}
+
+for (const table of document.querySelectorAll("table")) {
+  for (const head of table.querySelectorAll(".heads th")) {
+    head.firstElementChild.addEventListener("click", () => sort(table, head));
+  }
+}
+for (const input of document.querySelectorAll(".filter")) {
+  input.addEventListener("input", () => filter(input));
+}
+
+const dialog = document.querySelector("dialog");
+for (const button of document.querySelectorAll(".enlarge")) {
+  button.addEventListener("click", () => {
+    dialog.firstElementChild.src = button.firstElementChild.src;
+    dialog.firstElementChild.alt = button.firstElementChild.alt;
+    dialog.showModal();
+  });
+}
+dialog.addEventListener("click", () => dialog.close());
+
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});
