@@ -27,10 +27,12 @@ class Batches:
     Attributes:
         positions: `[steps, width]` positions in the owner's list; a short batch repeats its first sample.
         sizes: `[steps]` real samples per batch.
+        per_epoch: batches in one pass.
     """
 
     positions: Positions
     sizes: Positions
+    per_epoch: int = 1
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
@@ -69,7 +71,7 @@ def draw_batches(
         positions[step, : len(chosen)] = chosen
         positions[step, len(chosen) :] = chosen[0]
         sizes[step] = len(chosen)
-    return Batches(positions, sizes)
+    return Batches(positions, sizes, per_epoch)
 
 
 def draw_values(draw: Draw, name: str, width: int, steps: int, address: Address, stream: int) -> npt.NDArray[np.generic]:

@@ -61,6 +61,7 @@ class Batch:
         weight: `[samples]`, 1 for a sample and 0 for padding.
         draws: what the request's `draws` asked for, `[samples, ...]` each.
         step: number of this step within the request, from 0, `[]`.
+        in_epoch: number of this step within its epoch, from 0, `[]`.
         side: the batches of the side feeds.
     """
 
@@ -70,6 +71,7 @@ class Batch:
     weight: Tensor
     draws: dict[str, Tensor]
     step: Tensor
+    in_epoch: Tensor
     side: dict[str, "Batch"] = field(default_factory=dict)
 
     def mean(self, per_sample: Tensor) -> Tensor:

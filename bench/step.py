@@ -197,5 +197,6 @@ def _batch(raw: dict[str, Any]) -> Batch:
         weight=raw["weight"],
         draws=raw["draws"],
         step=raw["step"],
+        in_epoch=raw["in_epoch"],
         side={name: _batch(one) for name, one in raw["side"].items()},
     )

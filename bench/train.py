@@ -163,6 +163,7 @@ class Trainer:
                 "index": lay([s.batches.positions[:, :width] for s in streams]),
                 "weight": weight,
                 "step": lay([np.arange(p.steps) for p in group]),
+                "in_epoch": lay([np.arange(p.steps) % s.batches.per_epoch for p, s in zip(group, streams, strict=True)]),
                 "draws": {},
                 "side": {},
             }
@@ -273,6 +274,7 @@ def _real(batch: dict[str, Any], sizes: dict[str, int], name: str = MAIN) -> dic
     return {
         **real,
         "step": batch["step"][0],
+        "in_epoch": batch["in_epoch"][0],
         "draws": {d: v[0][:size] for d, v in batch["draws"].items()},
         "side": {s: _real(one, sizes, s) for s, one in batch["side"].items()},
     }

@@ -10,3 +10,9 @@ def pytest_configure() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+    import hypothesis
+
+    # Time per example says nothing on a shared machine; the same examples in every run keep CI's verdict repeatable.
+    hypothesis.settings.register_profile("bench", deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("bench")

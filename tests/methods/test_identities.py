@@ -1,0 +1,90 @@
+"""Identities between methods, bit for bit in the precision that users run."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from bench.federation import Federation
+from tests.engine.problems import generic, personal, run, toy
+
+COMMON: dict[str, Any] = {"dtype": "float32", "model": "mlp", "model_options": {"hidden": 9}}
+CORNERS: dict[str, dict[str, Any]] = {
+    "mlp": {},
+    "batch statistics": {"model": "test_norm", "model_options": {}},
+    "batch statistics, local": {"model": "test_norm", "model_options": {}, "batchnorm": "local"},
+    "one by one": {"executor": "sequential"},
+}
+
+
+@pytest.fixture(params=list(CORNERS))
+def corner(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return CORNERS[request.param]
+
+
+def after(method: str, corner: dict[str, Any], **hp: Any) -> Federation:
+    federation = toy(method, hp=hp, **{**COMMON, **corner})
+    run(federation, 3)
+    return federation
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def same_models(a: dict[int, torch.Tensor], b: dict[int, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(same(a[i], b[i]) for i in a)
+
+
+def test_scd_without_its_terms_is_fedavg_and_local(corner: dict[str, Any]) -> None:
+    scd = after("scd", corner, lambda_g=0.0, lambda_p=0.0)
+    assert same(generic(scd), generic(after("fedavg", corner)))
+    assert same_models(personal(scd), personal(after("local", corner)))
+
+
+@pytest.mark.parametrize("normalise", ["simplex", "mean", "gen_kl"])
+def test_each_term_of_scd_moves_its_own_model(corner: dict[str, Any], normalise: str) -> None:
+    """The released code's term moves nothing; ours must."""
+    plain = after("scd", corner, lambda_g=0.0, lambda_p=0.0)
+    no_gm = after("scd", corner, lambda_g=0.0, lambda_p=0.1, normalise=normalise)
+    assert same(generic(no_gm), generic(plain))
+    assert not same_models(personal(no_gm), personal(plain))
+    no_pm = after("scd", corner, lambda_g=0.1, lambda_p=0.0, normalise=normalise)
+    assert not same(generic(no_pm), generic(plain))
+    assert same_models(personal(no_pm), personal(plain))
+
+
+def test_scd_with_an_empty_band_is_scd_without_the_generic_term(corner: dict[str, Any]) -> None:
+    a, b = after("scd", corner, tau=0.0, lambda_g=0.7), after("scd", corner, lambda_g=0.0)
+    assert same(generic(a), generic(b))
+    assert same_models(personal(a), personal(b))
+
+
+def test_ditto(corner: dict[str, Any]) -> None:
+    """lambda 0 is Local; the generic model is FedAvg's for every lambda."""
+    fedavg = generic(after("fedavg", corner))
+    local = personal(after("local", corner))
+    for lam in (0.0, 1.0):
+        ditto = after("ditto", corner, lam=lam)
+        assert same(generic(ditto), fedavg)
+        assert same_models(personal(ditto), local) == (lam == 0.0)
+
+
+def test_fedper(corner: dict[str, Any]) -> None:
+    """No personal layers is FedAvg, only personal layers is Local, the head alone is neither."""
+    fedavg, local = after("fedavg", corner), after("local", corner)
+    for layers, is_fedavg, is_local in (((), True, False), (("",), False, True), (("head",), False, False)):
+        fedper = after("fedper", corner, personal=layers)
+        models = personal(fedper)
+        assert same_models(models, dict.fromkeys(models, generic(fedavg))) == is_fedavg
+        assert same_models(models, personal(local)) == is_local
+
+
+def test_a_client_computes_the_same_bytes_whoever_shares_its_cohort() -> None:
+    """Clients 0 and 1 alone, and in the company of 18 others."""
+    alone = after("local", {}, )
+    company = personal(alone)
+    few = toy("local", sizes=[13, 7], clients=2, **COMMON)
+    run(few, 3)
+    for i, w in personal(few).items():
+        assert same(w, company[i])
