@@ -43,7 +43,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.done_rounds: dict[str, int] = {}
         self.first_round: dict[str, int] = {}
         self.ended: dict[str, State] = {}
-        self.start = time.monotonic()
+        self.start: float | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -52,6 +52,8 @@ class Reporter(AbstractContextManager["Reporter"]):
 
     def event(self, event: Event) -> None:
         """Take note of an event and show it."""
+        if self.start is None:  # workers spend seconds on imports before the first cell
+            self.start = time.monotonic()
         self.first_round.setdefault(event.cell, event.round)
         self.done_rounds[event.cell] = event.round
         if event.state != "running":
@@ -67,7 +69,9 @@ class Reporter(AbstractContextManager["Reporter"]):
         todo = sum(
             rounds - self.done_rounds.get(cell, 0) for cell, rounds in self.rounds.items() if not self._over(cell)
         )
-        return (time.monotonic() - self.start) * todo / done if done else None
+        if self.start is None or not done:
+            return None
+        return (time.monotonic() - self.start) * todo / done
 
     def _over(self, cell: str) -> bool:
         return self.ended.get(cell) in ("done", "failed", "diverged")

@@ -133,17 +133,22 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
     whole = text[: text.rfind("\n") + 1]
     if not whole:
         return pd.DataFrame(columns=list(COLUMNS[name]))
-    # "" is a name here (the mean of a pooled figure), not a missing value; floats come back exactly as written
-    return pd.read_csv(
-        io.StringIO(whole), keep_default_na=False, na_values={"value": ["nan", ""]}, float_precision="round_trip"
-    )
+    exact = {column: float for column in ("value", "seconds") if column in COLUMNS[name]}
+    # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
+    return pd.read_csv(io.StringIO(whole), keep_default_na=False, converters=exact)
 
 
 def cell_name(settings: Settings) -> str:
     """What people call a cell, e.g. `scd digits alpha=0.1 seed=0`."""
     alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
     case = [settings.case] if settings.case else []
-    return " ".join([settings.name, settings.dataset, *case, *alpha, f"seed={settings.seed}"])
+    return " ".join([settings.name, dataset_name(settings), *case, *alpha, f"seed={settings.seed}"])
+
+
+def dataset_name(settings: Settings) -> str:
+    """What tables call the data set: a user's own arrays by the name given to them, or by their file's."""
+    options = settings.dataset_options
+    return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
 
 
 def _rows(cell: CellView) -> list[dict[str, Any]]:
@@ -151,7 +156,7 @@ def _rows(cell: CellView) -> list[dict[str, Any]]:
     common = {
         "method": settings.method,
         "label": cell.label,
-        "dataset": settings.dataset,
+        "dataset": dataset_name(settings),
         "alpha": settings.alpha,
         "case": settings.case,
         "seed": settings.seed,

@@ -1,0 +1,109 @@
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from bench.rng import generator
+from bench.settings import Settings
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+COMMON = {"partition": "dirichlet", "clients": 4, "model": "logistic", "lr": 0.5, "batch_size": 10}
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 small images of three classes that a logistic model learns, but not at once."""
+    rng = generator("tests", "arrays")
+    labels = rng.integers(3, size=240)
+    images = rng.normal(100 + 20 * labels[:, None, None], 60, size=(240, 6, 6)).clip(0, 255).astype(np.uint8)
+    path = tmp_path_factory.mktemp("data") / "blobs.npz"
+    np.savez(
+        path, train_images=images[:180], train_labels=labels[:180], test_images=images[180:], test_labels=labels[180:]
+    )
+    return path
+
+
+@pytest.fixture
+def odd_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The odd methods, registered in this process."""
+    monkeypatch.syspath_prepend(str(HERE))
+    importlib.import_module("odd_methods")
+
+
+@pytest.fixture
+def cell(arrays: Path) -> Callable[..., Settings]:
+    """Settings of a small cell."""
+
+    def make(**changes: object) -> Settings:
+        return Settings(**{**COMMON, **_data(arrays), "method": "fedavg", "alpha": 1.0, "rounds": 6, **changes})
+
+    return make
+
+
+@pytest.fixture
+def grid(arrays: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Write a grid file of small cells."""
+
+    def write(**changes: object) -> Path:
+        options = _data(arrays)
+        datasets = [{"name": options["dataset"], **options["dataset_options"]}]
+        content = {**COMMON, "datasets": datasets, "alphas": [1.0], "seeds": [0], "rounds": 6, **changes}
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of commands: the odd methods installed as a plug-in, byte code kept from one command to the next."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "odd_methods-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-methods\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[bench.methods]\nodd = odd_methods\n", encoding="utf-8")
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join([str(site), str(HERE), str(ROOT), kept.get("PYTHONPATH", "")])
+    return {**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(site / "pyc"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def start(environment: dict[str, str], tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Start the command `bench` in an empty folder, in a process group of its own."""
+
+    def start(*arguments: object) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "bench.cli", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+
+    return start
+
+
+@pytest.fixture
+def bench(start: Callable[..., "subprocess.Popen[str]"]) -> Bench:
+    """Run the command `bench` to its end; it must end with `code`."""
+
+    def run(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
+        with start(*arguments) as process:
+            out, err = process.communicate(timeout=300)
+        assert process.returncode == code, f"exit status {process.returncode}\n{out}\n{err}"
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run
+
+
+def _data(arrays: Path) -> dict[str, object]:
+    return {"dataset": "npz", "dataset_options": {"path": str(arrays), "name": "blobs"}}

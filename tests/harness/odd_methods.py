@@ -1,0 +1,64 @@
+"""Methods that go wrong on purpose, as another package would bring them (entry point `bench.methods`)."""
+
+import os
+import signal
+import time
+
+from bench.method import (
+    METHODS,
+    Client,
+    Hyperparameters,
+    Message,
+    Method,
+    Program,
+    Server,
+    State,
+    Train,
+    Upload,
+    cross_entropy,
+    hp,
+)
+
+
+class Hyper(Hyperparameters):
+    """In which round it goes wrong (0: never), and how long the server takes, in seconds."""
+
+    round: int = hp(0, ge=0)
+    nap: float = hp(0.0, ge=0)
+
+
+class Odd(Method):
+    """FedAvg that goes wrong."""
+
+    Hyper = Hyper
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"]})
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        time.sleep(self.hp.nap)
+        if server.round + 1 == self.hp.round:
+            self.go_wrong(server)
+        super().aggregate(server, messages)
+
+    def go_wrong(self, server: Server) -> None:
+        """Nothing."""
+
+
+@METHODS.register("odd_slow")
+class Slow(Odd):
+    """Never goes wrong, only slowly right."""
+
+
+@METHODS.register("odd_raises")
+class Raises(Odd):
+    def go_wrong(self, server: Server) -> None:
+        raise RuntimeError("odd on purpose")
+
+
+@METHODS.register("odd_dies")
+class Dies(Odd):
+    def go_wrong(self, server: Server) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,177 @@
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import checkpoint, store
+from bench.cell import Options, run_cell
+from bench.plugin import METHODS
+from bench.progress import Event
+from bench.settings import Settings
+
+EVERY_ROUND = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
+RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv")
+
+Cell = Callable[..., Settings]
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """What must not depend on interruptions."""
+    return {name: (folder / name).read_bytes() for name in RESULTS}
+
+
+def stop_after(versions: int) -> Callable[[], bool]:
+    """A stop that comes after so many versions."""
+    calls = iter([False] * versions)
+    return lambda: next(calls, True)
+
+
+CONDITIONS: dict[str, dict[str, object]] = {
+    "few clients": {"participation": 0.5, "eval_every": 4},
+    "momentum": {"momentum": 0.5, "lr_decay": 0.9, "model": "mlp", "model_options": {"hidden": 8}},
+}
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [0, 300])
+@pytest.mark.parametrize("conditions", CONDITIONS)
+@pytest.mark.parametrize("method", [name for name in METHODS.names() if not name.startswith("odd_")])
+def test_a_stopped_cell_ends_with_the_same_bytes(
+    cell: Cell, tmp_path: Path, method: str, conditions: str, checkpoint_seconds: float
+) -> None:
+    settings = cell(method=method, **CONDITIONS[conditions])
+    options = EVERY_ROUND.model_copy(update={"checkpoint_seconds": checkpoint_seconds})
+    assert run_cell(settings, tmp_path / "whole", options).state == "done"
+    for versions, state in ((2, "interrupted"), (0, "interrupted"), (3, "interrupted"), (9, "done")):
+        assert run_cell(settings, tmp_path / "parts", options, stop=stop_after(versions)).state == state
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    assert "going on after round 5" in (tmp_path / "parts" / "log.txt").read_text()
+    assert not (tmp_path / "parts" / "checkpoint").exists()
+
+
+def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) -> None:
+    """What a kill leaves: tables that are ahead of the newest checkpoint, and one line half-written."""
+    run_cell(cell(), tmp_path / "whole", EVERY_ROUND)
+    folder = tmp_path / "killed"
+    run_cell(cell(), folder, EVERY_ROUND, stop=stop_after(3))
+    for name in ("metrics", "clients", "ledger"):
+        with open(folder / f"{name}.csv", "a") as file:
+            file.write("4,half a li")
+    store.write_status(folder, replace(store.read_status(folder), state="running"))
+    assert run_cell(cell(), folder, EVERY_ROUND).state == "done"
+    assert results(folder) == results(tmp_path / "whole")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("damage", ["newest", "both", "tables"])
+def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str) -> None:
+    run_cell(cell(), tmp_path / "whole", EVERY_ROUND)
+    folder = tmp_path / "damaged"
+    run_cell(cell(), folder, EVERY_ROUND, stop=stop_after(4))
+    generations = sorted((folder / "checkpoint").iterdir())
+    assert [path.name for path in generations] == ["00000003", "00000004"]
+    for path in {"newest": generations[1:], "both": generations, "tables": []}[damage]:
+        (path / "state.pt").write_bytes(b"broken")
+    if damage == "tables":
+        store.write_text(folder / "metrics.csv", "round\n")
+    assert run_cell(cell(), folder, EVERY_ROUND).state == "done"
+    assert results(folder) == results(tmp_path / "whole")
+    log = (folder / "log.txt").read_text()
+    assert ("going on after round 3" in log) == (damage == "newest")
+    assert log.count("starting with round 1") == (1 if damage == "newest" else 2)
+
+
+def test_another_path_starts_again_and_says_so(cell: Cell, tmp_path: Path) -> None:
+    run_cell(cell(), tmp_path, EVERY_ROUND, stop=stop_after(4))
+    other = EVERY_ROUND.model_copy(update={"executor": "cohort"})
+    assert run_cell(cell(), tmp_path, other).state == "done"
+    log = (tmp_path / "log.txt").read_text()
+    assert "another path (executor sequential -> cohort" in log
+    assert log.count("starting with round 1") == 2
+    assert "going on" not in log
+
+
+def test_a_finished_cell_is_left_alone(cell: Cell, tmp_path: Path) -> None:
+    run_cell(cell(), tmp_path, EVERY_ROUND)
+    (tmp_path / "metrics.csv").write_text("mine\n")
+    events: list[Event] = []
+    assert run_cell(cell(), tmp_path, EVERY_ROUND, report=events.append).state == "done"
+    assert (tmp_path / "metrics.csv").read_text() == "mine\n"
+    assert [event.state for event in events] == ["done"]
+
+
+@pytest.mark.usefixtures("odd_methods")
+def test_a_failure_keeps_its_traceback_and_is_tried_again(cell: Cell, tmp_path: Path) -> None:
+    settings = cell(method="odd_raises", hp={"round": 4})
+    status = run_cell(settings, tmp_path, EVERY_ROUND)
+    assert (status.state, status.rounds, status.reason) == ("failed", 3, "RuntimeError: odd on purpose")
+    assert "go_wrong" in (tmp_path / "error.txt").read_text()
+    assert run_cell(settings, tmp_path, EVERY_ROUND).state == "failed"
+    assert "going on after round 3" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_cell_that_diverges_is_finished(cell: Cell, tmp_path: Path) -> None:
+    settings = cell(lr=1e38, momentum=0.99)
+    status = run_cell(settings, tmp_path, EVERY_ROUND)
+    assert status.state == "diverged"
+    assert status.reason.startswith(f"round {status.rounds + 1}: ")
+    assert run_cell(settings, tmp_path, EVERY_ROUND) == status
+
+
+def test_missing_data_is_one_sentence(cell: Cell, tmp_path: Path) -> None:
+    settings = cell(dataset_options={"path": str(tmp_path / "nothing.npz")})
+    status = run_cell(settings, tmp_path / "cell", EVERY_ROUND)
+    assert status.state == "failed"
+    assert "nothing.npz" in status.reason
+    assert "Traceback" not in (tmp_path / "cell" / "error.txt").read_text()
+
+
+@pytest.mark.parametrize("keep", ["none", "server", "all"])
+def test_what_is_kept_at_the_end(cell: Cell, tmp_path: Path, keep: str) -> None:
+    settings = cell(method="fedper", hp={"personal": ["head"]}, model="mlp", model_options={"hidden": 8})
+    run_cell(settings, tmp_path, EVERY_ROUND.model_copy(update={"keep": keep}))
+    kept = list(checkpoint.load(tmp_path / "checkpoint"))
+    assert len(kept) == (0 if keep == "none" else 1)
+    body, head = 36 * 8 + 8, 8 * 3 + 3
+    numbers = sum(tensor.numel() for one in kept for tensor in one.tensors.values())
+    if keep == "server":
+        assert numbers == body
+    if keep == "all":
+        assert numbers >= body + 4 * head
+
+
+def test_tables_and_files_of_a_cell(cell: Cell, tmp_path: Path) -> None:
+    status = run_cell(cell(eval_every=4), tmp_path, EVERY_ROUND)
+    assert status.rounds == status.total == 6
+    metrics = [line.split(",") for line in (tmp_path / "metrics.csv").read_text().splitlines()[1:]]
+    assert list(dict.fromkeys(row[0] for row in metrics)) == ["4", "6"]  # the last round is always evaluated
+    assert [line.split(",")[0] for line in (tmp_path / "ledger.csv").read_text().splitlines()[1:]] == list("123456")
+    partition = store.read_json(tmp_path / "partition.json")
+    assert partition["hash"] == status.partition["hash"]
+    assert sum(partition["n_train"]) + sum(partition["n_validation"]) == 180
+    assert [sum(row) for row in partition["counts"]] == partition["n_train"]
+    assert store.read_json(tmp_path / "settings.json")["eval_every"] == 4
+    assert store.read_json(tmp_path / "timing.json")["seconds"] > 0
+
+
+def test_python_m_bench_cell_needs_few_packages(cell: Cell, environment: dict[str, str], tmp_path: Path) -> None:
+    """On `npz` data, with every package blocked that a bare GPU machine lacks."""
+    config = {"settings": cell(rounds=2).model_dump(), "folder": str(tmp_path / "cell"), "options": {"device": "cpu"}}
+    (tmp_path / "cell.json").write_text(json.dumps(config))
+    missing = ["rich", "typer", "mlflow", "sklearn", "scipy", "optuna", "matplotlib", "torchvision", "ray"]
+    code = f"import sys, runpy\nsys.modules.update(dict.fromkeys({missing}))\nsys.argv = ['bench.cell', 'cell.json']\n"
+    code += "runpy.run_module('bench.cell', run_name='__main__')\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "done: round 2/2" in done.stdout
+    shutil.rmtree(tmp_path / "cell")
+    config["options"] = {"divice": "cpu"}
+    (tmp_path / "cell.json").write_text(json.dumps(config))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "divice" in done.stderr
+    assert not (tmp_path / "cell").exists()

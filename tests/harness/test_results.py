@@ -1,0 +1,142 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import store
+from bench.errors import UserError
+from bench.results import choose_round, load_run, tidy
+from bench.settings import Settings
+from bench.store import Status, Tables
+
+Rows = list[tuple[int, str, str, str, str, float]]
+
+# round, metric, on, mean, split, accuracy
+ROWS: Rows = [
+    (2, "gm", "global", "", "validation", 0.50),
+    (2, "gm", "global", "", "test", 0.61),
+    (2, "gm", "local", "train_size", "validation", 0.99),  # not what chooses the GM's round: pooled validation does
+    (2, "gm", "local", "train_size", "test", 0.62),
+    (2, "pm", "local", "train_size", "validation", 0.70),
+    (2, "pm", "local", "train_size", "test", 0.71),
+    (2, "pm", "local", "equal", "test", 0.72),
+    (4, "gm", "global", "", "validation", 0.60),
+    (4, "gm", "global", "", "test", 0.63),
+    (4, "gm", "local", "train_size", "validation", 0.10),
+    (4, "gm", "local", "train_size", "test", 0.64),
+    (4, "pm", "local", "train_size", "validation", 0.70),  # a tie: the earlier round
+    (4, "pm", "local", "train_size", "test", 0.79),
+    (4, "pm", "local", "equal", "test", 0.78),
+    (6, "gm", "global", "", "validation", 0.40),
+    (6, "gm", "global", "", "test", 0.90),
+    (6, "gm", "local", "train_size", "validation", 0.10),
+    (6, "gm", "local", "train_size", "test", 0.91),
+    (6, "pm", "local", "train_size", "validation", 0.60),
+    (6, "pm", "local", "train_size", "test", 0.75),
+    (6, "pm", "local", "equal", "test", 0.74),
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
+    """Write a run of one cell."""
+
+    def write(rows: Rows, status: Status, **changes: object) -> Path:
+        settings = cell(**changes)
+        entry = {"id": "c0ffee", "label": "FedAvg", "settings": settings.model_dump()}
+        store.write_json(tmp_path / "run.json", {"grid": "g", "cells": [entry]})
+        folder = tmp_path / "c0ffee"
+        folder.mkdir()
+        store.write_status(folder, status)
+        tables = Tables(folder)
+        tables.restart()
+        names = ("metric", "on", "mean", "split", "value")
+        for version, *values in rows:
+            row = dict(zip(names, values, strict=True))
+            tables.append(
+                "metrics", version, [{**row, "quantity": "accuracy"}, {**row, "quantity": "loss", "value": 9.0}]
+            )
+        return tmp_path
+
+    return write
+
+
+def figures(run: Path) -> dict[tuple[str, str, str, str], tuple[int, float]]:
+    rows = tidy(run).to_dict("records")
+    return {(r["metric"], r["on"], r["mean"], r["selection"]): (r["round"], r["value"]) for r in rows}
+
+
+def test_honest_figures_are_of_the_round_that_validation_chose(write: Callable[..., Path]) -> None:
+    run = write(ROWS, Status("done", derived=["pm"]))
+    assert figures(run) == {
+        ("gm", "global", "", "validation"): (4, 0.63),
+        ("gm", "global", "", "last"): (6, 0.90),
+        ("gm", "local", "train_size", "validation"): (4, 0.64),
+        ("gm", "local", "train_size", "last"): (6, 0.91),
+        ("pm", "local", "train_size", "validation"): (2, 0.71),
+        ("pm", "local", "train_size", "last"): (6, 0.75),
+        ("pm", "local", "equal", "validation"): (2, 0.72),
+        ("pm", "local", "equal", "last"): (6, 0.74),
+    }
+    table = tidy(run)
+    assert set(table["derived"][table["metric"] == "pm"]) == {True}
+    assert set(table["derived"][table["metric"] == "gm"]) == {False}
+    assert set(table["label"]) == {"FedAvg"}
+    assert set(table["dataset"]) == {"blobs"}
+
+
+def test_test_figures_have_no_say_in_the_choice(write: Callable[..., Path]) -> None:
+    better = [(*row[:5], 1.0 if row[0] == 6 and row[4] == "test" else row[5]) for row in ROWS]
+    run = write(better, Status("done"))
+    assert figures(run)["gm", "global", "", "validation"] == (4, 0.63)
+
+
+def test_paper_takes_the_best_test_figure(write: Callable[..., Path]) -> None:
+    run = write([row for row in ROWS if row[4] == "test"], Status("done"), protocol="paper")
+    found = figures(run)
+    assert found["pm", "local", "train_size", "best"] == (4, 0.79)
+    assert found["gm", "global", "", "best"] == (6, 0.90)
+    assert {key[3] for key in found} == {"best", "last"}
+
+
+def test_without_validation_data_only_the_last_round_is_reported(write: Callable[..., Path]) -> None:
+    run = write([row for row in ROWS if row[4] == "test"], Status("done"))
+    assert {key[3] for key in figures(run)} == {"last"}
+
+
+@pytest.mark.parametrize("state", ["failed", "diverged", "interrupted", "waiting"])
+def test_an_unfinished_cell_has_a_row_without_a_figure(write: Callable[..., Path], state: store.State) -> None:
+    row = tidy(write(ROWS, Status(state))).to_dict("records")
+    assert [(r["status"], r["metric"], pd.isna(r["value"])) for r in row] == [(state, "", True)]
+
+
+@given(st.dictionaries(st.integers(1, 99), st.sampled_from([0.1, 0.5, 0.9]), min_size=1))
+def test_the_earliest_of_the_best_rounds(curve: dict[int, float]) -> None:
+    best = max(curve.values())
+    assert choose_round(pd.Series(curve)) == min(round for round, value in curve.items() if value == best)
+
+
+def test_all_tables_of_a_run(write: Callable[..., Path]) -> None:
+    view = load_run(write(ROWS, Status("done")))
+    assert len(view.metrics) == 2 * len(ROWS)
+    assert list(view.metrics.columns) == ["cell", *store.COLUMNS["metrics"]]
+    assert set(view.metrics["cell"]) == {"c0ffee"}
+    assert view.cells[0].name == "fedavg blobs alpha=1 seed=0"
+
+
+def test_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run"):
+        tidy(tmp_path)
+
+
+def test_a_run_of_another_version(write: Callable[..., Path]) -> None:
+    run = write(ROWS, Status("done"))
+    info = store.read_json(run / "run.json")
+    info["cells"][0]["settings"]["from_the_future"] = 1
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    with pytest.raises(UserError, match="written by another version"):
+        load_run(run)
