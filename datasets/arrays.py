@@ -20,10 +20,11 @@ def read_npz(file: Path) -> dict[str, Array]:
         UserError: the file is missing, damaged, or holds something else.
     """
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        # opened here: NumPy forgets to close a file that turns out to be no archive
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return dict(arrays)
     except FileNotFoundError:
         raise UserError(f"{file} does not exist; set the option `path` to your file") from None
-    # TypeError and AttributeError: numpy.load gave the single array of an .npy file, which is no context manager
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    # TypeError: numpy.load gave the single array of an .npy file, which is no context manager
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({error}); write it again") from None

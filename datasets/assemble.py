@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.data import Dataset, Indices
 from bench.errors import UserError

@@ -1,5 +1,6 @@
 """`image_folder`: a user's own pictures, one folder per class."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,10 +64,10 @@ def load(
     return assemble(name or folder.resolve().name, x, y, n_train, mean=mean, std=std, classes=list(train))
 
 
-def natural(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Sorting key that reads runs of digits as numbers."""
+def natural(name: str) -> tuple[list[tuple[float, str]], str]:
+    """Sorting key that reads runs of digits as numbers, which come before text."""
     runs = re.findall(r"[0-9]+|[^0-9]+", name)
-    return [(int(run), "") if run[0] in "0123456789" else (-1, run) for run in runs], name
+    return [(int(run), "") if run[0] in "0123456789" else (math.inf, run) for run in runs], name
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:

@@ -41,8 +41,10 @@ def load(
     """
     file = Path(path)
     parts = _read(file)
-    x = np.concatenate([images for images, _ in parts.values()])
     y = np.concatenate([labels for _, labels in parts.values()])
+    images = parts["train"][0]
+    x = np.empty((len(y), *images.shape[1:]), images.dtype)  # concatenate would keep channels last, at a second copy
+    np.concatenate([images for images, _ in parts.values()], out=x)
     if "test" in parts:
         n_train = len(y) - len(parts["test"][1])
     else:

@@ -1,0 +1,134 @@
+"""`npz`: a user's own arrays."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def load(path: Path, **options: Any) -> Dataset:
+    data: Dataset = DATASETS.get("npz")(data_root=path.parent, download=False, path=str(path), **options)
+    return data
+
+
+def save(folder: Path, arrays: Arrays) -> Path:
+    path = folder / "mine.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def pictures(*shape: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.fixture
+def colour() -> Arrays:
+    """Ten, two and four pictures, MedMNIST's way: channels last, labels `[n, 1]`."""
+    sizes = {"train": 10, "val": 2, "test": 4}
+    arrays: Arrays = {f"{part}_images": pictures(n, 5, 4, 3, seed=n) for part, n in sizes.items()}
+    return arrays | {f"{part}_labels": (np.arange(n) % 2)[:, None].astype(np.uint8) for part, n in sizes.items()}
+
+
+def test_validation_joins_training_and_channels_come_first(tmp_path: Path, colour: Arrays) -> None:
+    data = load(save(tmp_path, colour), name="cells")
+    whole = np.concatenate([colour[f"{part}_images"] for part in ("train", "val", "test")])
+    assert (data.name, data.n_train, data.num_classes, data.shape) == ("cells", 12, 2, (3, 5, 4))
+    for channel in range(3):
+        np.testing.assert_array_equal(data.x[:, channel], whole[..., channel])
+    assert data.y.tolist() == [0, 1] * 8
+    assert data.x.flags.c_contiguous
+
+
+def test_statistics_are_of_the_training_part(tmp_path: Path, colour: Arrays) -> None:
+    data = load(save(tmp_path, colour))
+    train = np.concatenate([colour["train_images"], colour["val_images"]]) / 255
+    np.testing.assert_allclose(data.mean, train.mean(axis=(0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(data.std, train.std(axis=(0, 1, 2)), rtol=1e-12)
+
+
+def test_statistics_of_more_samples_than_are_summed_at_once(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(1e4, [1.0, 1e-2], (1000, 2)).astype(np.float32)
+    data = load(save(tmp_path, {"train_images": x, "train_labels": np.arange(1000) % 5}))
+    train = data.x[: data.n_train].astype(np.float64)
+    assert (data.shape, data.n_train) == ((2,), 750)
+    np.testing.assert_allclose(data.mean, train.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(data.std, train.std(axis=0), rtol=1e-6)
+
+
+def test_grey_images_get_a_channel_and_a_constant_one_the_deviation_1(tmp_path: Path) -> None:
+    arrays = {"train_images": np.full((8, 3, 3), 51, np.uint8), "train_labels": np.zeros(8, int)}
+    data = load(save(tmp_path, arrays))
+    assert (data.name, data.shape, data.n_train, data.mean, data.std) == ("mine", (1, 3, 3), 6, (0.2,), (1.0,))
+
+
+def test_checksum_is_of_the_content(tmp_path: Path, colour: Arrays) -> None:
+    before = load(save(tmp_path, colour)).checksum
+    assert load(save(tmp_path, colour), name="other").checksum == before
+    for key in ("train_images", "test_labels"):
+        changed = {**colour, key: colour[key].copy()}
+        changed[key].flat[0] ^= 1
+        assert load(save(tmp_path, changed)).checksum != before
+
+
+BAD: dict[str, tuple[Arrays, str]] = {
+    "no training part": (
+        {"test_images": pictures(2, 4, 4), "test_labels": np.zeros(2, int)},
+        "no array 'train_images'",
+    ),
+    "no labels": ({"train_images": pictures(2, 4, 4)}, "no 'train_labels'"),
+    "short labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(3, int)}, "one integer for each"),
+    "several labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros((2, 2), int)}, "one integer"),
+    "floating labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(2)}, "float64"),
+    "negative labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.array([0, -1])}, "from -1 to 0"),
+    "huge labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.array([0, 10**9])}, "to 1000000000"),
+    "channels first": ({"train_images": pictures(4, 3, 8, 8), "train_labels": np.zeros(4, int)}, r"\(4, 3, 8, 8\)"),
+    "volumes": ({"train_images": pictures(2, 4, 4, 4, 1), "train_labels": np.zeros(2, int)}, "'train_images' is uint8"),
+    "integer images": ({"train_images": np.zeros((2, 4, 4), int), "train_labels": np.zeros(2, int)}, "int64"),
+    "integer features": ({"train_images": pictures(2, 4), "train_labels": np.zeros(2, int)}, "floating"),
+    "nothing": ({"train_images": pictures(0, 4, 4), "train_labels": np.zeros(0, int)}, "'train_images' is uint8"),
+    "NaN": ({"train_images": np.full((2, 4), np.nan), "train_labels": np.zeros(2, int)}, "NaN"),
+    "objects": ({"train_images": np.array([{}]), "train_labels": np.zeros(1, int)}, "plain arrays"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, case: str) -> None:
+    arrays, message = BAD[case]
+    with pytest.raises(UserError, match=message):
+        load(save(tmp_path, arrays))
+
+
+def test_parts_of_different_shape_are_refused(tmp_path: Path, colour: Arrays) -> None:
+    with pytest.raises(UserError, match="'test_images' holds samples of uint8"):
+        load(save(tmp_path, {**colour, "test_images": pictures(4, 6, 6, 3)}))
+
+
+def test_files_that_are_no_npz_are_refused_by_name(tmp_path: Path, colour: Arrays) -> None:
+    with pytest.raises(UserError, match=r"absent\.npz does not exist"):
+        load(tmp_path / "absent.npz")
+    whole = save(tmp_path, colour)
+    whole.write_bytes(whole.read_bytes()[:-100])
+    text, single = tmp_path / "text.npz", tmp_path / "single.npz"
+    text.write_text("train_images")
+    with single.open("wb") as stream:
+        np.save(stream, np.zeros(3))
+    for path in (whole, text, single, tmp_path):
+        with pytest.raises(UserError, match=rf"{path.name} cannot be read as an \.npz file"):
+            load(path)
+
+
+def test_a_damaged_array_is_refused(tmp_path: Path, colour: Arrays) -> None:
+    path = save(tmp_path, colour)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 255  # within the first array: the CRC of the archive notices
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"mine\.npz cannot be read"):
+        load(path)

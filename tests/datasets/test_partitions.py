@@ -1,0 +1,222 @@
+"""Partitions: nothing is lost or given twice, and every list is what the papers say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.data import Dataset, Partition
+from bench.errors import UserError
+from datasets.partitions import divide, draw_partition, make_partition, partition_counts
+
+
+def labelled(train: list[int], test: list[int], num_classes: int = 0) -> Dataset:
+    """A data set of given labels."""
+    y = np.array(train + test, dtype=np.int64)
+    x = np.zeros((len(y), 1), np.float32)
+    return Dataset("toy", x, y, len(train), num_classes or int(y.max()) + 1, (0.0,), (1.0,), "-")
+
+
+def make(dataset: Dataset, name: str = "dirichlet", **changes: Any) -> Partition:
+    arguments = {
+        "clients": 5,
+        "alpha": 0.5 if name == "dirichlet" else None,
+        "seed": 0,
+        "protocol": "honest",
+        "validation_share": 0.2,
+        "options": {},
+    }
+    return make_partition(dataset, name, **(arguments | changes))
+
+
+TOY = labelled([0, 1, 2, 3] * 50, [0, 1, 2, 3] * 20)
+
+labels = st.lists(st.integers(0, 4), min_size=1, max_size=120)
+cells = st.fixed_dictionaries(
+    {
+        "clients": st.integers(1, 12),
+        "alpha": st.floats(1e-6, 1e6),
+        "seed": st.integers(0, 5),
+        "protocol": st.sampled_from(["honest", "paper"]),
+        "validation_share": st.floats(0, 0.99),
+    }
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Dataset, dict[str, Any]]:
+    cell = draw(cells)
+    train = draw(labels.filter(lambda one: len(one) >= cell["clients"]))
+    return labelled(train, draw(labels), 5), {"name": "dirichlet", **cell}
+
+
+@st.composite
+def iid_cases(draw: st.DrawFn) -> tuple[Dataset, dict[str, Any]]:
+    dataset, cell = draw(cases())
+    return dataset, {**cell, "name": "iid", "alpha": None}
+
+
+@given(st.one_of(cases(), iid_cases()))
+@settings(max_examples=150, deadline=None)
+def test_every_training_sample_has_one_place(case: tuple[Dataset, dict[str, Any]]) -> None:
+    dataset, cell = case
+    partition = make(dataset, **cell)
+    everything = np.concatenate([*partition.train, *partition.validation])
+    assert sorted(everything) == list(range(dataset.n_train))
+    assert len(partition) == len(partition.validation) == len(partition.test) == cell["clients"]
+    assert partition.global_test.tolist() == list(range(dataset.n_train, len(dataset.y)))
+
+
+@given(st.one_of(cases(), iid_cases()))
+@settings(max_examples=150, deadline=None)
+def test_validation_shares_leave_a_training_sample_and_keep_proportions(case: tuple[Dataset, dict[str, Any]]) -> None:
+    dataset, cell = case
+    share = cell["validation_share"] if cell["protocol"] == "honest" else 0.0
+    partition = make(dataset, **cell)
+    for own, held in zip(partition.train, partition.validation, strict=True):
+        n = len(own) + len(held)
+        assert len(held) == max(0, min(round(share * n), n - 1))
+        whole = np.bincount(dataset.y[np.concatenate([own, held])], minlength=5)
+        exact = whole * len(held) / max(1, n)
+        assert (np.abs(np.bincount(dataset.y[held], minlength=5) - exact) < 1).all()
+
+
+@given(cases())
+@settings(max_examples=150, deadline=None)
+def test_local_tests_have_the_label_mix_of_all_local_training_data(case: tuple[Dataset, dict[str, Any]]) -> None:
+    dataset, cell = case
+    partition = make(dataset, **cell)
+    y_test = dataset.y[dataset.n_train :]
+    available = np.bincount(y_test, minlength=5)
+    for own, held, test in zip(partition.train, partition.validation, partition.test, strict=True):
+        whole = np.bincount(dataset.y[np.concatenate([own, held])], minlength=5)
+        expected = [min(n * len(y_test) // dataset.n_train, a) for n, a in zip(whole.tolist(), available, strict=True)]
+        assert np.bincount(dataset.y[test], minlength=5).tolist() == expected
+        assert len(set(test)) == len(test)
+        assert (test >= dataset.n_train).all()
+
+
+def test_dirichlet_gives_each_class_in_the_drawn_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two classes of 8 and 4 samples; class 0 goes 1/8 : 5/8 : 2/8, class 1 goes 0 : 1 : 0."""
+    dataset = labelled([0] * 8 + [1] * 4, [0, 1])
+    drawn = iter([np.array([1 / 8, 5 / 8, 2 / 8]), np.array([0.0, 1.0, 0.0])])
+    concentrations = []
+
+    class FixedShares(np.random.Generator):
+        def dirichlet(self, alpha: Any, size: Any = None) -> Any:
+            concentrations.append(alpha.tolist())
+            return next(drawn)
+
+    monkeypatch.setattr("datasets.partitions.generator", lambda *address: FixedShares(np.random.PCG64(0)))
+    partition = make(dataset, clients=3, alpha=0.3, protocol="paper")
+    assert partition_counts(dataset, partition).tolist() == [[1, 0], [5, 4], [2, 0]]
+    assert concentrations == [[0.3] * 3] * 2
+
+
+def test_shares_are_rounded_at_their_running_sums() -> None:
+    """0.3, 0.6, 1.0 of five samples: the cuts 1.5 and 3.0 are rounded (half to even) to 2 and 3."""
+    parts = divide(np.arange(5), np.array([0.3, 0.3, 0.4]))
+    assert [part.tolist() for part in parts] == [[0, 1], [2], [3, 4]]
+
+
+def test_small_alpha_concentrates_and_large_alpha_evens_out() -> None:
+    few = partition_counts(TOY, make(TOY, alpha=1e-4, protocol="paper"))
+    even = partition_counts(TOY, make(TOY, alpha=1e6, protocol="paper"))
+    assert (few.max(axis=0) == 50).all()
+    assert np.abs(even - 10).max() <= 1
+
+
+def test_iid_sizes_differ_by_one_at_most() -> None:
+    sizes = [len(own) for own in make(TOY, "iid", clients=7, protocol="paper").train]
+    assert sorted(sizes) == [28] * 3 + [29] * 4
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "iid"])
+def test_hash_depends_on_the_seed_only(name: str) -> None:
+    hashes = [make(TOY, name, seed=seed).hash for seed in range(20)]
+    assert len(set(hashes)) == 20
+    assert hashes[3] == make(TOY, name, seed=3).hash
+
+
+def test_partition_is_the_same_in_another_process() -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_partitions as t; print(t.make(t.TOY, seed=4).hash)"
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert run.stdout.strip() == make(TOY, seed=4).hash
+
+
+def test_hash_of_a_known_partition() -> None:
+    """A change of this value changes every result that is on disk: raise RESULT_VERSION with it."""
+    assert make(TOY, seed=0).hash == "e96311bbb7e0cd1a"
+
+
+def test_protocols_share_training_data_and_local_tests() -> None:
+    honest, paper = make(TOY), make(TOY, protocol="paper")
+    for one, held, whole in zip(honest.train, honest.validation, paper.train, strict=True):
+        assert sorted(np.concatenate([one, held])) == whole.tolist()
+    assert [test.tolist() for test in honest.test] == [test.tolist() for test in paper.test]
+
+
+def test_clients_of_one_sample_and_of_none() -> None:
+    dataset = labelled([0, 1], [0, 1])
+    lonely = make(dataset, "iid", clients=2, validation_share=0.9)
+    assert [len(own) for own in lonely.train] == [1, 1]
+    assert [len(held) for held in lonely.validation] == [0, 0]
+    empty = make(TOY, alpha=1e-6, clients=30)
+    assert sum(len(own) == 0 for own in empty.train) >= 26
+    assert all(len(test) == 0 for own, test in zip(empty.train, empty.test, strict=True) if len(own) == 0)
+    assert f"{sum(len(own) == 0 for own in empty.train)} empty" in empty.summary
+
+
+def test_summary(tmp_path: Path) -> None:
+    path = tmp_path / "split.json"
+    path.write_text(json.dumps({"train": [[0, 1, 2], [6], [3], []], "validation": [[4], [], [], []]}))
+    dataset = labelled([0] * 6 + [1] * 3, [0, 1])
+    assert make(dataset, "file", clients=4, options={"path": str(path)}).summary == (
+        "4 clients, 5 training samples (min 0, median 1, max 3), 1 for validation, 0.8 classes per client, 1 empty, "
+        "3 without a local test set"  # floor(4 * 2 / 9) and twice floor(1 * 2 / 9) are 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("dirichlet", {"alpha": None}, "needs a finite alpha above 0, not None"),
+        ("dirichlet", {"alpha": 0.0}, "above 0, not 0.0"),
+        ("dirichlet", {"alpha": -1.0}, "above 0"),
+        ("dirichlet", {"alpha": float("inf")}, "finite"),
+        ("dirichlet", {"alpha": float("nan")}, "finite"),
+        ("iid", {"alpha": 0.5}, "'iid' has no alpha; remove alpha = 0.5"),
+        ("iid", {"clients": 201}, "201 clients cannot share the 200 training samples of toy"),
+        ("dirichlet", {"clients": 0}, "0 clients"),
+        ("dirichelt", {}, "Did you mean 'dirichlet'"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(TOY, name, **changes)
+
+
+@pytest.mark.parametrize(("clients", "alpha"), [(5, 10.0), (100, 1e-3), (1, 1.0)])
+def test_picture(tmp_path: Path, clients: int, alpha: float) -> None:
+    from PIL import Image
+
+    path = tmp_path / "partition.png"
+    partition = make(TOY, clients=clients, alpha=alpha)
+    draw_partition(TOY, partition, path)
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+    assert (pixels == (0, 114, 178)).all(axis=1).sum() > 50  # bubbles
+    crosses = (pixels == (213, 94, 0)).all(axis=1).sum()
+    assert (crosses > 0) == any(len(own) == 0 for own in partition.train)

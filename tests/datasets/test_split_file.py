@@ -1,0 +1,164 @@
+"""`file`: another system's split, reproduced exactly or refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.data import Dataset, Partition
+from bench.errors import UserError
+from datasets.partitions import make_partition
+
+# samples 0 to 7 are the official training part, 8 to 11 the test part
+DATASET = Dataset(
+    "toy",
+    np.zeros((12, 1), np.float32),
+    np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1]),
+    8,
+    2,
+    (0.0,),
+    (1.0,),
+    "-",
+)
+LISTS: dict[str, Any] = {
+    "train": [[3, 0, 4], [7, 5], []],
+    "validation": [[1], [], []],
+    "test": [[10, 8], [8], []],
+    "global_test": [9, 11],
+}
+
+
+def make(path: Path, clients: int = 3, protocol: str = "honest") -> Partition:
+    return make_partition(
+        DATASET,
+        "file",
+        clients=clients,
+        alpha=None,
+        seed=0,
+        protocol=protocol,
+        validation_share=0.5,
+        options={"path": str(path)},
+    )
+
+
+def write(folder: Path, content: Any, *, ending: str = "json") -> Path:
+    path = folder / f"split.{ending}"
+    if ending == "json":
+        path.write_text(json.dumps(content))
+        return path
+    arrays = {}
+    for name, lists in content.items():
+        if name == "global_test":
+            arrays[name] = np.array(lists)
+        else:
+            arrays[name] = np.array([sample for own in lists for sample in own])
+            arrays[f"{name}_sizes"] = np.array([len(own) for own in lists])
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["json", "npz"])
+@pytest.mark.parametrize("protocol", ["honest", "paper"])
+def test_lists_are_taken_as_they_are(tmp_path: Path, ending: str, protocol: str) -> None:
+    partition = make(write(tmp_path, LISTS, ending=ending), protocol=protocol)
+    for name in ("train", "validation", "test"):
+        assert [own.tolist() for own in getattr(partition, name)] == LISTS[name]
+    assert partition.global_test.tolist() == LISTS["global_test"]
+
+
+def test_both_formats_have_one_hash(tmp_path: Path) -> None:
+    assert make(write(tmp_path, LISTS)).hash == make(write(tmp_path, LISTS, ending="npz")).hash
+
+
+def test_the_harness_makes_what_is_absent(tmp_path: Path) -> None:
+    partition = make(write(tmp_path, {"train": [[0, 1, 2, 3], [4, 5], [6]]}))
+    assert [len(own) for own in partition.validation] == [2, 1, 0]
+    assert [len(own) for own in partition.test] == [2, 1, 0]  # floor(4 * 4 / 8), floor(2 * 4 / 8), floor(1 * 4 / 8)
+    assert set(partition.test[0]) == {8, 9}
+    assert partition.global_test.tolist() == [8, 9, 10, 11]
+    assert all(len(held) == 0 for held in make(tmp_path / "split.json", protocol="paper").validation)
+
+
+def test_local_tests_follow_training_and_given_validation(tmp_path: Path) -> None:
+    partition = make(write(tmp_path, {"train": [[0, 1, 2], [4], []], "validation": [[3], [5], []]}))
+    assert [len(own) for own in partition.test] == [2, 1, 0]
+
+
+def test_an_empty_global_test_stays_empty(tmp_path: Path) -> None:
+    everything = {"train": [[0, 8], [4], []], "test": [[1], [9], []], "global_test": []}
+    partition = make(write(tmp_path, everything))  # a split of the union of both official parts
+    assert len(partition.global_test) == 0
+    assert partition.test[0].tolist() == [1]
+
+
+def changed(**lists: Any) -> dict[str, Any]:
+    return {name: value for name, value in {**LISTS, **lists}.items() if value is not None}
+
+
+@pytest.mark.parametrize("ending", ["json", "npz"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (changed(train=[[0], [1, 12], []], validation=None), "client 1's list in 'train' .*samples 0 to 11"),
+        (changed(train=[[0, 0], [4], []]), "client 0's list in 'train' has a sample twice"),
+        (changed(train=[[0], [4, 0], []], validation=None), "client 1's .* has sample 0, which client 0 has already"),
+        (changed(validation=[[], [3], []]), "client 1's list in 'validation' has sample 3, which client 0"),
+        (changed(test=[[8], [3], []]), "client 1's list in 'test' has sample 3, on which client 0 trains"),
+        (changed(test=[[8, 8], [], []]), "'test' has a sample twice"),
+        (changed(global_test=[9, 1]), "'global_test' has sample 1, on which client 0 trains or validates"),
+        (changed(global_test=[99]), "'global_test' goes from 99 to 99"),
+        (changed(train=[[0], [4]]), "'train' has 2 lists; the cell has 3 clients"),
+        (changed(test=[[8]]), "'test' has 1 lists"),
+        (changed(train=[[0, 8], [4], []], test=None), "sample 8 of the official test part; then it must give"),
+        (changed(train=[[0, -1], [4], []]), r"train\.0\.1: Input should be greater than or equal to 0"),
+        (changed(train=None), "train: Field required"),
+        (
+            changed(train=[[0.5], [4], []]),
+            r"train\.0\.0: Input should be a valid int",
+        ),
+    ],
+)
+def test_a_wrong_list_is_refused(tmp_path: Path, content: dict[str, Any], message: str, ending: str) -> None:
+    path = write(tmp_path, content, ending=ending)
+    with pytest.raises(UserError, match=message) as caught:
+        make(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", "{", '{"train": 3}', '{"train": [[]], "tset": []}', '{"train": [[1e400]]}']
+)
+def test_json_that_is_no_split_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "split.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"split\.json"):
+        make(path)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"train": np.arange(3)},
+        {"train": np.arange(3), "train_sizes": np.array([1, 1, 2])},
+        {"train": np.arange(3), "train_sizes": np.array([4, -1, 0])},
+        {"train": np.arange(3), "train_sizes": np.array(3)},
+        {"train": np.arange(3), "train_sizes": np.array([1.0, 1.0, 1.0])},
+        {"train": np.zeros((3, 2), int), "train_sizes": np.array([1, 1, 1])},
+        {"train": np.array(3), "train_sizes": np.array([1])},
+        {"train": np.array([{}]), "train_sizes": np.array([1])},
+        {"train": np.arange(3), "train_sizes": np.array([1, 1, 1]), "extra": np.arange(3)},
+    ],
+)
+def test_npz_that_is_no_split_is_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    path = tmp_path / "split.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(UserError, match=r"split\.npz"):
+        make(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for name in ("absent.json", "absent.npz"):
+        with pytest.raises(UserError, match=f"{name} does not exist"):
+            make(tmp_path / name)

@@ -1,0 +1,181 @@
+"""The official sets, from small files in the official on-disk formats.
+
+The MD5 sums and sizes of the real files are replaced by those of the small ones; everything else is as in a real run.
+"""
+
+import gzip
+import hashlib
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from torchvision import datasets as official
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets import torchvision_sets
+
+Array = npt.NDArray[Any]
+
+
+def load(name: str, root: Path, *, download: bool = False, **options: Any) -> Dataset:
+    data: Dataset = DATASETS.get(name)(data_root=root, download=download, **options)
+    return data
+
+
+def draw(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def md5(file: Path) -> str:
+    return hashlib.md5(file.read_bytes()).hexdigest()
+
+
+def old_pickle(content: dict[str, Any]) -> bytes:
+    """As the official files were written: dtype flags are the integers 0 and 1, not False and True."""
+    return pickle.dumps(content, protocol=2).replace(b"\x89\x88", b"K\x00K\x01")
+
+
+@pytest.fixture
+def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Array, Array]:
+    """Five batches of three pictures and a test batch of four: the folder, pictures `[19, 3, 32, 32]` and labels."""
+    x, y = draw(19, 3 * 32 * 32), np.arange(19) % 10
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    cuts = [(3 * i, 3 * i + 3) for i in range(5)] + [(15, 19)]
+    names = [name for name, _ in official.CIFAR10.train_list + official.CIFAR10.test_list]
+    for name, (start, stop) in zip(names, cuts, strict=True):
+        batch = {"data": x[start:stop], "labels": y[start:stop].tolist(), "batch_label": name}
+        (folder / name).write_bytes(old_pickle(batch))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}, protocol=2))
+    monkeypatch.setattr(official.CIFAR10, "train_list", [[name, md5(folder / name)] for name in names[:5]])
+    monkeypatch.setattr(official.CIFAR10, "test_list", [[names[5], md5(folder / names[5])]])
+    monkeypatch.setattr(official.CIFAR10, "meta", {**official.CIFAR10.meta, "md5": md5(folder / "batches.meta")})
+    return folder, x.reshape(19, 3, 32, 32), y
+
+
+def test_cifar10(cifar10: tuple[Path, Array, Array]) -> None:
+    folder, x, y = cifar10
+    data = load("cifar10", folder.parent)
+    np.testing.assert_array_equal(data.x, x)
+    assert data.y.tolist() == y.tolist()
+    assert (data.name, data.n_train, data.num_classes, data.classes[3]) == ("cifar10", 15, 10, "class 3")
+    assert data.mean == (0.4914, 0.4822, 0.4465)
+    assert load("cifar10", folder.parent, std=[1.0, 2.0, 3.0]).std == (1.0, 2.0, 3.0)
+
+
+def test_a_cifar_file_that_is_missing_or_changed_is_named(cifar10: tuple[Path, Array, Array]) -> None:
+    folder, _, _ = cifar10
+    batch = folder / "data_batch_3"
+    content = bytearray(batch.read_bytes())
+    content[-20] ^= 1
+    batch.write_bytes(content)
+    with pytest.raises(UserError, match=r"data_batch_3 has a wrong checksum; add `--download`"):
+        load("cifar10", folder.parent)
+    batch.unlink()
+    with pytest.raises(UserError, match=r"data_batch_3 is missing; add `--download` .* or set `--data-root`"):
+        load("cifar10", folder.parent)
+    with pytest.raises(UserError, match=r"cifar100: .*cifar-100-python.train is missing"):
+        load("cifar100", folder.parent)
+
+
+def test_download_unpacks_an_archive_that_lies_there(
+    cifar10: tuple[Path, Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, x, _ = cifar10
+    archive = folder.parent / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    monkeypatch.setattr(official.CIFAR10, "tgz_md5", md5(archive))
+    (folder / "test_batch").unlink()
+    np.testing.assert_array_equal(load("cifar10", folder.parent, download=True).x, x)
+
+
+def test_a_failed_download_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(official.CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens
+    with pytest.raises(UserError, match=r"data_batch_1 is missing; the download did not help \(.+\)"):
+        load("cifar10", tmp_path, download=True)
+
+
+def test_cifar100_has_the_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = draw(7, 3 * 32 * 32)
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name, rows in (("train", slice(0, 5)), ("test", slice(5, 7))):
+        fine = list(range(90, 97))[rows]
+        batch = {"data": x[rows], "fine_labels": fine, "coarse_labels": [0] * len(fine)}
+        (folder / name).write_bytes(old_pickle(batch))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"class {i}" for i in range(100)]}, protocol=2))
+    monkeypatch.setattr(official.CIFAR100, "train_list", [["train", md5(folder / "train")]])
+    monkeypatch.setattr(official.CIFAR100, "test_list", [["test", md5(folder / "test")]])
+    monkeypatch.setattr(official.CIFAR100, "meta", {**official.CIFAR100.meta, "md5": md5(folder / "meta")})
+    data = load("cifar100", tmp_path)
+    np.testing.assert_array_equal(data.x, x.reshape(7, 3, 32, 32))
+    assert data.y.tolist() == list(range(90, 97))
+    assert (data.n_train, data.num_classes) == (5, 100)
+
+
+def idx(values: Array) -> bytes:
+    """LeCun's format: two zero bytes, the type (8: unsigned byte), the number of axes, sizes big endian, values."""
+    return struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+def test_mnist_from_its_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = draw(9, 28, 28), (np.arange(9) % 10).astype(np.uint8)
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    contents = [idx(x[:6]), idx(y[:6]), idx(x[6:]), idx(y[6:])]
+    names = [name for name, _ in official.MNIST.resources]
+    for name, content in zip(names, contents, strict=True):
+        (folder / name).write_bytes(gzip.compress(content))
+    monkeypatch.setattr(official.MNIST, "resources", [(name, md5(folder / name)) for name in names])
+    monkeypatch.setattr(official.MNIST, "mirrors", ["http://127.0.0.1:9/"])
+    monkeypatch.setitem(torchvision_sets._IDX, "mnist", ((6, 3), 0.1307, 0.3081))
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte is missing; add `--download`"):
+        load("mnist", tmp_path)
+
+    data = load("mnist", tmp_path, download=True)
+    np.testing.assert_array_equal(data.x, x[:, None])
+    assert data.y.tolist() == y.tolist()
+    assert (data.n_train, data.num_classes, data.mean, data.std) == (6, 10, (0.1307,), (0.3081,))
+
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(contents[3][:-1])
+    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte has 10 bytes instead of 11; delete it"):
+        load("mnist", tmp_path)
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(b"x" * 11)
+    with pytest.raises(UserError, match=r"mnist: the files beside .* cannot be read"):
+        load("mnist", tmp_path)
+
+
+def test_an_archive_with_a_wrong_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(official.MNIST, "mirrors", ["http://127.0.0.1:9/"])
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(draw(6, 28, 28))))
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte is missing; the download did not help"):
+        load("mnist", tmp_path, download=True)
+
+
+@pytest.mark.parametrize(("split", "classes"), [("balanced", 47), ("byclass", 62)])
+def test_emnist_is_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, classes: int) -> None:
+    upright = np.zeros((5, 28, 28), np.uint8)
+    upright[:, 2, 3:25] = 255  # a horizontal bar near the upper edge
+    y = np.arange(classes - 5, classes).astype(np.uint8)
+    folder = tmp_path / "EMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
+        stored = np.ascontiguousarray(upright[rows].swapaxes(1, 2))
+        (folder / f"emnist-{split}-{part}-images-idx3-ubyte").write_bytes(idx(stored))
+        (folder / f"emnist-{split}-{part}-labels-idx1-ubyte").write_bytes(idx(y[rows]))
+    known = torchvision_sets._IDX[f"emnist-{split}"]
+    monkeypatch.setitem(torchvision_sets._IDX, f"emnist-{split}", ((3, 2), *known[1:]))
+    data = load("emnist", tmp_path, split=split)
+    np.testing.assert_array_equal(data.x[:, 0], upright)
+    assert data.y.tolist() == y.tolist()
+    assert (data.name, data.n_train, data.num_classes) == (f"emnist-{split}", 3, classes)
