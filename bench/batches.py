@@ -1,4 +1,4 @@
-"""Which samples are in which batch: drawn on the CPU, from addresses, the same on every device and in every executor."""
+"""Which samples are in which batch: drawn on the CPU, from addresses, the same on every device and executor."""
 
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class Batches:
 
 
 def steps_per_epoch(n: int, batch_size: int, *, batch_statistics: bool) -> int:
-    """Batches in one pass over n samples; with BatchNorm a trailing batch of one sample is dropped unless it is alone."""
+    """Batches in one pass over n samples; with BatchNorm a last batch of one sample is dropped unless alone."""
     full, rest = divmod(n, batch_size)
     if rest == 1 and n > 1 and batch_statistics:
         rest = 0
@@ -74,7 +74,9 @@ def draw_batches(
     return Batches(positions, sizes, per_epoch)
 
 
-def draw_values(draw: Draw, name: str, width: int, steps: int, address: Address, stream: int) -> npt.NDArray[np.generic]:
+def draw_values(
+    draw: Draw, name: str, width: int, steps: int, address: Address, stream: int
+) -> npt.NDArray[np.generic]:
     """`[steps, width, ...]` random values of one kind."""
     rng = generator("draws", address.seed, address.round, address.owner, stream, name)
     match draw:

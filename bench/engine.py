@@ -17,8 +17,23 @@ from bench.optim import SGD
 from bench.outputs import Task, accuracy_and_loss, outputs
 from bench.params import Params, Spec
 from bench.prepare import Prepared, prepare
-from bench.requests import Batch, Do, Evaluate, Exchange, Feed, Gradient, Loss, Predict, Request, Step, Train, Trained
-from bench.requests import Upload, Value, Values
+from bench.requests import (
+    Batch,
+    Do,
+    Evaluate,
+    Exchange,
+    Feed,
+    Gradient,
+    Loss,
+    Predict,
+    Request,
+    Step,
+    Train,
+    Trained,
+    Upload,
+    Value,
+    Values,
+)
 from bench.settings import Settings
 from bench.train import Trainer
 
@@ -236,7 +251,9 @@ def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) 
         value = getattr(hyper, name)
         extra = info.json_schema_extra
         static = isinstance(extra, dict) and extra.get("static")
-        found[name] = torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
+        found[name] = (
+            torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
+        )
     return found
 
 
@@ -274,10 +291,11 @@ def _as_train(request: Gradient) -> Train:
 
 @functools.cache
 def _accumulate(loss: Loss) -> Step:
-    """The step that adds gradient x samples, loss x samples and samples; cached, so that equal losses share a recipe."""
+    """The step that adds gradient x samples, loss x samples and samples; cached: equal losses share a recipe."""
 
     def step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
         gradients, _ = do.gradient(loss, values, batch, ctx)
+        assert do.loss is not None
         n = batch.weight.sum()
         sums = {_SUM + name: values[_SUM + name] + n * g for name, g in gradients.items()}
         return values | sums | {_SUM: values[_SUM] + torch.stack([n * do.loss, n])}

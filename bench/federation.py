@@ -1,8 +1,8 @@
 """The federation loop: one event loop for synchronous, wait-free and asynchronous methods.
 
-A client's program runs to its end from what the client downloaded; its messages reach the server, and its state changes,
-at their simulated times. A server version closes by the method's trigger: all selected clients have answered, K messages
-have arrived, or the round clock ticks.
+A client's program runs to its end from what the client downloaded; its messages reach the server, and its state
+changes, at their simulated times. A server version closes by the method's trigger: all selected clients have answered,
+K messages have arrived, or the round clock ticks.
 """
 
 import platform
@@ -16,7 +16,7 @@ from bench.arena import SERVER, Arena
 from bench.batches import Address
 from bench.clock import Clock
 from bench.data import Dataset, Partition
-from bench.engine import Diverged, Engine, Executor, Running, Sent, Work
+from bench.engine import Diverged, Engine, Executor, Running, Work
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.method import Arrivals, Client, Everyone, Message, Method, Tick
@@ -144,7 +144,9 @@ class Federation:
             room = (concurrency or self._share()) - len(self._flights)
             self._flights += self._launch(self._pick_idle(room, {m.client for m in inbox}), self.now)
             if not self._flights:
-                raise UserError(f"the server waits for {k} messages, but only {len(self.clients.ids)} clients can send one")
+                raise UserError(
+                    f"the server waits for {k} messages, but only {len(self.clients.ids)} clients can send one"
+                )
             flight = min(self._flights, key=lambda f: f.next)
             self.now = flight.next[0]
             if flight.messages:
@@ -272,7 +274,8 @@ class Federation:
     def _personal(self) -> dict[int, Params]:
         ids = self.clients.ids
         programs = [
-            (i, self.method.personal(self.server, self.clients.copy(i), self.clients.down(i)), self._address(i)) for i in ids
+            (i, self.method.personal(self.server, self.clients.copy(i), self.clients.down(i)), self._address(i))
+            for i in ids
         ]
         return dict(zip(ids, self.engine.finish_all(programs), strict=True))
 
@@ -355,6 +358,8 @@ def make_method(settings: Settings) -> Method:
         name = options.pop("name")
         rule = SERVER_RULES.get(name)
         if not method.mean_of or kind.aggregate is not Method.aggregate:
-            raise UserError(f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply")
+            raise UserError(
+                f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply"
+            )
         method.rule = rule(rule.Hyper(**options))
     return method

@@ -25,7 +25,7 @@ class _Call(nn.Module):
 
 
 class _Templates(threading.local):
-    """One copy of each module per thread and mode: `functional_call` swaps tensors in place, which threads may not share."""
+    """One copy of each module per thread and mode: `functional_call` swaps tensors in place."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, bool], _Call] = {}
@@ -83,4 +83,3 @@ class Forward:
     def moved(self, w: Params) -> Tensor:
         """The buffers of `w` after the calls so far, `[b]`."""
         return self._moved.get(id(w.buffers), (w.buffers, w.buffers))[1]
-

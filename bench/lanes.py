@@ -6,6 +6,7 @@ how many clients there are; a lane without a client is idle and its results are 
 """
 
 import heapq
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,6 @@ def pack(lengths: list[int], lanes: int) -> Schedule:
             load=[(lane, row) for start, lane, row in runs if start == a],
             store=[(lane, row) for start, lane, row in runs if start + lengths[row] == b],
         )
-        for a, b in zip(marks, marks[1:], strict=False)
+        for a, b in itertools.pairwise(marks)
     ]
     return Schedule(rows, steps, segments)

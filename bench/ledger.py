@@ -1,7 +1,7 @@
 """Bytes on the wire, counted at the message boundary from the tensors themselves.
 
-Two conventions for downlinks: each distinct tensor once however many clients receive it (the count of the COMET paper), and
-once per receiver. BatchNorm buffers are counted apart; plain numbers travel free.
+Two conventions for downlinks: each distinct tensor once however many clients receive it (the count of the COMET paper),
+and once per receiver. BatchNorm buffers are counted apart; plain numbers travel free.
 """
 
 from collections.abc import Iterable, Mapping

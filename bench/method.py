@@ -4,7 +4,7 @@ A method is one file that reads like its paper's algorithm box. It imports this 
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -33,9 +33,10 @@ from bench.requests import (
 )
 
 __all__ = [
-    "METHODS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical", "Client", "Do", "Evaluate", "Everyone",
-    "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program",
-    "Range", "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "cross_entropy", "hp", "join", "mean",
+    "METHODS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical", "Client", "Do", "Evaluate",
+    "Everyone", "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict",
+    "Program", "Range", "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values",
+    "cross_entropy", "hp", "join", "mean",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]
@@ -57,7 +58,10 @@ def hp(default: Any, *, search: Range | Sequence[Any] | None = None, static: boo
     Floats reach a loss as tensors, so that runs that differ in one may share a computation. What sets a shape or a
     count is `static` and reaches it as the plain value; whatever is not a float always does.
     """
-    return Field(default, json_schema_extra={"search": search, "static": static}, **limits)  # type: ignore[arg-type]
+    ranges: dict[str, Any] | None = None
+    if search is not None:
+        ranges = asdict(search) if isinstance(search, Range) else {"choices": list(search)}
+    return Field(default, json_schema_extra={"search": ranges, "static": static}, **limits)
 
 
 class Hyperparameters(BaseModel):
@@ -146,7 +150,8 @@ class Message:
 def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
     """Weighted mean of what the messages carry under `name`; weights and BatchNorm buffers alike.
 
-    Messages without that name are left out. Under the BatchNorm policy `local` the buffers of the mean are replaced when the generic model is tested.
+    Messages without that name are left out. Under the BatchNorm policy `local` the buffers of the mean are replaced
+    when the generic model is tested.
 
     Raises:
         ValueError: there are no such messages, their weights sum to 0, or their specs differ.
@@ -216,8 +221,8 @@ class Method:
 
     Attributes:
         Hyper: the class of its hyperparameters.
-        trains: which models it trains: the generic one (`gm`), personalized ones (`pm`) or `both`. The harness derives a
-            missing one by Remark 4.1 of the SCD paper and flags it.
+        trains: which models it trains: the generic one (`gm`), personalized ones (`pm`) or `both`. The harness derives
+            a missing one by Remark 4.1 of the SCD paper and flags it.
         mean_of: entries of the server's state that are broadcast and replaced by the mean of the uploads of that name.
         everyone: all clients take part in every round, whatever the participation.
         holdout: share of a client's training data behind `holdout` feeds (FedFomo's validation split).
@@ -279,7 +284,9 @@ class Method:
         """Adapt to a client that took no part in training. Default: full fine-tuning of the generic model."""
         generic = self.generic(server)
         if not isinstance(generic, Params):
-            raise NotImplementedError(f"{type(self).__name__} needs its own adapt: it has no generic model to start from")
+            raise NotImplementedError(
+                f"{type(self).__name__} needs its own adapt: it has no generic model to start from"
+            )
         trained = yield Train({"w": generic}, loss=cross_entropy, epochs=epochs)
         return trained["w"]
 

@@ -1,7 +1,7 @@
 """Optimizers as pure functions of flat vectors, so that a whole cohort can be stepped in one call.
 
-PyTorch's own optimizers hold their state inside and cannot be mapped over clients. The update rules are the same as theirs
-(SGD with momentum buffer `v = m v + g`, Adam with bias correction; weight decay is added to the gradient).
+PyTorch's own optimizers hold their state inside and cannot be mapped over clients. The update rules are the same as
+theirs (SGD with momentum buffer `v = m v + g`, Adam with bias correction; weight decay is added to the gradient).
 """
 
 import math

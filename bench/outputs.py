@@ -43,15 +43,15 @@ def _run(w: Params, x: Tensor, output: Output) -> Tensor:
 def _alone(pool: Pool, w: Params, positions: Tensor, output: Output) -> Tensor:
     with torch.no_grad():
         # An empty list still runs once, on no samples, for the shape.
-        chunks = positions.split(_ALONE) if len(positions) else (positions,)
+        chunks = torch.split(positions, _ALONE) if len(positions) else (positions,)
         return torch.cat([_run(w, pool.take(chunk)[0], output) for chunk in chunks])
 
 
 def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int) -> list[Tensor]:
-    """Chunks of a fixed number of samples, one per lane; the last ones are filled up with samples that are thrown away."""
+    """Chunks of a fixed number of samples, one per lane; the last ones are filled up with samples nobody reads."""
     spec = tasks[0][0].spec
     pieces: list[tuple[int, Tensor]] = [
-        (i, chunk) for i, (_, positions) in enumerate(tasks) for chunk in positions.split(_ABREAST) if len(chunk)
+        (i, chunk) for i, (_, positions) in enumerate(tasks) for chunk in torch.split(positions, _ABREAST) if len(chunk)
     ]
 
     def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:

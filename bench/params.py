@@ -1,4 +1,4 @@
-"""Model values: all trainable parameters in one flat vector, all buffers in another, and a spec that maps names to both.
+"""Model values: all trainable parameters in one flat vector, all buffers in another, and a spec that names both.
 
 A cohort of clients is then a `[clients, d]` matrix, an average one product, a spectrum one FFT.
 """
@@ -152,7 +152,7 @@ def join(*parts: Params) -> Params:
 
 
 def _split(flat_vector: Tensor, entries: tuple[Entry, ...], *, flat: bool = False) -> dict[str, Tensor]:
-    pieces = flat_vector.split([e.size for e in entries]) if entries else ()
+    pieces = torch.split(flat_vector, [e.size for e in entries]) if entries else ()
     return {e.name: t if flat else t.view(e.shape) for e, t in zip(entries, pieces, strict=True)}
 
 

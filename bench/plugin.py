@@ -1,7 +1,8 @@
 """Registration of methods, data sets, partitions and models, ours and other people's.
 
 Ours are found in the packages beside this one, other people's through the entry-point groups
-`bench.methods`, `bench.datasets`, `bench.partitions`, `bench.models` and `bench.serverrules`; either kind registers itself by decorator:
+`bench.methods`, `bench.datasets`, `bench.partitions`, `bench.models` and `bench.serverrules`; either kind registers
+itself by decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -64,9 +65,7 @@ class Registry(Generic[T]):
         self._load()
         if name not in self._items:
             known = self.names()
-            raise UserError(
-                f"unknown {self.kind} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}"
-            )
+            raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}")
         return self._items[name]
 
     def _load(self) -> None:
@@ -76,7 +75,7 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         if not getattr(package, "PFL_BENCH", False):
             raise UserError(
-                f"the package {self.package!r} found at {getattr(package, '__file__', '?')} is not the one of pfl-bench: "
+                f"the package {self.package!r} found at {getattr(package, '__file__', '?')} is not pfl-bench's: "
                 "another distribution of that name hides it. Install pfl-bench in an environment of its own."
             )
         for module in pkgutil.iter_modules(package.__path__):

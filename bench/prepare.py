@@ -99,7 +99,7 @@ def _feeds(request: Train) -> dict[str, Feed]:
 def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
     given = request.optimizer or SGD()
     if not isinstance(given, Mapping):
-        given = {name: given for name in request.values}
+        given = dict.fromkeys(request.values, given)
     return {name: _resolve(o, settings, round) for name, o in given.items()}
 
 
@@ -156,4 +156,3 @@ def _stream(feed: Feed, width: int, steps: int, address: Address, arena: Arena, 
     positions = arena.positions(address.owner, feed.samples)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
     return Stream(feed, drawn, positions[drawn.positions] if steps else drawn.positions)
-

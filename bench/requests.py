@@ -1,4 +1,4 @@
-"""What a program may ask of the engine with `yield`. Requests are values; the engine does the work for whole cohorts."""
+"""What a program may ask of the engine with `yield`. Requests are values; the engine works for whole cohorts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

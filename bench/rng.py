@@ -1,7 +1,7 @@
 """Every random draw has an address; there is no global generator.
 
-An address is a tuple such as `(seed, "batches", round, client, stream, epoch)`. It is hashed with BLAKE2 into the key of
-a counter-based generator (Philox), so a draw depends on nothing but its address: not on the method, the phase, the
+An address is a tuple such as `(seed, "batches", round, client, stream, epoch)`. It is hashed with BLAKE2 into the key
+of a counter-based generator (Philox), so a draw depends on nothing but its address: not on the method, the phase, the
 order of clients, the process, or the device.
 """
 

@@ -26,7 +26,10 @@ class Packer:
         """
         match value:
             case Params():
-                return {"$params": [self._tensor(value.weights), self._tensor(value.buffers)], "spec": _spec(value.spec)}
+                return {
+                    "$params": [self._tensor(value.weights), self._tensor(value.buffers)],
+                    "spec": _spec(value.spec),
+                }
             case Tensor():
                 return {"$tensor": self._tensor(value)}
             case None | bool() | int() | float() | str():

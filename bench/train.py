@@ -4,6 +4,7 @@ Both executors run the same step function on the same draws. `sequential` is the
 fixed number of lanes.
 """
 
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from torch.func import vmap
 
 from bench.arena import Arena
 from bench.lanes import IDLE, Schedule, Segment, pack
-from bench.optim import State
 from bench.prepare import MAIN, Array, Prepared
 from bench.requests import Trained
 from bench.step import Flat, StepFunction, flatten, make_step, rebuild
@@ -163,7 +163,9 @@ class Trainer:
                 "index": lay([s.batches.positions[:, :width] for s in streams]),
                 "weight": weight,
                 "step": lay([np.arange(p.steps) for p in group]),
-                "in_epoch": lay([np.arange(p.steps) % s.batches.per_epoch for p, s in zip(group, streams, strict=True)]),
+                "in_epoch": lay(
+                    [np.arange(p.steps) % s.batches.per_epoch for p, s in zip(group, streams, strict=True)]
+                ),
                 "draws": {},
                 "side": {},
             }
@@ -250,7 +252,7 @@ def _phases(group: list[Prepared]) -> list[Phase]:
 def _runs(sizes: Any) -> list[tuple[int, int, int]]:
     """Maximal runs of equal sizes as (size, start, stop)."""
     marks = [0, *(np.flatnonzero(np.diff(sizes)) + 1), len(sizes)]
-    return [(int(sizes[a]), int(a), int(b)) for a, b in zip(marks, marks[1:], strict=False) if b > a]
+    return [(int(sizes[a]), int(a), int(b)) for a, b in itertools.pairwise(marks) if b > a]
 
 
 def _lay(schedule: Schedule, rows: list[tuple[int, int, int]], arrays: list[Array], a: int, b: int) -> Array:
@@ -270,7 +272,7 @@ def _at(batch: dict[str, Any], k: int) -> dict[str, Any]:
 def _real(batch: dict[str, Any], sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
     """The one lane of a batch without its padding."""
     size = sizes[name]
-    real = {key: batch[key][0][:size] for key in ("index", "weight", "x", "y") if key in batch}
+    real: dict[str, Any] = {key: batch[key][0][:size] for key in ("index", "weight", "x", "y") if key in batch}
     return {
         **real,
         "step": batch["step"][0],
@@ -286,5 +288,3 @@ def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 def _index(lanes: list[int], like: Tensor) -> Tensor:
     return torch.tensor(lanes, device=like.device)
-
-

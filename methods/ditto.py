@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from bench.method import METHODS, SGD, Batch, Client, Hyperparameters, Method, Params, Program, Range, Server, State
-from bench.method import Train, Upload, Values, cross_entropy, hp
+from bench.method import (
+    METHODS, SGD, Batch, Client, Hyperparameters, Method, Params, Program, Range, Server, State, Train, Upload, Values,
+    cross_entropy, hp,
+)  # fmt: skip
 
 
 class Hyper(Hyperparameters):

@@ -1,6 +1,6 @@
-"""FedAvg: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", Algorithm 1."""
+"""FedAvg: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks ...", Algorithm 1."""
 
-from bench.method import METHODS, Client, Method, Program, Train, Upload, cross_entropy
+from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 
 
 @METHODS.register("fedavg")
@@ -9,7 +9,7 @@ class FedAvg(Method):
 
     mean_of = ("model",)
 
-    def client_round(self, client: Client, down: dict) -> Program:
+    def client_round(self, client: Client, down: State) -> Program:
         trained = yield Train({"w": down["model"]}, loss=cross_entropy)
         yield Upload({"model": trained["w"]})
         return trained["w"]

@@ -1,7 +1,8 @@
 """FedPer: Arivazhagan et al. 2019, "Federated Learning with Personalization Layers", Algorithms 1 and 2."""
 
-from bench.method import METHODS, Client, Hyperparameters, Message, Method, Params, Program, Server, State
-from bench.method import Train, Upload, cross_entropy, hp, join
+from bench.method import (
+    METHODS, Client, Hyperparameters, Method, Params, Program, Server, State, Train, Upload, cross_entropy, hp, join,
+)  # fmt: skip
 
 
 class Hyper(Hyperparameters):

@@ -6,8 +6,10 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from bench.method import METHODS, SGD, Batch, Client, Do, Method, Params, Program, Range, Server, State
-from bench.method import Train, Upload, Values, cross_entropy, hp
+from bench.method import (
+    METHODS, SGD, Batch, Client, Do, Method, Params, Program, Range, Server, State, Train, Upload, Values,
+    cross_entropy, hp,
+)  # fmt: skip
 from methods.spectrum import SpectralOptions, divergence, spectrum
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -24,7 +26,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 class Hyper(SpectralOptions):
     """Hyperparameters of SCD; lambda_g and lambda_p are the rows of Tables 7 and 8 that equal Table 1.
 
-    A preset sets what is not given: `paper_literal` is the printed formula, `released_code` what the authors' code does.
+    A preset sets what is not given: `paper_literal` is the printed formula, `released_code` what the authors' code
+    does.
     """
 
     preset: Literal["recommended", "paper_literal", "released_code"] = "recommended"

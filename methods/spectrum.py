@@ -1,7 +1,7 @@
 """Spectra of weight vectors and their divergence: equations of "Spectral Co-Distillation" (NeurIPS 2023), section 3.
 
-The full DFT of a real vector is symmetric, so everything is computed from its distinct frequencies, each counted as often
-as the paper's index range `0 .. ceil(tau d) - 1` counts it. Values and gradients are those of the full transform.
+The full DFT of a real vector is symmetric, so everything is computed from its distinct frequencies, each counted as
+often as the paper's index range `0 .. ceil(tau d) - 1` counts it. Values and gradients are those of the full transform.
 
 Every function takes the options as `o`, any object with the attributes of `SpectralOptions`.
 """
@@ -104,9 +104,7 @@ def _pieces(w: Params, o: Any) -> list[Tensor]:
     if o.transform != "fft2_layer" and o.layout == "flat" and o.params == "trainable":
         return [w.weights]
     tensors = w.tensors()
-    chosen = [
-        tensors[e.name] for e in w.spec.params if o.params == "trainable" or e.name.rsplit(".")[-1] == "weight"
-    ]
+    chosen = [tensors[e.name] for e in w.spec.params if o.params == "trainable" or e.name.rsplit(".")[-1] == "weight"]
     if o.transform == "fft2_layer":
         return [t.reshape(t.shape[0], -1) if t.dim() > 1 else t for t in chosen]
     flat = [t.reshape(-1) for t in chosen]
@@ -128,7 +126,11 @@ def _choices(o: Any) -> tuple[str, str, str]:
 
 @functools.lru_cache(maxsize=64)
 def _counts(
-    shapes: tuple[tuple[int, ...], ...], tau: float, choices: tuple[str, str, str], dtype: torch.dtype, device: torch.device
+    shapes: tuple[tuple[int, ...], ...],
+    tau: float,
+    choices: tuple[str, str, str],
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Counts:
     layout, transform, band = choices
     if transform == "fft2_layer":
@@ -139,7 +141,9 @@ def _counts(
     else:
         pairs = [_symmetric(math.prod(shape), tau, transform, band) for shape in shapes]
         inside, whole = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    return Counts(torch.as_tensor(inside, dtype=dtype, device=device), torch.as_tensor(whole, dtype=dtype, device=device))
+    return Counts(
+        torch.as_tensor(inside, dtype=dtype, device=device), torch.as_tensor(whole, dtype=dtype, device=device)
+    )
 
 
 def _symmetric(d: int, tau: float, transform: str, band: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

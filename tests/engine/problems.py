@@ -1,5 +1,6 @@
 """Small real problems for tests of the engine and of methods: digits, unequal clients, tiny models."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def toy_partition(data: Dataset, sizes: list[int], validation: int = 0) -> Parti
     """Consecutive training samples by the given sizes; every client with samples has its own part of the tests."""
     cuts = np.cumsum([0, *sizes])
     assert cuts[-1] <= data.n_train
-    train = tuple(np.arange(a, b) for a, b in zip(cuts, cuts[1:], strict=False))
+    train = tuple(np.arange(a, b) for a, b in itertools.pairwise(cuts))
     tests = np.array_split(np.arange(data.n_train, len(data.y)), len(sizes))
     held = tuple(t[:validation] if len(t) > validation else t[:0] for t in train)
     kept = tuple(t[len(h) :] for t, h in zip(train, held, strict=True))
@@ -86,7 +87,11 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
         "clients": len(sizes), "seed": 3,
     }  # fmt: skip
     return Federation(
-        Settings(method=method, **{**chosen, **settings}), data, toy_partition(data, sizes), executor=executor, public=public
+        Settings(method=method, **{**chosen, **settings}),
+        data,
+        toy_partition(data, sizes),
+        executor=executor,
+        public=public,
     )
 
 

@@ -82,7 +82,10 @@ def test_fedper(corner: dict[str, Any]) -> None:
 
 def test_a_client_computes_the_same_bytes_whoever_shares_its_cohort() -> None:
     """Clients 0 and 1 alone, and in the company of 18 others."""
-    alone = after("local", {}, )
+    alone = after(
+        "local",
+        {},
+    )
     company = personal(alone)
     few = toy("local", sizes=[13, 7], clients=2, **COMMON)
     run(few, 3)
