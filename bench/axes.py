@@ -22,6 +22,7 @@ SET_ELSEWHERE = {
     "case": "use `cases`, each with a `name`",
     "hp": "write `scd.tau: 0.2`, or `tau: 0.2` into an entry of `methods`",
     "dataset_options": "write them into an entry of `datasets`",
+    "set": "write the settings themselves, without `set`",
 }
 
 
@@ -96,6 +97,11 @@ def read_plan(document: Document) -> Plan:
         methods=_entries(document, "methods", METHODS),
         seeds=_scalars(document, "seeds"),
     )
+    _refuse_repeats(document, "the label", [(entry.text, entry.path) for entry in plan.methods])
+    _refuse_repeats(document, "the data set", [(f"{one.name} {one.text}".strip(), one.path) for one in plan.datasets])
+    _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in plan.cases])
+    for choices in [*plan.vary, plan.alphas, plan.seeds]:
+        _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     _refuse_settings_of_axes(document, plan)
     return plan
 
@@ -120,10 +126,10 @@ def _layer(document: Document, data: Any, path: Path, others: list[str]) -> Laye
     for key, value in data.items():
         here = (*path, key)
         if key in SET_ELSEWHERE:
-            document.complain(here, f"{key!r} cannot be set here: {SET_ELSEWHERE[key]}")
+            document.complain(here, f"{key!r} cannot stand here: {SET_ELSEWHERE[key]}")
         elif "." not in key and key not in Settings.model_fields:
-            near = did_you_mean(key, [*Settings.model_fields, *others])
-            document.complain(here, f"unknown key {key!r}.{near or ' `bench show` lists all settings.'}")
+            near = did_you_mean(key, [*(Settings.model_fields.keys() - SET_ELSEWHERE), *others])
+            document.complain(here, f"unknown key {key!r}.{near or ' `bench show quickstart` lists all settings.'}")
         else:
             with document.noting(here):
                 layer[key] = (check_setting(key, value), here)
@@ -160,11 +166,7 @@ def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Ent
             written.append((entry, path))
     of_name = Counter(entry["name"] for entry, _ in written)
     read = _method if axis == "methods" else _dataset
-    entries = [read(document, entry, path, of_name[entry["name"]] > 1) for entry, path in written]
-    _refuse_repeats(document, [((entry.name, entry.text), entry.path) for entry in entries])
-    if axis == "methods":
-        _refuse_repeats(document, [(entry.text, entry.path) for entry in entries])
-    return entries
+    return [read(document, entry, path, of_name[entry["name"]] > 1) for entry, path in written]
 
 
 def _method(document: Document, data: dict[str, Any], path: Path, several: bool) -> Entry:
@@ -176,31 +178,33 @@ def _method(document: Document, data: dict[str, Any], path: Path, several: bool)
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
     for key in settings:
         if "." in key:
-            document.complain((*path, "set", key), f"{key!r} cannot be set here: write hyperparameters beside `name`")
+            document.complain((*path, "set", key), f"{key!r} cannot stand here: write hyperparameters beside `name`")
     if "server" in data:
         with document.noting((*path, "server")):
             settings["server"] = (check_server(data["server"]), (*path, "server"))
     label = data.get("label", f"{name} {_spelled_out(data)}".strip() if several else name)
+    hint = "" if "label" in data else "; give the entry a `label` of its own"
     if not isinstance(label, str):
         document.complain((*path, "label"), f"label = {shown(label)} should be text")
     elif problem := name_problem(label):
-        document.complain((*path, "label"), f"the label {shown(label)} {problem}; give the entry a `label`")
+        document.complain((*path, "label"), f"the label {shown(label)} {problem}{hint}")
     return Entry(name, str(label), path, own, settings)
 
 
 def _dataset(document: Document, data: dict[str, Any], path: Path, several: bool) -> Entry:
-    given = {key: value for key, value in data.items() if key not in ("name", "set")}
+    # `name` says which data set it is, so what the user's own data are called is their `label` here
+    given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set")}
     options, problems = complete_options(DATASETS, data["name"], given)
     for key, problem in problems.items():
-        document.complain((*path, key) if key else path, problem)
+        document.complain((*path, "label" if key == "name" else key) if key else path, problem)
     own = {key: (value, (*path, key)) for key, value in options.items()}
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
-    return Entry(data["name"], _spelled_out(data) if several else "", path, own, settings)
+    return Entry(data["name"], str(data.get("label", _spelled_out(data))) if several else "", path, own, settings)
 
 
 def _cases(document: Document) -> list[Entry]:
     entries = []
-    for value, path in _list(document, "cases", "[{name: small, clients: 10, alpha: 1}, {name: large, clients: 100}]"):
+    for value, path in _list(document, "cases", "[{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]"):
         if not isinstance(value, dict):
             document.complain(path, f"{shown(value)} should be a mapping of settings")
             continue
@@ -210,7 +214,6 @@ def _cases(document: Document) -> list[Entry]:
             document.complain((*path, "name"), f"the name {shown(name)} of a case {problem}")
         settings = {key: part for key, part in value.items() if key != "name"}
         entries.append(Entry("", str(name), path, {}, _layer(document, settings, path, ["name"])))
-    _refuse_repeats(document, [(entry.text, entry.path) for entry in entries])
     return entries
 
 
@@ -227,8 +230,6 @@ def _vary(document: Document) -> list[list[Choice]]:
         # every value as a layer of its own: the checks of keys and values are the same as everywhere
         layers = [_layer(document, {key: value}, ("vary",), []) for value in values]
         axes.append([Choice(key, *layer[key], first=i == 0) for i, layer in enumerate(layers) if layer])
-    for axis in axes:
-        _refuse_repeats(document, [(choice.value, choice.path) for choice in axis])
     return axes
 
 
@@ -238,16 +239,15 @@ def _scalars(document: Document, axis: str) -> list[Choice]:
     for i, (value, path) in enumerate(_list(document, axis, "[0, 1, 2]" if axis == "seeds" else "[1, 0.1]")):
         with document.noting(path):
             choices.append(Choice(key, check_setting(key, value), path, first=i == 0))
-    _refuse_repeats(document, [(choice.value, choice.path) for choice in choices])
     return choices
 
 
-def _refuse_repeats(document: Document, found: list[tuple[Any, Path]]) -> None:
+def _refuse_repeats(document: Document, what: str, found: list[tuple[Any, Path]]) -> None:
     seen: set[str] = set()
     for value, path in found:
         text = json.dumps(value)
         if text in seen:
-            document.complain(path, f"{shown(value)} is given twice: its cells could not be told apart")
+            document.complain(path, f"{what} {shown(value)} is given twice: the cells could not be told apart")
         seen.add(text)
 
 
@@ -258,6 +258,10 @@ def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
     layers += [{f"{entry.name}.{key}": value for key, value in entry.own.items()} for entry in plan.methods]
     if plan.alphas and any(choices[0].key == "alpha" for choices in plan.vary if choices):
         document.complain(("vary", "alpha"), "'alpha' is varied by `alphas` already")
+    for key in axes:
+        method = key.rpartition(".")[0]
+        if method and method not in {entry.name for entry in plan.methods}:
+            document.complain(("vary", key), f"{key!r} concerns none of the methods of this grid")
     for layer in layers:
         for key in axes & layer.keys():
             document.complain(layer[key][1], f"{key!r} is varied by an axis of this grid; do not set it here too")

@@ -189,6 +189,8 @@ class _Resolver:
             | {"hp": self._complete(complete_hyper, METHODS, method.name, hyper | method.own, method.path)}
         )
         self._check_alpha(cell, layer, dataset.path)
+        for model in cell.client_models:
+            self._complete(complete_options, MODELS, model, {}, layer["client_models"][1])
         options = {
             "model_options": self._options(MODELS, cell.model, cell.model_options, layer, "model"),
             "partition_options": self._options(PARTITIONS, cell.partition, cell.partition_options, layer, "partition"),

@@ -10,7 +10,7 @@ import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic_core import ErrorDetails, to_jsonable_python
 
 from bench.errors import UserError
 from bench.plugin import METHODS, PARTITIONS, SERVER_RULES, Registry, did_you_mean
@@ -18,7 +18,19 @@ from bench.settings import Settings
 
 Problems = dict[str, str]  # what is wrong, by key; "" for what no single key is to blame for
 
-FROM_THE_HARNESS = {"data_root", "download", "dataset", "clients", "alpha", "seed", "rng", "shape", "classes"}
+FROM_THE_HARNESS = {"data_root", "download", "dataset", "clients", "alpha", "seed", "shape", "classes"}
+
+
+_IN_WORDS_OF_YAML = {
+    "bool_type": "should be true or false",
+    "int_type": "should be an integer",
+    "int_from_float": "should be an integer",
+    "float_type": "should be a number",
+    "string_type": "should be text",
+    "tuple_type": "should be a list",
+    "list_type": "should be a list",
+    "dict_type": "should be a mapping",
+}
 
 
 class _NoHyperparameters(BaseModel):
@@ -35,10 +47,10 @@ def hyper_class(registry: Registry[Any], name: str) -> type[BaseModel]:
     return found
 
 
-def unknown(kind: str, word: str, known: list[str]) -> str:
+def unknown(kind: str, word: str, known: list[str], of: str = "") -> str:
     """The sentence for a name that does not exist, with the nearest one that does."""
-    near = did_you_mean(word, known)
-    return f"unknown {kind} {word!r}.{near}" + ("" if near else f" Known: {', '.join(sorted(known)) or 'none'}")
+    hint = did_you_mean(word, known) or f" Known: {', '.join(sorted(known)) or 'none'}"
+    return f"unknown {kind} {word!r}{of and f' of {of}'}.{hint}"
 
 
 def check_field(model: type[BaseModel], key: str, value: Any) -> Any:
@@ -58,7 +70,7 @@ def complete_hyper(registry: Registry[Any], name: str, given: dict[str, Any]) ->
     """
     model = hyper_class(registry, name)
     known = list(model.model_fields)
-    problems = {key: unknown(f"hyperparameter of {name!r}", key, known) for key in given if key not in known}
+    problems = {key: unknown("hyperparameter", key, known, repr(name)) for key in given if key not in known}
     if problems:
         return given, problems
     try:
@@ -74,8 +86,8 @@ def complete_options(registry: Registry[Any], name: str, given: dict[str, Any]) 
         UserError: unknown name.
     """
     parameters = _options(registry, name)
-    what = f"option of {registry.kind} {name!r}"
-    problems = {key: unknown(what, key, list(parameters)) for key in given if key not in parameters}
+    owner = f"{registry.kind} {name!r}"
+    problems = {key: unknown("option", key, list(parameters), owner) for key in given if key not in parameters}
     result = {}
     for key, parameter in parameters.items():
         if key in given:
@@ -83,10 +95,10 @@ def complete_options(registry: Registry[Any], name: str, given: dict[str, Any]) 
                 result[key] = _convert(_option_adapter(registry, name, key), key, given[key])
             except UserError as error:
                 problems[key] = str(error)
-        elif parameter.default is parameter.empty:
-            problems[""] = f"{registry.kind} {name!r} needs the option {key!r}"
-        else:
+        elif parameter.default is not parameter.empty:
             result[key] = to_jsonable_python(parameter.default)
+        elif not problems:  # otherwise it may be the misspelt one
+            problems[""] = f"{owner} needs the option {key!r}"
     return result, problems
 
 
@@ -127,7 +139,7 @@ def check_setting(key: str, value: Any) -> Any:
     if dot:
         model = hyper_class(METHODS, method)
         if name not in model.model_fields:
-            raise UserError(unknown(f"hyperparameter of {method!r}", name, list(model.model_fields)))
+            raise UserError(unknown("hyperparameter", name, list(model.model_fields), repr(method)))
         return check_field(model, name, value)
     return check_server(value) if key == "server" else check_field(Settings, key, value)
 
@@ -142,10 +154,11 @@ def _convert(adapter: TypeAdapter[Any], key: str, value: Any) -> Any:
     try:  # by way of JSON: there a list is a tuple and text is a path even where types are strict
         return to_jsonable_python(adapter.validate_json(json.dumps(value), strict=True))
     except ValidationError as error:
-        raise UserError(_sentence(key, value, error.errors()[0]["msg"])) from None
+        raise UserError(_sentence(key, value, error.errors()[0])) from None
 
 
-def _sentence(key: str, value: Any, message: str) -> str:
+def _sentence(key: str, value: Any, error: ErrorDetails) -> str:
+    message = _IN_WORDS_OF_YAML.get(error["type"], error["msg"])
     return f"{key} = {shown(value)} {message[0].lower()}{message[1:]}".replace(" input should ", " should ")
 
 
@@ -153,7 +166,7 @@ def _by_key(error: ValidationError) -> Problems:
     problems: Problems = {}
     for one in error.errors():
         key = str(one["loc"][0]) if one["loc"] else ""
-        problems.setdefault(key, _sentence(key, one["input"], one["msg"]) if key else one["msg"])
+        problems.setdefault(key, _sentence(key, one["input"], one) if key else one["msg"])
     return problems
 
 

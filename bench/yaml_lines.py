@@ -82,7 +82,7 @@ class Document:
 def parse(text: str, source: str) -> Document:
     """Read one YAML document; None stands for an empty one.
 
-    Duplicate keys, keys that are not text, and scalars that are not what their tag says are noted in the document.
+    Keys are text. Duplicate and odd keys, and scalars that are not what their tag says are noted in the document.
 
     Raises:
         UserError: the text is no YAML, or larger or deeper than a grid can sensibly be.
@@ -93,7 +93,8 @@ def parse(text: str, source: str) -> Document:
         root = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise UserError(f"{source}:{mark.line + 1 if mark else 1}: not valid YAML: {error.problem}") from None
+        problem = ", ".join(filter(None, [error.context, error.problem]))
+        raise UserError(f"{source}:{mark.line + 1 if mark else 1}: not valid YAML: {problem}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UserError(f"{source}:{line}: not valid YAML: a control character") from None
@@ -157,9 +158,9 @@ class _Converter:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key, line = key_node.value, _line(key_node)
-            if key_node.tag != "tag:yaml.org,2002:str":
+            if key_node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:int"):  # `3: 1` counts clients
                 shown = repr(key[:40]) if isinstance(key, str) else "(a list or mapping)"
-                self.document.complain(path, f"the key {shown} is not text; quote it", line)
+                self.document.complain(path, f"the key {shown} is neither text nor a number of a client", line)
             elif key in result:
                 self.document.complain(path, f"the key {key!r} is given twice", line)
             else:

@@ -28,7 +28,8 @@ def show(
     if as_json:
         typer.echo(json.dumps({**head, "cells": cells}, indent=2))
     elif table:
-        _print_table(f"{found.name}: {len(cells)} cells", rest)
+        typer.echo(f"{found.name}: {len(cells)} cells")
+        _print_table(rest)
     else:
         typer.echo(_yaml({**head, "count": len(cells), "common": common, "cells": rest}), nl=False)
 
@@ -36,9 +37,7 @@ def show(
 def split_common(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What all cells agree on, and what is left of each cell; its label always is."""
     common = {
-        key: value
-        for key, value in cells[0].items()
-        if key != "label" and all(cell[key] == value for cell in cells)
+        key: value for key, value in cells[0].items() if key != "label" and all(cell[key] == value for cell in cells)
     }
     return common, [{key: value for key, value in cell.items() if key not in common} for cell in cells]
 
@@ -58,12 +57,12 @@ def _flow(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for key in rows[0]:
         table.add_column(key)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Two small methods and a server rule whose hyperparameters are fixed here, so that messages can be compared in full."""
+"""Two small methods and a server rule with fixed hyperparameters, so that messages can be compared in full."""
 
 from collections.abc import Callable
 from pathlib import Path

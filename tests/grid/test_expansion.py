@@ -44,7 +44,11 @@ def test_order_is_dataset_case_alpha_method_seed(load: Load, tmp_path: Path) -> 
 def test_defaults(load: Load) -> None:
     (cell,) = load("{methods: [plain], alpha: 1}").cells
     assert cell == Settings(
-        method="plain", label="plain", alpha=1.0, model_options={"hidden": 200, "layers": 1}, dataset_options={}
+        method="plain",
+        label="plain",
+        alpha=1.0,
+        model_options={"hidden": 200, "layers": 1},
+        dataset_options={"mean": None, "std": None},
     )
 
 
@@ -104,9 +108,16 @@ def test_a_varied_hyperparameter_leaves_other_methods_alone(load: Load) -> None:
     assert len(grid.cells) == 2 * len(found)
 
 
+def test_settings_by_client(load: Load) -> None:
+    (cell,) = load("{methods: [plain], alpha: 1, stragglers: {3: 1}, client_models: [mlp, logistic]}").cells
+    assert cell.stragglers == {3: 1}
+    assert cell.client_models == ("mlp", "logistic")
+
+
 def test_labels_tell_entries_apart(load: Load) -> None:
     text = """
-    methods: [plain, toy, {name: toy, tau: 0.4}, {name: toy, tau: 0.4, set: {lr: 1}}, {name: toy, tau: 0.5, label: ours}]
+    methods:
+      [plain, toy, {name: toy, tau: 0.4}, {name: toy, tau: 0.4, set: {lr: 1}}, {name: toy, tau: 0.5, label: ours}]
     alpha: 1
     """
     assert [cell.label for cell in load(text).cells] == ["plain", "toy", "toy tau=0.4", "toy tau=0.4 lr=1", "ours"]
@@ -116,6 +127,10 @@ def test_labels_tell_entries_apart(load: Load) -> None:
 def test_datasets_of_one_name_are_told_apart(load: Load) -> None:
     grid = load("{methods: [plain], alpha: 1, datasets: [digits, {name: npz, path: a}, {name: npz, path: b}]}")
     assert rows(grid, "dataset", "case") == [("digits", ""), ("npz", "path=a"), ("npz", "path=b")]
+    grid = load(
+        "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A}, {name: npz, path: b, label: B}]}"
+    )
+    assert [(cell.case, cell.dataset_options["name"]) for cell in grid.cells] == [("A", "A"), ("B", "B")]
 
 
 def test_cases_without_a_name_say_what_they_set(load: Load) -> None:

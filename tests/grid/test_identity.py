@@ -1,0 +1,217 @@
+"""What a cell's identity depends on, and what it does not."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import identity
+from bench.errors import UserError
+from bench.identity import cell_id, declared_checksum, method_code
+from bench.plugin import METHODS
+from bench.settings import Settings
+
+CELL = Settings(method="plain", alpha=0.5)
+
+CHANGED: dict[str, Any] = {
+    "method": "toy",
+    "hp": {"tau": 0.2},
+    "server": {"name": "buffered", "buffer": 10},
+    "dataset": "npz",
+    "dataset_options": {"mean": [0.5]},
+    "partition": "iid",
+    "partition_options": {"x": 1},
+    "alpha": 0.6,
+    "clients": 21,
+    "seed": 1,
+    "partition_seed": 1,
+    "protocol": "paper",
+    "validation_share": 0.1,
+    "model": "logistic",
+    "model_options": {"hidden": 3},
+    "client_models": ["mlp", "logistic"],
+    "batchnorm": "local",
+    "dtype": "float64",
+    "rounds": 31,
+    "participation": 0.5,
+    "epochs": 2,
+    "steps": 3,
+    "batch_size": 11,
+    "lr": 0.02,
+    "lr_decay": 0.9,
+    "momentum": 0.5,
+    "nesterov": True,
+    "weight_decay": 0.1,
+    "grad_clip": 1.0,
+    "stragglers": {0: 1},
+    "eval_every": 2,
+}
+PRESENTATION = {"label": "another", "case": "another"}
+
+
+def test_every_setting_is_here() -> None:
+    assert CHANGED.keys() | PRESENTATION.keys() == Settings.model_fields.keys()
+
+
+@pytest.mark.parametrize("key", CHANGED)
+def test_every_scientific_setting_counts(key: str) -> None:
+    other = Settings.model_validate(CELL.model_dump() | {key: CHANGED[key]})
+    assert cell_id(other, "data") != cell_id(CELL, "data")
+
+
+@pytest.mark.parametrize("key", PRESENTATION)
+def test_names_do_not_count(key: str) -> None:
+    other = Settings.model_validate(CELL.model_dump() | {key: PRESENTATION[key]})
+    assert cell_id(other, "data") == cell_id(CELL, "data")
+
+
+def test_the_seed_spelled_out_for_the_partition_does_not_count() -> None:
+    spelled = Settings.model_validate(CELL.model_dump() | {"partition_seed": CELL.seed})
+    assert cell_id(spelled, "data") == cell_id(CELL, "data")
+
+
+def test_data_and_result_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cell_id(CELL, "data")
+    assert cell_id(CELL, "other data") != before
+    monkeypatch.setattr(identity, "RESULT_VERSION", identity.RESULT_VERSION + 1)
+    assert cell_id(CELL, "data") != before
+
+
+def test_order_of_keys_does_not_count() -> None:
+    one = CELL.model_copy(update={"hp": {"a": 1, "b": {"c": 2, "d": 3}}})
+    two = CELL.model_copy(update={"hp": {"b": {"d": 3, "c": 2}, "a": 1}})
+    assert cell_id(one, "data") == cell_id(two, "data")
+
+
+def test_identity_is_the_same_in_every_process() -> None:
+    program = """
+import json, sys
+from bench.identity import cell_id
+from bench.settings import Settings
+print(cell_id(Settings.model_validate(json.loads(sys.argv[1])), "data"))
+"""
+    cell = CELL.model_copy(update={"method": "fedavg"})
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(cell.model_dump())],
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(identity.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == cell_id(cell, "data")
+
+
+METHOD = '''
+"""A method."""
+import math
+from . import helper
+from someone_elses.inner import depth
+
+
+class Mine:
+    """Says what it is."""
+
+    def broadcast(self, x):
+        # the reason
+        return helper.double(x) + depth
+'''
+HELPER = "def double(x):\n    return 2 * x\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A method in a package of its own, with modules that it imports and one that it does not."""
+    folder = tmp_path / "someone_elses"
+    (folder / "inner").mkdir(parents=True)
+    for name, text in {
+        "__init__.py": "",
+        "mine.py": METHOD,
+        "helper.py": HELPER,
+        "inner/__init__.py": "from someone_elses.inner.deep import depth\n",
+        "inner/deep.py": "depth = 1\n",
+        "unrelated.py": "x = 1\n",
+    }.items():
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import someone_elses.mine  # type: ignore[import-not-found]  # written above
+
+    monkeypatch.setitem(METHODS._items, "mine", someone_elses.mine.Mine)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "someone_elses"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "same"),
+    [
+        ("mine.py", "# the reason", "# another reason\n", True),
+        ("mine.py", "Says what it is.", "Says something else.", True),
+        ("mine.py", '"""A method."""', "", True),
+        ("mine.py", "+ depth", "+ (\n            depth\n        )", True),
+        ("mine.py", "+ depth", "- depth", False),
+        ("mine.py", "def broadcast(self, x)", "def broadcast(self, x=None)", False),
+        ("helper.py", "2 * x", "3 * x", False),
+        ("helper.py", "def double", "# by two\ndef double", True),
+        ("inner/deep.py", "1", "2", False),
+        ("unrelated.py", "1", "2", True),
+    ],
+)
+def test_code_counts_and_comments_do_not(package: Path, file: str, old: str, new: str, same: bool) -> None:
+    before = method_code("mine")
+    text = (package / file).read_text()
+    assert old in text
+    (package / file).write_text(text.replace(old, new))
+    assert (method_code("mine") == before) == same
+
+
+def test_every_method_has_a_code_of_its_own() -> None:
+    names = METHODS.names()
+    assert len({method_code(name) for name in names if name not in ("toy", "plain")}) == len(names) - 2
+
+
+def test_a_method_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS._items, "typed", len)
+    with pytest.raises(UserError, match="'typed' has no source file"):
+        method_code("typed")
+
+
+def test_the_users_data_count_by_content_not_by_place(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"one")
+    (tmp_path / "b.npz").write_bytes(b"one")
+    (tmp_path / "c.npz").write_bytes(b"two")
+    cells = {
+        name: CELL.model_copy(update={"dataset": "npz", "dataset_options": {"path": str(tmp_path / f"{name}.npz")}})
+        for name in "abcd"
+    }
+    ids = {name: cell_id(cell, declared_checksum(cell)) for name, cell in cells.items()}
+    assert ids["a"] == ids["b"]
+    assert len(set(ids.values())) == 3
+    (tmp_path / "d.npz").write_bytes(b"two!")  # d was declared before it was there
+    assert cell_id(cells["d"], declared_checksum(cells["d"])) != ids["d"]
+    assert declared_checksum(CELL) == "declared:digits"
+
+
+def test_folders_count_by_names_and_contents(tmp_path: Path) -> None:
+    def checksum() -> str:
+        return declared_checksum(CELL.model_copy(update={"dataset_options": {"path": str(tmp_path)}}))
+
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.png").write_bytes(b"1")
+    first = checksum()
+    (tmp_path / "cat" / "1.png").rename(tmp_path / "cat" / "2.png")
+    second = checksum()
+    (tmp_path / "cat" / "2.png").write_bytes(b"22")
+    assert len({first, second, checksum()}) == 3
+
+
+def test_a_split_file_counts_by_content(tmp_path: Path) -> None:
+    def identity_of(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        options = {"path": str(tmp_path / name)}
+        return cell_id(CELL.model_copy(update={"partition": "file", "partition_options": options}), "data")
+
+    assert identity_of("a.json", "[1]") == identity_of("b.json", "[1]") != identity_of("c.json", "[2]")
