@@ -181,6 +181,15 @@ def test_quickstart_is_built_in() -> None:
     assert len({cell.label for cell in by_name.cells}) == 5
 
 
+def test_the_example_in_the_documentation_loads(load: Load) -> None:
+    page = Path(__file__).parents[2] / "docs" / "grids.md"
+    example = page.read_text().partition("```yaml\n")[2].partition("```")[0]
+    grid = load(example)
+    assert len(grid.cells) == 2 * 2 * 2 * 2 * 3 * 3
+    assert {cell.label for cell in grid.cells} == {"fedavg", "ours", "ditto"}
+    assert {cell.hp["lambda_g"] for cell in grid.cells if cell.label == "ours"} == {0.5}
+
+
 def test_a_file_goes_before_a_built_in_grid(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "quickstart.yaml").write_text("{methods: [plain], alpha: 1}")
     monkeypatch.chdir(tmp_path)
