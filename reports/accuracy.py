@@ -57,26 +57,33 @@ def reference(store: Store) -> str:
     return fedavg[0] if fedavg else store.rows[0]
 
 
-def main_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE, name: str = "main") -> Table:
+def main_table(
+    store: Store,
+    chosen: str,
+    figures: Sequence[Figure] = HEADLINE,
+    name: str = "main",
+    title: str = "Generic and personalized models",
+) -> Table:
     """Method x (task, figure): mean and standard deviation over seeds, the best and its equals marked.
 
     Args:
         store: cells of one protocol.
         chosen: `best`, `last` or `validation`.
         figures: the columns of each task.
-        name: the table's id.
+        name, title: of the table.
     """
     columns = [(task, figure) for task in store.tasks for figure in figures]
     usual = max((len(store.of(row, task)) for row in store.rows for task in store.tasks), default=0)
     by_column = [_column(store, task, figure, chosen, usual) for task, figure in columns]
     rows = tuple((row, tuple(entries[row] for entries in by_column)) for row in store.rows)
+    heads = tuple(Column(figure.name, task) for task, figure in columns)
     seeds = "1 seed" if usual == 1 else f"{usual} seeds"
     caption = (
         f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {seeds} unless another n is printed. "
         f"{'; '.join(figure.text for figure in figures)}. "
         f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}."
     )
-    return Table(name, caption, "Method", tuple(Column(f.name, task) for task, f in columns), rows, (LEGEND,))
+    return Table(name, title, caption, "Method", heads, rows, (LEGEND,))
 
 
 def all_figures_table(store: Store) -> Table:
@@ -90,8 +97,8 @@ def all_figures_table(store: Store) -> Table:
         numbers = (summary.mean, summary.std, summary.low, summary.high)
         entries = (*map(words, texts), Entry(summary.n, decimals=0), *map(number, numbers))
         rows.append((row, entries))
-    caption = "Every figure, accuracy in percent, with the standard deviation (ddof 1) and Student's 95 % interval."
-    return Table("figures", caption, "Method", tuple(map(Column, names)), tuple(rows))
+    caption = "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds."
+    return Table("figures", "All figures with intervals", caption, "Method", tuple(map(Column, names)), tuple(rows))
 
 
 def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
@@ -118,7 +125,7 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
         "Holm's correction over the methods of a task and figure, and the effect size d_z (mean over standard "
         "deviation of the differences) with its 95 % interval."
     )
-    return Table("comparisons", caption, "Method", tuple(map(Column, names)), tuple(rows))
+    return Table("comparisons", f"Differences from {base}", caption, "Method", tuple(map(Column, names)), tuple(rows))
 
 
 def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
@@ -135,7 +142,7 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
         f"{base} on the same task. Intervals: 95 %, bootstrap of runs within each task."
     )
     body = tuple((row, tuple(entry for part in parts for entry in part.get(row, blank))) for row in rows)
-    return Table("aggregates", caption, "Method", columns, body)
+    return Table("aggregates", "Over all tasks", caption, "Method", columns, body)
 
 
 def ranking(store: Store, figure: Figure, chosen: str) -> statistics.CriticalDifference:

@@ -72,7 +72,7 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
         "standard deviation over seeds; a dash: not reached in every seed."
     )
     heads = ("task", "MB per client", "target %", "rounds", "MB to target", "seconds to target")
-    return Table("costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    return Table("costs", "What an accuracy costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
 
 
 def _first(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:

@@ -84,7 +84,7 @@ def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
         "alone serves better. ρ: Spearman's correlation of the gain over local with the amount of training data."
     )
     heads = ("task", *MEASURES, "ρ(gain, size)")
-    return Table("fairness", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    return Table("fairness", "Client by client", caption, "Method", tuple(map(Column, heads)), tuple(rows))
 
 
 def _over_seeds(values: statistics.Floats) -> Entry:

@@ -99,8 +99,10 @@ def _sections(store: Store) -> Iterator[Section]:
         "Accuracy",
         tables=(accuracy.main_table(store, chosen),),
         more=(
-            accuracy.main_table(store, "last", name="last"),
-            accuracy.main_table(store, chosen, (accuracy.PM_EQUAL,), name="equal"),
+            accuracy.main_table(store, "last", name="last", title="The same at the last round"),
+            accuracy.main_table(
+                store, chosen, (accuracy.PM_EQUAL,), "equal", "Personalized models, every client counting the same"
+            ),
             accuracy.all_figures_table(store),
         ),
     )
@@ -134,18 +136,19 @@ def _sections(store: Store) -> Iterator[Section]:
 
 
 def _statistics_section(store: Store, chosen: str) -> Section:
-    drawn, said = [], []
+    drawn = []
+    said: dict[str, list[str]] = {}
     for figure in accuracy.HEADLINE:
         result = accuracy.ranking(store, figure, chosen)
         if result.too_few:
-            said.append(f"{figure.name}: {result.too_few}.")
+            said.setdefault(result.too_few, []).append(figure.name)
         else:
             drawn.append(figures.critical_difference(result, figure))
     aggregates = accuracy.aggregate_table(store, chosen)
     return Section(
         "statistics",
         "Statistics",
-        " ".join(said),
+        " ".join(f"{' and '.join(names)}: {reason}." for reason, names in said.items()),
         (accuracy.comparison_table(store, chosen), *([aggregates] if aggregates.rows else [])),
         tuple(drawn),
     )
@@ -165,8 +168,8 @@ def _cells_section(store: Store) -> Section:
     cells = sorted(store.cells, key=lambda cell: cell.state == "done")
     heads = ("task", "seed", "state", "rounds", "wall seconds", "partition", "path", "remarks")
     rows = tuple((cell.row, tuple(_cell_entries(cell))) for cell in cells)
-    caption = "Every cell of the grid; failed, diverged and missing ones first."
-    states = Table("cells", caption, "Method", tuple(map(Column, heads)), rows)
+    caption = "How every cell ended; failed, diverged and missing ones first."
+    states = Table("cells", "Cells", caption, "Method", tuple(map(Column, heads)), rows)
     return Section("cells", "Cells", more=(_settings_table(store), states))
 
 
@@ -193,8 +196,9 @@ def _settings_table(store: Store) -> Table:
         (row, (words(task), *(words(_setting(settings.get(name))) for name in own)))
         for (row, task), settings in flat.items()
     )
-    caption = f"Settings. Common to all cells: {', '.join(setting_text(name, _of(flat, name)) for name in common)}."
-    return Table("settings", caption, "Method", (Column("task"), *(Column(n.removeprefix("hp.")) for n in own)), rows)
+    caption = f"Common to all cells: {', '.join(setting_text(name, _of(flat, name)) for name in common)}."
+    columns = (Column("task"), *(Column(name.removeprefix("hp.")) for name in own))
+    return Table("settings", "Settings", caption, "Method", columns, rows)
 
 
 def _of(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> Any:

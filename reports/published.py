@@ -132,12 +132,13 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         for label, rows in by_row.items()
     )
     caption = (
-        f"{printed.number} of {printed.paper}: {printed.title} ({printed.unit}). Ours: protocol {store.protocols[0]}, "
+        f"{printed.paper}; {printed.unit}. Ours: protocol {store.protocols[0]}, "
         f"{SELECTION_TEXT[chosen]}; Δ is ours minus the paper's. [ ]: the paper prints it in parentheses, or ours is "
         "derived."
     )
     notes = (*_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
-    return Table(f"published_{printed.id}", caption, "Method", columns, table_rows, notes)
+    title = f"{printed.number}: {printed.title}"
+    return Table(f"published_{printed.id}", title, caption, "Method", columns, table_rows, notes)
 
 
 @cache

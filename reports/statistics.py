@@ -10,6 +10,7 @@ A task is a data set with its partition; a run is one seed of it.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -93,20 +94,15 @@ def summarise(values: Sequence[float] | Floats, level: float = LEVEL) -> Summary
     return Summary(len(x), mean, std, mean - half, mean + half)
 
 
-def compare(values: Sequence[float] | Floats, reference: Sequence[float] | Floats, level: float = LEVEL) -> Comparison:
-    """Compare two methods run on the same seeds; `values[k]` and `reference[k]` share seed k."""
-    differences = np.asarray(values, dtype=float) - np.asarray(reference, dtype=float)
+def paired(values: Mapping[str, float], reference: Mapping[str, float], level: float = LEVEL) -> Comparison:
+    """Compare two methods, `{seed: score}` each, on the seeds that both have."""
+    differences = _differences(values, reference)
     summary = summarise(differences, level)
-    if summary.n < 2:
-        return Comparison(summary.n, summary.mean, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan)
-    if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
-        p = 1.0 if summary.mean == 0 else 0.0
-        return Comparison(summary.n, summary.mean, summary.low, summary.high, p, math.nan, math.nan, math.nan)
-    from scipy import stats
-
-    p = float(stats.ttest_1samp(differences, 0.0).pvalue)
-    effect = summary.mean / summary.std
-    low, high = _effect_interval(effect, summary.n, level)
+    effect, low, high = math.nan, math.nan, math.nan
+    if summary.n > 1 and summary.std > 0:
+        effect = summary.mean / summary.std
+        low, high = _effect_interval(effect, summary.n, level)
+    p = _p_value(differences)
     return Comparison(summary.n, summary.mean, summary.low, summary.high, p, effect, low, high)
 
 
@@ -132,14 +128,8 @@ def not_significantly_worse(scores: Sequence[Mapping[str, float]], level: float 
         Position of the best method, and one mark per method (the best is marked too).
     """
     best = max(range(len(scores)), key=lambda k: float(np.mean(list(scores[k].values()))))
-    p_values = [paired(one, scores[best], level).p if k != best else math.nan for k, one in enumerate(scores)]
+    p_values = [math.nan if k == best else _p_value(_differences(one, scores[best])) for k, one in enumerate(scores)]
     return best, [k == best or p >= level for k, p in enumerate(holm(p_values))]
-
-
-def paired(values: Mapping[str, float], reference: Mapping[str, float], level: float = LEVEL) -> Comparison:
-    """`compare` on the seeds that both `{seed: score}` have."""
-    seeds = sorted(values.keys() & reference.keys())
-    return compare([values[seed] for seed in seeds], [reference[seed] for seed in seeds], level)
 
 
 def ranks(scores: Floats) -> Floats:
@@ -241,10 +231,27 @@ def bootstrap(
     return Estimate(float(aggregate(*samples)), float(low), float(high))
 
 
-def _t_quantile(freedom: int, level: float) -> float:
+def _differences(values: Mapping[str, float], reference: Mapping[str, float]) -> Floats:
+    seeds = sorted(values.keys() & reference.keys())
+    return np.array([values[seed] - reference[seed] for seed in seeds], dtype=float)
+
+
+def _p_value(differences: Floats) -> float:
+    """Two-sided p value of the t test that the mean is 0; nan for fewer than two."""
+    if len(differences) < 2:
+        return math.nan
+    if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
+        return 1.0 if differences[0] == 0 else 0.0
     from scipy import stats
 
-    return float(stats.t.ppf(1 - level / 2, freedom))
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+@cache
+def _t_quantile(freedom: int, level: float) -> float:
+    from scipy import special
+
+    return float(special.stdtrit(freedom, 1 - level / 2))
 
 
 def _effect_interval(effect: float, n: int, level: float) -> tuple[float, float]:
@@ -253,14 +260,15 @@ def _effect_interval(effect: float, n: int, level: float) -> tuple[float, float]
     The noncentral t distribution is integrated over its chi variable on a grid of quantiles: scipy's `nct.cdf` is nan
     for the large t of nearly constant differences.
     """
-    from scipy import optimize, stats
+    from scipy import optimize, special
 
     t = effect * math.sqrt(n)
-    chi = np.sqrt(stats.chi2.ppf((np.arange(4000) + 0.5) / 4000, n - 1) / (n - 1))
-    far = 10 + abs(t) * chi[-1]
+    upper = 1 - (np.arange(4000) + 0.5) / 4000
+    chi = np.sqrt(special.chdtri(n - 1, upper) / (n - 1))
+    far = 10 + abs(t) * float(chi.max())
 
     def bound(tail: float) -> float:
-        return float(optimize.brentq(lambda nc: stats.norm.cdf(t * chi - nc).mean() - tail, -far, far))
+        return float(optimize.brentq(lambda nc: special.ndtr(t * chi - nc).mean() - tail, -far, far))
 
     return bound(1 - level / 2) / math.sqrt(n), bound(level / 2) / math.sqrt(n)
 

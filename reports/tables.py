@@ -76,13 +76,15 @@ class Table:
     """A table for people.
 
     Attributes:
-        id: file name and anchor; caption: what the numbers are, in full sentences.
+        id: file name and anchor.
+        title: what it is, in a few words; caption: what the numbers are, in full sentences.
         corner: heading of the row labels.
         columns, rows: `(label, entries)`, as many entries as columns.
         notes: further sentences, printed below.
     """
 
     id: str
+    title: str
     caption: str
     corner: str
     columns: tuple[Column, ...]
@@ -110,7 +112,7 @@ def number(value: float, *, decimals: int = 2, signed: bool = False) -> Entry:
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown: caption, table, notes. Group and column name share one heading line."""
     heads = [table.corner, *(f"{column.group} {column.name}".strip() for column in table.columns)]
-    lines = [table.caption, "", _pipe(heads), _pipe(["---", *("---:" for _ in table.columns)])]
+    lines = [f"**{table.title}.** {table.caption}", "", _pipe(heads), _pipe(["---", *("---:" for _ in table.columns)])]
     for label, entries in table.rows:
         lines.append(_pipe([label, *(_markdown(entry) for entry in entries)]))
     if table.notes:
@@ -134,7 +136,8 @@ def to_csv(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     r"""A `table` environment with booktabs rules; the document needs `\usepackage{booktabs}`."""
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.caption)}}}", rf"\label{{tab:{table.id}}}"]
+    caption = _tex(f"{table.title}. {table.caption}")
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{tab:{table.id}}}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
     if table.groups:
         lines += _group_heads(table.groups)
