@@ -26,9 +26,9 @@ _GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps `start .. stop-1` of some rows, all of one batch width."""
+    """Steps `start .. stop-1` of some rows, all of one batch width in each stream."""
 
-    width: int
+    widths: dict[str, int]
     rows: list[tuple[int, int, int]]
 
 
@@ -85,7 +85,7 @@ class Trainer:
         state = {name: {k: t[i] for k, t in s.items()} for name, s in rows.state.items()}
         context = rows.context[i]
         schedule = pack([one.steps], 1)
-        phase = Phase(one.streams[MAIN].batches.positions.shape[1], [(0, 0, one.steps)])
+        phase = Phase(_full_widths(one), [(0, 0, one.steps)])
         for k, batch in enumerate(self._batches([one], schedule, phase, 0, one.steps)):
             batch = _real(batch, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
             lr = {name: torch.as_tensor(v[k], dtype=self.dtype, device=self.arena.device) for name, v in one.lr.items()}
@@ -138,7 +138,7 @@ class Trainer:
         self, group: list[Prepared], schedule: Schedule, phase: Phase, start: int, stop: int
     ) -> Iterator[dict[str, Any]]:
         """The batches of steps `start .. stop-1` of a schedule, `[lanes, width, ...]` each."""
-        samples = schedule.row.shape[1] * phase.width
+        samples = schedule.row.shape[1] * phase.widths[MAIN]
         chunk = max(1, _GATHER // max(1, samples * self._bytes(group[0].request.feed.samples)))
         for a in range(start, stop, chunk):
             b = min(stop, a + chunk)
@@ -155,8 +155,8 @@ class Trainer:
         def lay(arrays: list[Array]) -> Tensor:
             return self._tensor(_lay(schedule, phase.rows, arrays, a, b))
 
-        def stream(name: str, width: int | None) -> dict[str, Any]:
-            streams = [p.streams[name] for p in group]
+        def stream(name: str) -> dict[str, Any]:
+            streams, width = [p.streams[name] for p in group], phase.widths[name]
             weight = lay([s.batches.weights[:, :width] for s in streams])
             weight[self._tensor(schedule.row[a:b] == IDLE)] = 1.0  # no 0/0 in a lane that nobody reads
             one: dict[str, Any] = {
@@ -175,9 +175,9 @@ class Trainer:
                 one["x"], one["y"] = pool.take(lay([s.absolute[:, :width] for s in streams]))
             return one
 
-        batch = stream(MAIN, phase.width)
-        batch["draws"] = {d: lay([p.draws[d][:, : phase.width] for p in group]) for d in group[0].draws}
-        batch["side"] = {name: stream(name, None) for name in group[0].streams if name != MAIN}
+        batch = stream(MAIN)
+        batch["draws"] = {d: lay([p.draws[d][:, : phase.widths[MAIN]] for p in group]) for d in group[0].draws}
+        batch["side"] = {name: stream(name) for name in group[0].streams if name != MAIN}
         return batch
 
     def _tensor(self, array: Array) -> Tensor:
@@ -229,30 +229,34 @@ def _phases(group: list[Prepared]) -> list[Phase]:
     """All steps in one phase; with batch statistics one phase per batch size, so that nothing is padded.
 
     The smallest size waiting goes first: short batches at the ends of epochs, so that all are together again for the
-    full ones.
+    full ones. Side batches count too: sizes are compared stream by stream, the main one first.
     """
     recipe = group[0].recipe
-    width = group[0].streams[MAIN].batches.positions.shape[1]
     if not recipe.batch_statistics or recipe.frozen:
         rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
-        return [Phase(width, rows)] if rows else []
-    waiting = [_runs(p.streams[MAIN].batches.sizes) for p in group]
+        return [Phase(_full_widths(group[0]), rows)] if rows else []
+    names = sorted(group[0].streams)
+    waiting = [_runs(np.stack([p.streams[name].batches.sizes for name in names], axis=1)) for p in group]
     phases = []
     while any(waiting):
-        size = min(runs[0][0] for runs in waiting if runs)
+        sizes = min(runs[0][0] for runs in waiting if runs)
         rows = []
         for row, runs in enumerate(waiting):
-            if runs and runs[0][0] == size:
+            if runs and runs[0][0] == sizes:
                 _, start, stop = runs.pop(0)
                 rows.append((row, start, stop))
-        phases.append(Phase(size, rows))
+        phases.append(Phase(dict(zip(names, sizes, strict=True)), rows))
     return phases
 
 
-def _runs(sizes: Any) -> list[tuple[int, int, int]]:
-    """Maximal runs of equal sizes as (size, start, stop)."""
-    marks = [0, *(np.flatnonzero(np.diff(sizes)) + 1), len(sizes)]
-    return [(int(sizes[a]), int(a), int(b)) for a, b in itertools.pairwise(marks) if b > a]
+def _full_widths(one: Prepared) -> dict[str, int]:
+    return {name: s.batches.positions.shape[1] for name, s in one.streams.items()}
+
+
+def _runs(sizes: Array) -> list[tuple[tuple[int, ...], int, int]]:
+    """Maximal runs of equal rows of `[steps, streams]` sizes as (sizes, start, stop)."""
+    marks = [0, *(np.flatnonzero(np.diff(sizes, axis=0).any(axis=1)) + 1), len(sizes)]
+    return [(tuple(int(size) for size in sizes[a]), int(a), int(b)) for a, b in itertools.pairwise(marks) if b > a]
 
 
 def _lay(schedule: Schedule, rows: list[tuple[int, int, int]], arrays: list[Array], a: int, b: int) -> Array:

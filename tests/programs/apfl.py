@@ -9,8 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.method import METHODS, SGD, Batch, Client, Do, Hyperparameters, Method, Params, Program, Server, State
-from bench.method import Train, Upload, Values, cross_entropy, hp
+from bench.method import (
+    METHODS,
+    SGD,
+    Batch,
+    Client,
+    Do,
+    Hyperparameters,
+    Method,
+    Params,
+    Program,
+    Server,
+    State,
+    Train,
+    Upload,
+    Values,
+    cross_entropy,
+    hp,
+)
 
 
 class Hyper(Hyperparameters):

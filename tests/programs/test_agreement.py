@@ -1,0 +1,72 @@
+"""Every program of this package runs alike in both executors and after a checkpoint."""
+
+import importlib
+import json
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+
+import tests.programs
+from bench.federation import Federation
+from bench.plugin import METHODS
+from tests.engine.problems import everything, run, toy, toy_data
+
+for found in pkgutil.iter_modules(tests.programs.__path__):
+    if not found.name.startswith("test_"):
+        importlib.import_module(f"tests.programs.{found.name}")
+
+CORNERS: dict[str, dict[str, Any]] = {
+    "unequal clients, partial participation": {"participation": 0.5},
+    "batch statistics, aggregated": {"model": "test_norm", "participation": 0.5},
+    "batch statistics, local": {"model": "test_norm", "batchnorm": "local"},
+}
+
+# Settings by method beside the defaults: branches of a program that the defaults do not take.
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "test_apfl": [{"hp": {"adaptive": False}}],
+    "test_perfedavg": [{"hp": {"variant": "fo"}}],
+}
+
+CASES = [
+    pytest.param({"method": method, **variant}, id=f"{method}-{k}")
+    for method in METHODS.names()
+    if method.startswith("test_")
+    for k, variant in enumerate([{}, *VARIANTS.get(method, [])])
+]
+
+
+def build(case: dict[str, Any], executor: str = "cohort") -> Federation:
+    """A federation with a public set, whether the method needs one or not."""
+    return toy(**{"executor": executor, "public": toy_data(samples=15, seed=9), **case})
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("case", CASES)
+def test_executors_agree(case: dict[str, Any], corner: str) -> None:
+    """To 1e-9 in float64, without a fall-back to the loop."""
+    sequential, cohort = (build({**CORNERS[corner], **case}, executor) for executor in ("sequential", "cohort"))
+    scores = [run(federation, 3).metrics for federation in (sequential, cohort)]
+    assert cohort.engine.fallbacks == []
+    a, b = everything(sequential), everything(cohort)
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-9)
+    for one, other in zip(*scores, strict=True):
+        assert one == {**other, "value": pytest.approx(one["value"], abs=1e-9)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_checkpoint_in_the_middle(case: dict[str, Any]) -> None:
+    """State put into a fresh federation ends in the same bytes as an undisturbed run, clients in flight included."""
+    case = {"model": "test_norm", "participation": 0.5, **case}
+    undisturbed, first, second = build(case), build(case), build(case)
+    run(undisturbed, 4)
+    run(first, 2)
+    tensors, plain = first.state()
+    second.restore({name: t.clone() for name, t in tensors.items()}, json.loads(json.dumps(plain)))
+    run(second, 2)
+    (expected, expected_plain), (ended, ended_plain) = undisturbed.state(), second.state()
+    assert ended_plain == expected_plain
+    assert all(torch.equal(ended[name], expected[name]) for name in expected)

@@ -1,0 +1,69 @@
+"""Per-FedAvg against its formulas, and what a zero inner step amounts to."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.problems import everything, generic, personal, run, toy
+from tests.programs import perfedavg
+from tests.programs.reference import LR, PLAIN, Array, descend, gradient, initial, local_batches, near
+
+SIZES = [9, 5]
+ALPHA, DELTA = 0.2, 0.05
+
+
+def meta_gradient(w: Array, variant: str, t: int, i: int) -> Array:
+    """One client's round, straight from the algorithm box."""
+    streams = [local_batches(SIZES, t, i, stream=stream) for stream in range(3)]
+    for outer, inner, curvature in zip(*streams, strict=True):
+        g = gradient(w - ALPHA * gradient(w, *inner), *outer)
+        if variant == "hf":
+            product = (gradient(w + DELTA * g, *curvature) - gradient(w - DELTA * g, *curvature)) / (2 * DELTA)
+            g = g - ALPHA * product
+        w = w - LR * g
+    return w
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_follows_the_formulas(variant: str) -> None:
+    """Two clients, two rounds; the mean is uniform; the personalized model is an epoch from the generic one."""
+    hyper = {"variant": variant, "alpha": ALPHA, "delta": DELTA}
+    federation = toy("test_perfedavg", sizes=SIZES, hp=hyper, **PLAIN)
+    run(federation, 2)
+    w = initial(federation)
+    for t in range(2):
+        w = np.mean([meta_gradient(w, variant, t, i) for i in range(2)], axis=0)
+    near(generic(federation), w)
+    for i, found in personal(federation).items():
+        near(found, descend(w, local_batches(SIZES, 2, i), lr=ALPHA))
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+def test_zero_inner_step_is_fedavg(variant: str, model: str) -> None:
+    """Bit for bit on clients of one size, running statistics included, whatever the cell's momentum."""
+    sizes = [7, 7, 7]
+    federation = toy("test_perfedavg", sizes=sizes, model=model, hp={"variant": variant, "alpha": 0.0})
+    plain = toy("fedavg", sizes=sizes, model=model)
+    run(federation, 2)
+    run(plain, 2)
+    found, expected = everything(federation), everything(plain)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert all(torch.equal(w, generic(federation)) for w in personal(federation).values())
+
+
+def test_curvature_term_matters() -> None:
+    """The two approximations differ where the loss is curved."""
+    w = {}
+    for variant in ("fo", "hf"):
+        federation = toy("test_perfedavg", sizes=SIZES, hp={"variant": variant, "alpha": ALPHA})
+        run(federation, 1)
+        w[variant] = generic(federation)
+    assert float((w["fo"] - w["hf"]).abs().max()) > 1e-4
+
+
+def test_zero_inner_step_is_announced() -> None:
+    """And a positive one is not."""
+    assert "FedAvg" in perfedavg.Hyper(alpha=0.0).degenerate()[0]
+    assert perfedavg.Hyper().degenerate() == []
