@@ -1,0 +1,121 @@
+"""LGA and PLGA: "Personalized Heterogeneous Federated Learning with Gradient Similarity" (anonymous), Algorithm 2.
+
+The server averages what has arrived at every tick of the round clock. A straggler's model answers a generic model of
+some rounds ago; LGA estimates what it would be now, tensor by tensor. `fedavg_async` takes late models as they are,
+`fedavg_sync` drops them. `plga` evaluates personalized models between the client's and the generic one.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bench.method import METHODS, Client, Hyperparameters, Message, Method, Params, Program, Server, State, Tick, Train
+from bench.method import Upload, cross_entropy, hp, mean
+from methods.variants import variant
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of LGA; `equation` 11 leaps from the current generic model, 10 from the one downloaded."""
+
+    late: Literal["leap", "as_is", "drop"] = hp("leap", static=True)
+    equation: Literal[10, 11] = hp(11, static=True)
+    interpolate: bool = hp(False, static=True)
+
+
+class PLGAHyper(Hyper):
+    """LGA with personalized models between the client's own and the generic one."""
+
+    interpolate: bool = hp(True, static=True)
+
+
+class FedAvgAsyncHyper(Hyper):
+    """FedAvg on the round clock; late models are averaged as they are."""
+
+    late: Literal["leap", "as_is", "drop"] = hp("as_is", static=True)
+
+
+class FedAvgSyncHyper(Hyper):
+    """FedAvg on the round clock; late models are dropped."""
+
+    late: Literal["leap", "as_is", "drop"] = hp("drop", static=True)
+
+
+@METHODS.register("lga")
+class LGA(Method):
+    """The mean of what has arrived at each tick, where a straggler's model leaps to the present."""
+
+    Hyper = Hyper
+    trains = "both"
+    mean_of = ("model",)
+    trigger = Tick()
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"]})
+        return trained["w"]
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        state, now = server.state, server.state["model"]
+        after = state.get("after_start", {})  # by client on its way: the generic model one round after its start
+        estimates = [replace(m, values={"model": self._estimate(m, after.get(m.client), now)}) for m in messages]
+        in_time = [m for m in estimates if m.staleness == 0 or self.hp.late != "drop"]
+        if in_time:
+            state["model"] = mean(in_time, "model")
+        models = dict(state.get("personal", {}))
+        for m, estimate in zip(messages, estimates, strict=True):
+            models[m.client] = estimate["model"]
+            if self.hp.interpolate:
+                # For a client in time, the model of one round after its start is the one just made: its current one.
+                first, current = (after[m.client], now) if m.staleness else (state["model"], state["model"])
+                share = similarity(m.base["model"], first, m["model"])
+                models[m.client] = between(estimate["model"], current, share)
+        state["personal"] = models
+        waiting = (after.keys() | set(server.selected)) - {m.client for m in messages}
+        state["after_start"] = {i: after.get(i, state["model"]) for i in sorted(waiting)}
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return server.state.get("personal", {}).get(client.id, down["model"])
+
+    def _estimate(self, message: Message, first: Params | None, now: Params) -> Params:
+        w: Params = message["model"]
+        if message.staleness == 0 or self.hp.late != "leap":
+            return w
+        assert first is not None, "a late client has seen a version close"
+        base = message.base["model"]
+        return leap(base, first, now, w, similarity(base, first, w), self.hp.equation)
+
+
+variant("plga", LGA, PLGAHyper)
+variant("fedavg_async", LGA, FedAvgAsyncHyper)
+variant("fedavg_sync", LGA, FedAvgSyncHyper)
+
+
+def leap(base: Params, first: Params, now: Params, local: Params, share: Tensor, equation: int) -> Params:
+    """Equations 10 and 11: the late model `local`, estimated for the present. Buffers stay the client's.
+
+    `base` is w_t0, which the client downloaded, `first` w_t1 of one round later, `now` w_tau; `share` as `similarity`.
+    """
+    d = local.weights - base.weights
+    start = now if equation == 11 else base
+    return local.with_weights(start.weights + share * d * d * (now.weights - first.weights) + d)
+
+
+def between(local: Params, now: Params, share: Tensor) -> Params:
+    """Equations 12 and 14: w_t0 + (1 - share) (local - w_t0) + share (now - w_t0), in which w_t0 cancels."""
+    return local.with_weights(torch.lerp(local.weights, now.weights, share))
+
+
+def similarity(base: Params, first: Params, local: Params) -> Tensor:
+    """Equations 8, 9 and 13, `[d]`: e^S / (e + e^S), S the cosine of the server's step and the client's, per tensor."""
+    sizes = [e.size for e in base.spec.params]
+    pieces = zip(*(torch.split(w.weights, sizes) for w in (base, first, local)), strict=True)
+    return torch.cat([torch.sigmoid(_cosine(x, a - x, b - x) - 1).expand_as(x) for x, a, b in pieces])
+
+
+def _cosine(start: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The cosine of two steps; 0 where one is 0 or rounding noise (a bias in front of BatchNorm has no gradient)."""
+    lengths = torch.stack([a.norm(), b.norm()])
+    noise = 16 * torch.finfo(start.dtype).eps * start.norm()
+    return torch.where((lengths > noise).all(), a @ b / lengths.prod(), 0.0)

@@ -1,0 +1,156 @@
+"""SPFL: "Personalized Heterogeneous Federated Learning with Gradient Similarity" (anonymous), Algorithm 1.
+
+The server keeps one model per client. Every gamma rounds all models are reset to their mean, and the cosines of the
+updates that the clients make from there say, stage by stage of the network, how much a client's model takes from every
+other client's update until the next time. `spfl_w` mixes the trained models themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+from bench.method import METHODS, Batch, Client, Do, Feed, Hyperparameters, Message, Method, Params, Program, Server
+from bench.method import State, Train, Upload, Values, cross_entropy, hp, join, mean
+from methods.variants import variant
+
+Similarity = Literal["softmax", "uniform", "local"]
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of SPFL.
+
+    `stages` names the prefixes of every stage but the first, which is all the rest; `similarity` says for each stage
+    with whom it is mixed (`local`: with nobody). `gamma` None: similarities are computed in the first round only.
+    Equation 7 as printed is `scale: paper` with `alpha: 0.01`.
+    """
+
+    gamma: int | None = hp(10, ge=1, static=True)
+    steps_per_batch: int = hp(2, ge=1, static=True)
+    stages: tuple[tuple[str, ...], ...] = hp((("head",),), static=True)
+    similarity: tuple[Similarity, ...] = hp(("softmax", "softmax"), static=True)
+    mix: Literal["updates", "weights"] = hp("updates", static=True)
+    scale: Literal["released", "paper"] = hp("released", static=True)
+    alpha: float = hp(1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_similarity_per_stage(self) -> Self:
+        if len(self.similarity) != len(self.stages) + 1:
+            raise ValueError(
+                f"similarity needs {len(self.stages) + 1} entries: the first stage, then those of `stages`"
+            )
+        return self
+
+    def degenerate(self) -> list[str]:
+        found = []
+        if set(self.similarity) == {"local"} and self.gamma is None:
+            found.append("similarity local in all stages without re-synchronisation: SPFL is Local")
+        if set(self.similarity) == {"uniform"} and self.alpha == 1 and self.scale == "released":
+            found.append("similarity uniform in all stages: SPFL is FedAvg")
+        return found
+
+
+class SPFLWeightsHyper(Hyper):
+    """SPFL-w: one model per client on the server, mixed from all clients' trained models."""
+
+    mix: Literal["updates", "weights"] = hp("weights", static=True)
+
+
+@METHODS.register("spfl")
+class SPFL(Method):
+    """One model per client on the server, moved by all clients' updates, weighted by their similarity."""
+
+    Hyper = Hyper
+    trains = "pm"
+    everyone = True
+
+    def init(self, server: Server) -> None:
+        server.state["models"] = dict.fromkeys(sorted(server.sizes), server.initial_model())
+        server.state |= {"mean": server.initial_model(), "resync": 0}
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        """The client's model; in a round that starts with a re-synchronisation all get the mean of the models."""
+        state = server.state
+        if server.round == state["resync"]:
+            return {"model": state["mean"], "probe": True}
+        return {"model": state["models"][client.id], "probe": False}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        start = {"w": down["model"]}
+        if down["probe"]:
+            probe = yield Train(start, step=repeated_step, feed=Feed(stream=1))
+            yield Upload({"probe": down["model"].weights - probe["w"].weights})
+        trained = yield Train(start, step=repeated_step)
+        yield Upload({"model": trained["w"]})
+        return trained["w"]
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        state = server.state
+        if probes := [m for m in messages if "probe" in m.values]:
+            like = messages[0].base["model"]
+            stages = [self._stages(like.with_weights(m["probe"])) for m in probes]
+            state["cosines"] = [cosines([w.weights for w in stage]) for stage in zip(*stages, strict=True)]
+        answers = [m for m in messages if "model" in m.values]
+        sizes = torch.as_tensor([m.weight for m in answers]).to(state["cosines"][0])
+        before = [self._stages(m.base["model"]) for m in answers]
+        after = [self._stages(m["model"]) for m in answers]
+        mixed = []
+        for s, kind in enumerate(self.hp.similarity):
+            shares = rows(state["cosines"][s], kind)
+            mixed.append(self._mixed([one[s] for one in before], [one[s] for one in after], shares, sizes))
+        models = [join(*stages) for stages in zip(*mixed, strict=True)]
+        state["models"] = {m.client: w for m, w in zip(answers, models, strict=True)}
+        due = self.hp.gamma is not None and (server.round + 1) % self.hp.gamma == 0
+        state["resync"] = server.round + 1 if due else None
+        if due:
+            new = [replace(m, values={"w": w}) for m, w in zip(answers, models, strict=True)]
+            state["mean"] = mean(new, "w", equal=True)
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return down["model"]
+
+    def _stages(self, w: Params) -> list[Params]:
+        later = self.hp.stages
+        return [w.without(*(prefix for stage in later for prefix in stage)), *(w.part(*stage) for stage in later)]
+
+    def _mixed(self, before: list[Params], after: list[Params], shares: Tensor, sizes: Tensor) -> list[Params]:
+        """One stage of all new models (equation 7); buffers are always mixed as they are, never as updates."""
+        end = torch.stack([w.weights for w in after])
+        if self.hp.mix == "weights":
+            weights = shares @ end
+        else:
+            start = torch.stack([w.weights for w in before])
+            by_size = shares * sizes
+            shares = by_size / by_size.sum(1, keepdim=True)
+            steps = shares if self.hp.scale == "released" else by_size / sizes.sum()
+            weights = start + self.hp.alpha * steps @ (end - start)
+        buffers = shares @ torch.stack([w.buffers for w in after])
+        return [Params(weights[i], buffers[i], w.spec) for i, w in enumerate(after)]
+
+
+variant("spfl_w", SPFL, SPFLWeightsHyper)
+
+
+def cosines(updates: Sequence[Tensor]) -> Tensor:
+    """Equation 3: cosines `[N, N]` of N updates; those of a zero update are 0."""
+    matrix = torch.stack(list(updates))
+    matrix = matrix / matrix.norm(dim=1, keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
+    return matrix @ matrix.T
+
+
+def rows(cosine: Tensor, kind: Similarity) -> Tensor:
+    """Row-stochastic weights `[N, N]`: the softmax of equations 5 and 6, or what replaces it."""
+    if kind == "softmax":
+        return cosine.softmax(1)
+    return torch.eye(len(cosine)).to(cosine) if kind == "local" else torch.full_like(cosine, 1 / len(cosine))
+
+
+def repeated_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
+    """Steps of SGD in a row on one batch, every gradient taken where the last step has led."""
+    for _ in range(ctx.hp.steps_per_batch):
+        gradients, values = do.gradient(cross_entropy, values, batch, ctx)
+        values = do.update(values, gradients)
+    return values
