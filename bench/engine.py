@@ -180,9 +180,9 @@ class Engine:
         Raises:
             Diverged: a trained value is not finite.
         """
-        if self.executor == "sequential" or (
-            self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
-        ):
+        slow_abreast = self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
+        on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
+        if self.executor == "sequential" or slow_abreast or on_server:
             trained = self._trainer.sequential(group, self.threads)
         else:
             trained = self._cohort(group)

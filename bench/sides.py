@@ -8,7 +8,7 @@ from torch import nn
 
 from bench.arena import Arena
 from bench.method import Client, Message, Method, mean
-from bench.models.factory import build
+from bench.models.factory import build, prepare
 from bench.models.init import initialise
 from bench.params import Params, Spec
 from bench.rng import generator
@@ -52,7 +52,7 @@ class ServerSide:
 
     def build(self, arch: str, module: nn.Module) -> Params:
         """Initial values for a network of the method's own, built on the meta device."""
-        return self._draw(arch, module, generator("initial", self._settings.seed, arch))
+        return self._draw(arch, prepare(module), generator("initial", self._settings.seed, arch))
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The generator at (seed, purpose, round)."""

@@ -30,7 +30,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
     with torch.device("meta"):
         net: nn.Module = MODELS.get(name)(shape, classes, **checked)
     _check(name, net)
-    return _prepare(net)
+    return prepare(net)
 
 
 def describe(
@@ -69,8 +69,8 @@ def _check(name: str, net: nn.Module) -> None:
         )
 
 
-def _prepare(net: nn.Module) -> nn.Module:
-    """Layers are set so that the buffers are float statistics only and no input is overwritten."""
+def prepare(net: nn.Module) -> nn.Module:
+    """Set the layers so that the buffers are float statistics only and no input is overwritten."""
     for layer in net.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             # An integer counter fits in no flat vector of floats, and `functional_call` under `vmap` cannot move it.
