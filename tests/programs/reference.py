@@ -13,6 +13,7 @@ from bench.method import Feed
 from tests.engine.problems import toy_data, toy_partition
 
 Array = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.int64]
 
 DATA = toy_data()
 PUBLIC = toy_data(samples=12, seed=9)
@@ -49,11 +50,9 @@ def gradient(w: Array, x: Array, target: Array) -> Array:
     return backward(w, x, (softmax(logits(w, x)) - target) / len(x))
 
 
-def batches(n: int, widest: int, round: int, owner: int, epochs: int = 1, feed: Feed | None = None) -> Iterator[Array]:
+def batches(feed: Feed, n: int, widest: int, steps: int, round: int, owner: int) -> Iterator[Positions]:
     """Positions in the owner's list of n samples, batch by batch; `widest` is the size of the largest list."""
-    feed = feed or Feed()
     width = min(feed.batch_size or BATCH, widest)
-    steps = epochs * steps_per_epoch(n, width, batch_statistics=False)
     drawn = draw_batches(feed, n, width, steps, Address(SEED, round, owner))
     for positions, size in zip(drawn.positions, drawn.sizes, strict=True):
         yield positions[:size]
@@ -63,9 +62,10 @@ def local_batches(
     sizes: list[int], round: int, client: int, epochs: int = 1, stream: int = 0
 ) -> Iterator[tuple[Array, Array]]:
     """(inputs, one-hot labels) of a client's batches."""
-    mine = toy_partition(DATA, sizes).train[client]
-    for positions in batches(len(mine), max(sizes), round, client, epochs, Feed(stream=stream)):
-        yield X[mine[positions]], Y[mine[positions]]
+    x, y = local_data(sizes, client)
+    steps = epochs * steps_per_epoch(len(x), min(BATCH, max(sizes)), batch_statistics=False)
+    for positions in batches(Feed(stream=stream), len(x), max(sizes), steps, round, client):
+        yield x[positions], y[positions]
 
 
 def local_data(sizes: list[int], client: int) -> tuple[Array, Array]:

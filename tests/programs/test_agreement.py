@@ -26,6 +26,8 @@ CORNERS: dict[str, dict[str, Any]] = {
 # Settings by method beside the defaults: branches of a program that the defaults do not take.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "test_apfl": [{"hp": {"adaptive": False}}],
+    "test_comet": [{"client_models": ("test_linear", "test_norm")}],
+    "test_dsfl": [{"client_models": ("test_norm", "test_linear")}],
     "test_perfedavg": [{"hp": {"variant": "fo"}}],
 }
 

@@ -1,0 +1,134 @@
+"""COMET against its formulas, and clients of two architectures."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from bench.method import Feed
+from tests.engine.problems import personal, run, toy
+from tests.programs.comet import centroids
+from tests.programs.reference import (
+    LR,
+    PLAIN,
+    PUBLIC,
+    PUBLIC_X,
+    Array,
+    Positions,
+    backward,
+    batches,
+    gradient,
+    initial,
+    local_batches,
+    logits,
+    near,
+    softmax,
+)
+
+SIZES = [9, 5, 7, 12]
+
+
+def best_clusters(points: list[Array], c: int) -> list[Array]:
+    """The centroids of the best of all assignments: c-means without an algorithm."""
+
+    def means(labels: tuple[int, ...]) -> list[Array]:
+        return [np.mean([p for p, own in zip(points, labels, strict=True) if own == k], axis=0) for k in labels]
+
+    def cost(labels: tuple[int, ...]) -> float:
+        return sum(float(((p - m) ** 2).sum()) for p, m in zip(points, means(labels), strict=True))
+
+    best = min(itertools.product(range(c), repeat=len(points)), key=cost)
+    return [means(best)[best.index(k)] for k in dict.fromkeys(best)]
+
+
+def pull(w: Array, target: Array, positions: Positions) -> Array:
+    """Gradient of the mean of ||s - target||^2: with r = s - target, that of the logits is 2 s (r - s.r)."""
+    s = softmax(logits(w, PUBLIC_X[positions]))
+    r = s - target[positions]
+    return backward(w, PUBLIC_X[positions], 2 * s * (r - (s * r).sum(1, keepdims=True)) / len(positions))
+
+
+def test_follows_the_formulas() -> None:
+    """Four clients, two clusters, three rounds."""
+    federation = toy("test_comet", sizes=SIZES, public=PUBLIC, hp={"c": 2, "lam": 3.0, "public_batch": 5}, **PLAIN)
+    run(federation, 3)
+    own = [initial(federation)] * 4
+    centers = [softmax(logits(own[0], PUBLIC_X))]
+    feed = Feed("public", 5, order="uniform", stream=1)
+    for t in range(3):
+        for i, w in enumerate(own):
+            s0 = softmax(logits(w, PUBLIC_X))
+            target = min(centers, key=lambda m: float(((m - s0) ** 2).sum()))
+            private = list(local_batches(SIZES, t, i))
+            for (x, y), p in zip(private, batches(feed, 12, 12, len(private), t, i), strict=True):
+                w = w - LR * (gradient(w, x, y) + 3.0 * pull(w, target, p))
+            own[i] = w
+        centers = best_clusters([softmax(logits(w, PUBLIC_X)) for w in own], 2)
+    for i, w in enumerate(own):
+        near(personal(federation)[i], w)
+    near(federation.server.state["centroids"], np.stack(centers))
+    assert len(centers) == 2
+
+
+def test_lambda_zero_is_local() -> None:
+    """Bit for bit, running statistics included."""
+    federation = toy("test_comet", public=PUBLIC, hp={"lam": 0.0}, model="test_norm")
+    alone = toy("local", model="test_norm")
+    run(federation, 2)
+    run(alone, 2)
+    for i in alone.clients.ids:
+        found, expected = federation.clients[i].state["personal"], alone.clients[i].state["personal"]
+        assert torch.equal(found.weights, expected.weights)
+        assert torch.equal(found.buffers, expected.buffers)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_own_centroid_does_not_pull_in_the_first_step(steps: int) -> None:
+    """With a centroid for every client the target is the client's own prediction: zero gradient until it moves."""
+    federation, alone = (
+        toy("test_comet", public=PUBLIC, hp={"c": 5, "lam": 50.0}, steps=steps),
+        toy("local", steps=steps),
+    )
+    run(federation, 2)
+    run(alone, 2)
+    gaps = [float((w - personal(alone)[i]).abs().max()) for i, w in personal(federation).items()]
+    assert (max(gaps) < 1e-12) == (steps == 1)
+
+
+@pytest.mark.parametrize("c", [1, 2, 3])
+def test_clients_of_two_architectures(c: int) -> None:
+    """Only predictions travel: c centroids down, one matrix up; mixed models have no mean, so no generic model."""
+    federation = toy("test_comet", public=PUBLIC, hp={"c": c}, client_models=("test_linear", "test_norm"))
+    scores = run(federation, 3)
+    assert len({w.spec for w in federation._personal().values()}) == 2
+    assert {row["metric"] for row in scores.metrics} == {"pm", "lm"}
+    matrix = len(PUBLIC.y) * 3 * 8
+    row = federation.ledger[-1]
+    assert (row["up"], row["down_distinct"], row["down_receivers"]) == (5 * matrix, c * matrix, 5 * c * matrix)
+    torch.testing.assert_close(federation.server.state["centroids"].sum(-1), torch.ones(c, 12, dtype=torch.float64))
+    assert federation.engine.fallbacks == []
+
+
+def test_one_cluster_is_the_plain_mean() -> None:
+    """Codistillation without clustering."""
+    points = list(torch.rand(4, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(centroids(points, 1), torch.stack(points).mean(0)[None])
+
+
+def test_clusters_do_not_depend_on_the_order() -> None:
+    """Of the clients, or of the entries of their matrices."""
+    rng = np.random.default_rng(1)
+    centers = rng.random((3, 1, 6, 2))
+    points = torch.from_numpy((centers + 0.01 * rng.random((3, 4, 6, 2))).reshape(12, 6, 2))
+    found = centroids(list(points), 3)
+    shuffled = centroids(list(points[rng.permutation(12)]), 3)
+    assert torch.cdist(found.flatten(1), shuffled.flatten(1)).min(1).values.max() < 1e-12
+    torch.testing.assert_close(centroids(list(points.flip(1)), 3), found.flip(1))
+
+
+def test_equal_clients_share_a_cluster() -> None:
+    """And more clusters than clients are no error."""
+    point = torch.full((6, 3), 1 / 3, dtype=torch.float64)
+    torch.testing.assert_close(centroids([point] * 4, 3), point[None])
+    assert len(centroids([point, 2 * point], 5)) == 2

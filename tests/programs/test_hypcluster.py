@@ -1,0 +1,84 @@
+"""HypCluster against its formulas, and what must not matter."""
+
+import numpy as np
+import torch
+
+from bench.federation import Federation
+from tests.engine.problems import everything, generic, personal, run, toy
+from tests.programs.reference import PLAIN, Array, cross_entropy, descend, initial, local_batches, local_data, near
+
+SIZES = [4, 2, 3]  # small enough for clients to differ in their choice
+
+
+def test_follows_the_formulas() -> None:
+    """Three clients, two models, three rounds; both models are chosen at some time."""
+    federation = toy("test_hypcluster", sizes=SIZES, hp={"q": 2}, **PLAIN)
+    run(federation, 3)
+    models = [initial(federation, draw) for draw in range(2)]
+    chosen = set()
+
+    def best(i: int) -> int:
+        return int(np.argmin([cross_entropy(w, *local_data(SIZES, i)) for w in models]))
+
+    for t in range(3):
+        members: list[list[tuple[int, Array]]] = [[], []]
+        for i in range(3):
+            members[best(i)].append((SIZES[i], descend(models[best(i)], local_batches(SIZES, t, i))))
+            chosen.add(best(i))
+        for k, group in enumerate(members):
+            if group:
+                models[k] = np.average([w for _, w in group], axis=0, weights=[n for n, _ in group])
+    assert chosen == {0, 1}
+    for k in range(2):
+        near(federation.server.state[f"model{k}"].weights, models[k])
+    for i in range(3):
+        near(personal(federation)[i], models[best(i)])
+
+
+def test_one_model_is_fedavg() -> None:
+    """Bit for bit, running statistics included."""
+    federation, plain = toy("test_hypcluster", hp={"q": 1}, model="test_norm"), toy("fedavg", model="test_norm")
+    run(federation, 2)
+    run(plain, 2)
+    assert torch.equal(federation.server.state["model0"].weights, generic(plain))
+    assert torch.equal(federation.server.state["model0"].buffers, plain.server.state["model"].buffers)
+
+
+def start(names: list[str]) -> Federation:
+    """Three models, those of the given names in this order."""
+    federation = toy("test_hypcluster", hp={"q": 3})
+    state = federation.server.state
+    federation.server.state = {f"model{k}": state[name] for k, name in enumerate(names)}
+    return federation
+
+
+def test_order_of_models_does_not_matter() -> None:
+    """Renumbered models end as the same models, renumbered."""
+    order = ["model2", "model0", "model1"]
+    straight, renumbered = start(sorted(order)), start(order)
+    run(straight, 3)
+    run(renumbered, 3)
+    for k, name in enumerate(order):
+        torch.testing.assert_close(
+            renumbered.server.state[f"model{k}"].weights, straight.server.state[name].weights, rtol=0, atol=1e-12
+        )
+
+
+def test_ties_go_to_the_first_model() -> None:
+    """Of equal models the first one is chosen by all, and the others stay unchanged."""
+    federation = start(["model0", "model0", "model0"])
+    before = federation.server.state["model0"].weights.clone()
+    run(federation, 1)
+    after = [federation.server.state[f"model{k}"].weights for k in range(3)]
+    assert not torch.equal(after[0], before)
+    assert torch.equal(after[1], before)
+    assert torch.equal(after[2], before)
+
+
+def test_traffic() -> None:
+    """q models down, one up; each distinct downlink counts once."""
+    federation = toy("test_hypcluster", hp={"q": 3}, participation=0.4)
+    run(federation, 1)
+    size = 8 * len(next(iter(everything(federation).values())))
+    row = federation.ledger[0]
+    assert (row["up"], row["down_distinct"], row["down_receivers"]) == (2 * size, 3 * size, 2 * 3 * size)
