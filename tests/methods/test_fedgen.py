@@ -151,18 +151,13 @@ def test_labels_that_nobody_has() -> None:
     run(single, 2)
     assert single.server.state["generator"] is start
 
-    federation = toy("fedgen", sizes=[3], hp=SMALL)
-    assert (federation.clients[0].label_counts == 0).any()
-    start = federation.server.state["generator"]
+    federation = toy("fedgen", sizes=[1, 8], hp=SMALL)
+    start = federation.server.state["generator"].weights
     run(federation, 3)
     trained = federation.server.state["generator"].weights
-    assert bool(trained.isfinite().all())
-    assert not torch.equal(trained, start.weights)
-    # The inputs of the generator's first layer that stand for absent labels move by weight decay alone.
-    absent = federation.clients[0].label_counts < 2
-    before, after = (v.reshape(5, 5)[:, 2:] for v in (start.weights[:25], trained[:25]))
-    assert absent.any()
-    assert not absent.all()
-    shrunk = after.abs() < before.abs()
-    assert bool(shrunk[:, absent].all())
-    assert not bool(shrunk[:, ~absent].all())
+    # An input of the first layer that stands for a label never asked for moves by weight decay alone.
+    asked = torch.stack([federation.clients[i].label_counts for i in range(2)]).amax(0) >= 2
+    assert asked.tolist() == [True, True, False]
+    before, after = (v[:25].reshape(5, 5)[:, 2:].abs() for v in (start, trained))
+    assert bool((after < before)[:, ~asked].all())
+    assert not bool((after < before)[:, asked].all())
