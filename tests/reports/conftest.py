@@ -128,7 +128,23 @@ def run(tmp_path_factory) -> Path:
     return write_store(tmp_path_factory.mktemp("run"), states=states)
 
 
+@pytest.fixture(scope="session")
+def store(run):
+    """`run`, read."""
+    from reports.load import load
+
+    return load([run])
+
+
 @pytest.fixture
 def store_writer():
     """`write_store`, for tests that need a run of their own."""
     return write_store
+
+
+@pytest.fixture(scope="session")
+def report(run) -> Path:
+    """The page of `run`."""
+    from reports.page import write_report
+
+    return write_report([run])

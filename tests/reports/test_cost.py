@@ -1,0 +1,37 @@
+"""Costs against hand-made ledgers."""
+
+import pandas as pd
+import pytest
+
+from reports import cost
+from reports.accuracy import PM
+
+
+@pytest.fixture(scope="module")
+def curve_and_costs(store):
+    costs = cost.totals(store)
+    return store, cost.curves(store.table("metrics"), costs, PM), costs
+
+
+def test_costs_add_up_over_rounds(curve_and_costs):
+    _, _, costs = curve_and_costs
+    one = costs[(costs["row"] == "fedavg") & (costs["trial"] == "0")].groupby("round").first()
+    assert one["megabytes"].to_numpy() == pytest.approx([0.8 * k for k in one.index])
+    assert one["seconds"].to_numpy() == pytest.approx([1.5 * k for k in one.index])
+
+
+def test_target_is_what_half_of_the_methods_reach():
+    points = {"a": [0.5, 0.61], "b": [0.4, 0.58], "c": [0.2, 0.3]}
+    rows = [(row, "t", "0", k, 100 * y) for row, values in points.items() for k, y in enumerate(values)]
+    assert cost.targets(pd.DataFrame(rows, columns=["row", "task", "trial", "round", "accuracy"])) == {"t": 55.0}
+
+
+def test_rounds_bytes_and_seconds_to_the_target(curve_and_costs):
+    store, curve, costs = curve_and_costs
+    table = cost.cost_table(store, curve, costs)
+    entries = next(entries for label, entries in table.rows if label == "ditto")
+    chosen = curve[(curve["row"] == "ditto") & (curve["task"] == "digits, α=1")]
+    first = chosen[chosen["accuracy"] >= entries[2].value].groupby("trial")["round"].min()
+    assert entries[3].value == first.mean()
+    assert entries[4].value == pytest.approx(0.8 * first.mean())
+    assert entries[5].value == pytest.approx(1.5 * first.mean())

@@ -1,0 +1,55 @@
+"""Names of rows and columns, and merging of runs."""
+
+import json
+
+import pytest
+
+from bench.errors import UserError
+from reports.load import load
+
+
+def test_settings_that_vary_within_a_method_and_task_make_rows(run, tmp_path):
+    store = load([_changed(run, tmp_path / "a", lambda one: one["hp"].update(tau=0.1 * one["seed"]), "scd")])
+    assert "scd, tau=0.1" in store.rows
+    assert store.tasks == ["digits, α=1", "digits, α=0.1"]
+
+
+def test_settings_that_belong_to_the_task_make_columns_and_no_rows(run, tmp_path):
+    def change(one):
+        one.update(clients=50, lr=0.003) if one["alpha"] < 0.5 else None
+
+    store = load([_changed(run, tmp_path / "a", change)])
+    assert store.tasks == ["digits, α=1, clients=20", "digits, α=0.1, clients=50"]
+    assert store.rows == ["fedavg", "local", "fedper", "ditto", "scd"]
+
+
+def test_a_method_s_own_alpha_is_not_the_partition_s(run, tmp_path):
+    store = load([_changed(run, tmp_path / "a", lambda one: one["hp"].update(alpha=0.1 + one["seed"]), "scd")])
+    assert "scd, alpha=1.1" in store.rows
+    assert store.tasks == ["digits, α=1", "digits, α=0.1"]
+
+
+def test_merged_runs_have_every_cell_once_and_the_finished_copy(store_writer, tmp_path):
+    whole = store_writer(tmp_path / "whole", seeds=2)
+    half = store_writer(tmp_path / "half", seeds=2, states={("scd", 1.0, 0): "failed"}, methods=("scd",))
+    alone, merged = load([whole]), load([half, whole])
+    assert len(merged.cells) == len(alone.cells) == 20
+    assert {cell.state for cell in merged.cells} == {"done"}
+    key = ("scd", "digits, α=1", "gm", "global", "", "validation")
+    assert merged.scores(*key) == alone.scores(*key)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is not a run"):
+        load([tmp_path])
+
+
+def _changed(run, copy, change, method=None):
+    """A copy of `run.json` with settings changed; nothing of the cells is needed here."""
+    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        if method in (None, cell["settings"]["method"]):
+            change(cell["settings"])
+    copy.mkdir()
+    (copy / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    return copy

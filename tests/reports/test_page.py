@@ -1,0 +1,137 @@
+"""The page: complete, alone, the same every time, and alive in a browser."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from bench.errors import UserError
+from reports.page import write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+PROBE = """
+<script>
+addEventListener("load", () => {
+const found = { errors: window.errors, tables: document.querySelectorAll("table").length, sorts: [] };
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.querySelectorAll(".heads th")];
+  for (let click = 0; click < 2; click++) {
+    heads[heads.length - 1].firstElementChild.click();
+    found.sorts.push([...table.tBodies[0].rows].map((row) => row.cells[heads.length - 1].dataset.value ?? null));
+  }
+}
+const filter = document.querySelector("#comparisons .filter");
+const rows = [...document.querySelector("#comparisons tbody").rows];
+filter.value = "scd PM";
+filter.dispatchEvent(new Event("input"));
+found.kept = rows.filter((row) => !row.hidden).map((row) => row.textContent);
+document.querySelector(".enlarge").click();
+found.enlarged = document.querySelector("dialog").open;
+found.width = document.documentElement.scrollWidth <= innerWidth;
+const loaded = performance.getEntriesByType("resource").map((one) => one.name);
+found.requests = loaded.filter((name) => !name.startsWith("data:"));
+found.images = [...document.querySelectorAll(".picture img")].every((one) => one.complete && one.naturalWidth > 0);
+document.body.innerHTML = "<pre id=found></pre>";
+document.querySelector("#found").textContent = JSON.stringify(found);
+});
+</script>
+"""
+
+
+def test_all_files_are_there(report):
+    folder = report.parent
+    assert report.name == "index.html"
+    for name in ("main.md", "main.csv", "main.tex", "last.csv", "figures/convergence_round.svg", "figures/clients.png"):
+        assert (folder / name).stat().st_size > 0, name
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_the_same_bytes_a_second_time(run, report, tmp_path):
+    again = write_report([run], tmp_path / "again")
+    assert _digests(again.parent) == _digests(report.parent)
+
+
+def test_the_page_needs_nothing_else(report):
+    text = report.read_text(encoding="utf-8")
+    outside = re.sub(r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]*", "", text)
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:|\s*["'])[^"']*""", outside)
+    assert "https:" not in outside
+    assert "url(" not in outside
+
+
+def test_failures_and_provenance_are_shown_and_escaped(report):
+    text = report.read_text(encoding="utf-8")
+    assert "RuntimeError: a &lt;made-up&gt; reason" in text
+    for words in ("bench run --grid quickstart.yaml", "0123456789abcdef", "methods: [fedavg, local]", "1 missing"):
+        assert words in text
+
+
+def test_the_paper_s_table_stands_beside_ours(store_writer, tmp_path):
+    run = store_writer(tmp_path / "run", seeds=2, methods=("fedavg", "local"), published="scd_t1")
+    page = write_report([run]).read_text(encoding="utf-8")
+    assert "Beside the paper" in page
+    assert (run / "report" / "published_scd_t1.tex").exists()
+
+
+def test_the_two_protocols_are_never_mixed(store_writer, tmp_path):
+    honest = store_writer(tmp_path / "honest", seeds=1, methods=("fedavg", "local"))
+    paper = store_writer(tmp_path / "paper", seeds=1, methods=("fedavg", "local"), protocol="paper")
+    _rename_cells(paper)
+    folder = write_report([honest, paper]).parent
+    assert "Protocol: honest" in (folder / "main.md").read_text(encoding="utf-8")
+    assert "Protocol: paper" in (folder / "main_paper.md").read_text(encoding="utf-8")
+    assert (folder / "figures" / "convergence_round_paper.svg").exists()
+
+
+def test_a_run_without_a_finished_cell_is_refused(store_writer, tmp_path):
+    run = store_writer(tmp_path, seeds=1, methods=("scd",), alphas=(1.0,), states={("scd", 1.0, 0): "failed"})
+    with pytest.raises(UserError, match=r"no cell is done yet \(1 failed\)"):
+        write_report([run])
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium found: install chromium to test the page in a browser")
+@pytest.mark.parametrize("size", ["1280,900", "390,800"])
+def test_in_a_browser(report, tmp_path, size):
+    """Tables sort, rows are filtered, a picture enlarges, nothing is logged and nothing is requested."""
+    page = report.read_text(encoding="utf-8")
+    catch = "<script>window.errors = []; addEventListener('error', (one) => errors.push(one.message));</script>"
+    probed = page.replace("<title>", f"{catch}<title>").replace("</body>", f"{PROBE}</body>")
+    (tmp_path / "page.html").write_text(probed, encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync", "--enable-logging=stderr", f"--window-size={size}"]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
+    command = [str(BROWSER), *flags, (tmp_path / "page.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1].replace("&lt;", "<"))
+    assert found["errors"] == []
+    assert "CONSOLE" not in done.stderr
+    assert found["requests"] == []
+    assert found["images"]
+    assert found["enlarged"]
+    assert found["width"], "the page scrolls sideways"
+    assert found["kept"]
+    assert all("scd" in text and "PM" in text for text in found["kept"])
+    assert found["tables"] > 5
+    for position, column in enumerate(found["sorts"]):
+        numbers = [float(text) for text in column if text is not None]
+        assert numbers == sorted(numbers, reverse=position % 2 == 0)
+        assert column[len(numbers) :] == [None] * (len(column) - len(numbers)), "entries without a number come last"
+
+
+def _digests(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _rename_cells(run):
+    """Cells of another protocol have other ids."""
+    path = run / "run.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        (run / cell["id"]).rename(run / f"paper-{cell['id']}")
+        cell["id"] = f"paper-{cell['id']}"
+    path.write_text(json.dumps(content), encoding="utf-8")

@@ -1,0 +1,64 @@
+"""The papers' numbers, and ours beside them."""
+
+import pytest
+from pydantic import ValidationError
+
+from bench.errors import UserError
+from reports.published import PublishedRow, comparison, published_table, published_tables
+
+
+@pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.id)
+def test_every_printed_cell_is_there(table):
+    assert len(table.rows) == table.printed["cells"]
+
+
+def test_all_papers_are_there():
+    papers = [table.split("_")[0] for table in published_tables()]
+    counts = {paper: papers.count(paper) for paper in dict.fromkeys(papers)}
+    assert counts == {"comet": 3, "pgfed": 4, "scd": 10, "spfl": 6}
+    assert sum(len(table.rows) for table in published_tables().values()) == 1029
+
+
+def test_a_dash_must_be_declared():
+    with pytest.raises(ValidationError, match="goes with `na: true`"):
+        PublishedRow(method="a", label="A", metric="GM", mean=None, std=None)
+
+
+def test_an_unknown_table_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'scd_t1'"):
+        published_table("scd_1")
+
+
+def test_ours_beside_theirs_and_the_difference(store):
+    table = comparison(store, published_table("scd_t1"))
+    group = [k for k, column in enumerate(table.columns) if column.group == "α=0.1, GM"]
+    rows = dict(table.rows)
+    theirs, ours, difference = (rows["FedAvg"][k] for k in group)
+    scores = store.scores("fedavg", "digits, α=0.1", "gm", "global", "", "validation").values()
+    assert (theirs.value, theirs.spread) == (73.51, 0.17)
+    assert ours.value == pytest.approx(sum(scores) / 3)
+    assert difference.value == pytest.approx(ours.value - 73.51)
+    assert [rows["FedRoD"][k].note for k in group[1:]] == ["missing", "–"]
+    assert [column.name for column in table.columns[:3]] == ["paper", "ours", "Δ"]
+
+
+def test_a_setting_that_is_not_the_paper_s_is_said(store):
+    notes = " ".join(comparison(store, published_table("scd_t1")).notes)
+    assert "dataset digits (paper: cifar10)" in notes
+    assert "rounds 12 (paper: 500)" in notes
+
+
+def test_axes_of_the_method_are_rows_and_its_setting_chooses_cells(store):
+    tau = comparison(store, published_table("scd_t6"))
+    assert [label for label, _ in tau.rows][:2] == ["tau=0", "tau=0.1"]
+    participation = comparison(store, published_table("scd_t10"))
+    assert {column.group for column in participation.columns} >= {"C=0.1, GM"}
+
+
+@pytest.mark.parametrize("name", published_tables())
+def test_every_table_can_stand_beside_any_run(store, name):
+    table = comparison(store, published_table(name))
+    numbers = [entry for _, entries in table.rows for entry in entries[::3] if entry.value is not None]
+    printed = published_table(name).rows
+    finite = [row for row in printed if row.mean is not None and row.mean != float("inf")]
+    assert len(numbers) == len(finite), "two printed cells fell on one place"

@@ -1,0 +1,81 @@
+"""One table in four formats."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from reports.tables import Column, Entry, Table, number, to_csv, to_html, to_latex, to_markdown, words
+
+TABLE = Table(
+    "main",
+    "A <title> & more",
+    "Accuracy in % ± standard deviation.",
+    "Method",
+    (Column("GM", "digits, α=1"), Column("PM", "digits, α=1"), Column("GM", "mnist_x")),
+    (
+        ("fedavg", (Entry(85.346, 0.114), Entry(80.3, 0.4, derived=True), words("3 failed"))),
+        ("scd_wf", (Entry(86.37, 0.15, mark="best"), Entry(92.25, mark="near"), Entry(-0.5, note="(n=2)"))),
+    ),
+    ("A note with | and #.",),
+)
+
+
+def test_all_four_formats_print_the_same_numbers():
+    printed = [["85.35", "0.11", "80.30", "0.40"], ["86.37", "0.15", "92.25", "-0.50"]]
+    lines = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
+    for row, (label, _) in zip(printed, TABLE.rows, strict=True):
+        markdown = next(line for line in to_markdown(TABLE).splitlines() if line.startswith(f"| {label}"))
+        latex = next(line for line in to_latex(TABLE).splitlines() if line.startswith(label.replace("_", r"\_")))
+        html = to_html(TABLE).split(f">{label}<")[1].split("</tr>")[0]
+        figures = [text for line in lines if line["row"] == label for text in (line["value"], line["spread"]) if text]
+        assert figures == row
+        assert _numbers(markdown) == row
+        assert _numbers(latex.replace("$-$", "-")) == row
+        assert _numbers(re.sub(r"<[^>]*>", " ", html)) == row
+
+
+def test_marks_in_each_format():
+    markdown, latex, html = to_markdown(TABLE), to_latex(TABLE), to_html(TABLE)
+    assert "**86.37 ± 0.15**" in markdown
+    assert "92.25 †" in markdown
+    assert "[80.30 ± 0.40]" in markdown
+    assert r"\textbf{86.37 $\pm$ 0.15}" in latex
+    assert r"92.25$^\dagger$" in latex
+    assert 'class="best"' in html
+
+
+def test_what_a_format_could_misread_is_escaped():
+    assert "A &lt;title&gt; &amp; more" in to_html(TABLE)
+    assert r"A $<$title$>$ \& more" in to_latex(TABLE)
+    assert r"mnist\_x" in to_latex(TABLE)
+    piped = Table("t", "t", "c", "m", (Column("a|b"),), (("x|y", (words("1|2"),)),))
+    assert r"| x\|y | 1\|2 |" in to_markdown(piped)
+
+
+def test_no_negative_zero_and_a_dash_for_nan():
+    assert Entry(-0.001).number == "0.00"
+    assert Entry(-0.001, signed=True).number == "0.00"
+    assert Entry(0.5, signed=True).number == "+0.50"
+    assert number(float("nan")).note == "–"
+
+
+def test_a_long_table_can_be_filtered_and_a_short_one_need_not_be():
+    assert 'type="search"' not in to_html(TABLE, filter_rows=2)
+    assert 'type="search"' in to_html(TABLE, filter_rows=1)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(tmp_path):
+    text = "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage{booktabs}\\begin{document}\n"
+    (tmp_path / "a.tex").write_text(text + to_latex(TABLE) + "\\end{document}\n", encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"-?\d+\.\d+", text)
