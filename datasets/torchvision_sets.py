@@ -144,7 +144,7 @@ def _open(
         files: what it will read, each with its MD5 sum where torchvision knows one.
     """
     with warnings.catch_warnings():
-        # the official CIFAR pickles were written by a NumPy that said 0 and 1 for False and True
+        # NumPy 2.4.0 to 2.4.4 complain of pickles as old as the official CIFAR files
         warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
         try:
             train = factory(root=data_root, train=True, download=download, **options)

@@ -138,10 +138,15 @@ def test_iid_sizes_differ_by_one_at_most() -> None:
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "iid"])
-def test_hash_depends_on_the_seed_only(name: str) -> None:
-    hashes = [make(TOY, name, seed=seed).hash for seed in range(20)]
-    assert len(set(hashes)) == 20
-    assert hashes[3] == make(TOY, name, seed=3).hash
+def test_the_seed_decides_training_lists_validation_shares_and_local_tests(name: str) -> None:
+    seeds = [make(TOY, name, seed=seed) for seed in range(10)]
+    for lists in ("train", "validation", "test"):
+        assert len({str([own.tolist() for own in getattr(one, lists)]) for one in seeds}) == 10
+    assert (
+        len({str([own.tolist() for own in make(TOY, name, seed=s, protocol="paper").train]) for s in range(10)}) == 10
+    )
+    assert len({one.hash for one in seeds}) == 10
+    assert seeds[3].hash == make(TOY, name, seed=3).hash
 
 
 def test_partition_is_the_same_in_another_process() -> None:
