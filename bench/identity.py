@@ -10,7 +10,6 @@ import hashlib
 import importlib.util
 import inspect
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def method_code(name: str) -> str:
     queue = [method.__module__]
     while queue:
         module = queue.pop()
-        for imported in _imports(found[module], module):
+        for imported in _imports(*_version(found[module]), module):
             source = _source(imported) if imported.partition(".")[0] in roots and imported not in found else None
             if source:
                 found[imported] = source
@@ -139,16 +138,18 @@ def _plain(node: Any) -> Any:
     return [_plain(one) for one in node] if isinstance(node, list) else repr(node)
 
 
-def _imports(path: Path, module: str) -> Iterator[str]:
+@functools.lru_cache
+def _imports(path: Path, mtime: int, size: int, module: str) -> tuple[str, ...]:
     """Names of modules that a file may import; for `from a import b` both `a` and `a.b`."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(_parse(*_version(path))):
+    names: list[str] = []
+    for node in ast.walk(_parse(path, mtime, size)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            yield origin
-            yield from (f"{origin}.{alias.name}" for alias in node.names)
+            names += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return tuple(names)
 
 
 def _source(module: str) -> Path | None:
