@@ -2,8 +2,8 @@
 
 function valueOf(row, column) {
   const cell = row.cells[column];
-  const number = parseFloat(cell.dataset.value ?? cell.textContent.replace("<", ""));
-  return { number, text: cell.textContent.trim() };
+  const text = cell.textContent.trim();
+  return { number: Number(cell.dataset.value ?? (text.replace("<", "") || NaN)), text };
 }
 
 function before(a, b) {
