@@ -68,14 +68,18 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
         for picture in section.pictures:
             _write(out / "figures" / f"{picture.name}.svg", picture.svg)
             _write(out / "figures" / f"{picture.name}.png", picture.png)
-    page = environment().get_template("page.html").render(
-        title=" + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs)),
-        summary=_summary(store),
-        sections=sections,
-        provenance=[_provenance(run) for run in store.runs],
-        data_uri=_data_uri,
-        filter_rows=tables.FILTER_ROWS,
-        near=tables.NEAR,
+    page = (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=" + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs)),
+            summary=_summary(store),
+            sections=sections,
+            provenance=[_provenance(run) for run in store.runs],
+            data_uri=_data_uri,
+            filter_rows=tables.FILTER_ROWS,
+            near=tables.NEAR,
+        )
     )
     _write(out / "index.html", page.encode())
     return out / "index.html"
@@ -124,9 +128,7 @@ def _sections(store: Store) -> Iterator[Section]:
         "cost",
         "Cost",
         tables=(cost.cost_table(store, curves["PM"], costs),) if len(curves["PM"]) else (),
-        pictures=tuple(
-            figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()
-        ),
+        pictures=tuple(figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()),
     )
     varied = figures.varied(store)
     if varied:

@@ -108,9 +108,7 @@ def published_table(name: str) -> PublishedTable:
     """
     known = published_tables()
     if name not in known:
-        raise UserError(
-            f"unknown published table {name!r}.{did_you_mean(name, list(known))} Known: {', '.join(known)}"
-        )
+        raise UserError(f"unknown published table {name!r}.{did_you_mean(name, list(known))} Known: {', '.join(known)}")
     return known[name]
 
 
