@@ -56,7 +56,7 @@ class PFedMe(Method):
 
 
 def local_round(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """Lines 6 to 8 of Algorithm 1: K steps on theta, warm-started, and `w <- w - eta lam (w - theta)`."""
+    """A local round: K steps on theta, warm-started, and `w <- w - eta lam (w - theta)`."""
     for _ in range(ctx.hp.K):
         gradients, values = do.gradient(envelope_loss, values, batch, ctx)
         values = do.update(values, gradients)
@@ -65,6 +65,6 @@ def local_round(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
 
 
 def envelope_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    """Equation 3: cross-entropy of theta + lam/2 ||theta - w||^2."""
+    """What the Moreau envelope minimises: cross-entropy of theta + lam/2 ||theta - w||^2."""
     theta = values["theta"]
     return cross_entropy(model, {"w": theta}, batch, ctx) + ctx.hp.lam * proximal(theta, values["w"].weights)

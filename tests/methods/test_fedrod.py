@@ -1,0 +1,152 @@
+"""FedRoD, with a linear head and with a hyper-network, against its formulas and at its extremes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.data import Partition
+from bench.federation import Federation
+from bench.settings import Settings
+from tests.engine.problems import everything, generic, personal, run, toy, toy_data
+from tests.programs.reference import (
+    LR,
+    PLAIN,
+    Array,
+    backward,
+    initial,
+    local_batches,
+    local_data,
+    logits,
+    near,
+    softmax,
+)
+
+SIZES = [9, 5]
+GAMMA, PERSONAL_LR = 0.6, 0.3
+
+
+def balanced(w: Array, x: Array, target: Array, log_counts: Array) -> Array:
+    """Gradient of CE(logits + gamma log n, y)."""
+    return backward(w, x, (softmax(logits(w, x) + GAMMA * log_counts) - target) / len(x))
+
+
+def second(w: Array, head: Array, x: Array, target: Array) -> Array:
+    """Gradient of CE(logits + head(features), y) with respect to the flat second head."""
+    z = x @ w[:12].reshape(3, 4).T
+    return ((softmax(logits(w, x) + z @ head.reshape(3, 3).T) - target).T @ z / len(x)).ravel()
+
+
+def test_linear_follows_the_formulas() -> None:
+    """Two clients, two rounds; the second client lacks a class."""
+    hp = {"gamma": GAMMA, "personal_lr": PERSONAL_LR}
+    federation = toy("fedrod", sizes=SIZES, hp=hp, **PLAIN)
+    run(federation, 2)
+    w, heads = initial(federation), [np.zeros(9), np.zeros(9)]
+    for t in range(2):
+        sent = []
+        for i in range(2):
+            log_counts = np.log(np.maximum(local_data(SIZES, i)[1].sum(0), 1e-8))
+            local = w
+            for x, y in local_batches(SIZES, t, i):
+                step = second(local, heads[i], x, y)
+                local = local - LR * balanced(local, x, y, log_counts)
+                heads[i] = heads[i] - PERSONAL_LR * step
+            sent.append(local)
+        w = np.average(sent, axis=0, weights=SIZES)
+    near(generic(federation), w)
+    for i in range(2):
+        near(personal(federation)[i], w + np.concatenate([np.zeros(12), heads[i]]))
+
+
+def test_hyper_network_follows_the_formulas() -> None:
+    """It is trained, uploaded and averaged like the model."""
+    federation = toy("fedrod", sizes=SIZES, hp={"gamma": GAMMA, "head": "hyper", "hidden": 4}, **PLAIN)
+    w, hyper = initial(federation), federation.server.state["hyper"].weights.numpy()
+    run(federation, 2)
+    cuts = np.cumsum([12, 4, 36])
+
+    def head_of(hyper: Array, share: Array) -> tuple[Array, Array, Array]:
+        w1, b1, w2, b2 = np.split(hyper, cuts)
+        hidden = np.maximum(w1.reshape(4, 3) @ share + b1, 0)
+        return w2.reshape(9, 4) @ hidden + b2, hidden, w2.reshape(9, 4)
+
+    shares = [local_data(SIZES, i)[1].mean(0) for i in range(2)]
+    for t in range(2):
+        sent = []
+        for i in range(2):
+            log_counts = np.log(np.maximum(local_data(SIZES, i)[1].sum(0), 1e-8))
+            local, own = w, hyper
+            for x, y in local_batches(SIZES, t, i):
+                head, hidden, w2 = head_of(own, shares[i])
+                slope = second(local, head, x, y)
+                inner = (w2.T @ slope) * (hidden > 0)
+                moved = [np.outer(inner, shares[i]).ravel(), inner, np.outer(slope, hidden).ravel(), slope]
+                local, own = local - LR * balanced(local, x, y, log_counts), own - LR * np.concatenate(moved)
+            sent.append(np.concatenate([local, own]))
+        w, hyper = np.split(np.average(sent, axis=0, weights=SIZES), [21])
+    near(generic(federation), w)
+    near(federation.server.state["hyper"].weights, hyper)
+    for i in range(2):
+        near(personal(federation)[i], w + np.concatenate([np.zeros(12), head_of(hyper, shares[i])[0]]))
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+def test_gamma_zero_is_fedavg(model: str) -> None:
+    """The generic model bit for bit in the users' precision, and not for the paper's gamma; the cell says so."""
+    common: dict[str, Any] = {"model": model, "dtype": "float32"}
+    federation, fedavg = toy("fedrod", hp={"gamma": 0.0}, **common), toy("fedavg", **common)
+    for one in (federation, fedavg):
+        run(one, 3)
+    assert torch.equal(generic(federation), generic(fedavg))
+    assert federation.warnings
+    paper = toy("fedrod", **common)
+    run(paper, 3)
+    assert not torch.allclose(generic(paper), generic(fedavg))
+    assert not paper.warnings
+
+
+def test_uniform_counts_are_fedavg() -> None:
+    """The prior shifts all logits alike where every class has as many samples."""
+    data = toy_data()
+    of_class = [np.flatnonzero(data.y[: data.n_train] == c) for c in range(3)]
+    train = tuple(np.concatenate([one[a:b] for one in of_class]) for a, b in ((0, 3), (3, 8)))
+    none = np.zeros(0, np.int64)
+    partition = Partition(train, (none, none), (none, none), np.arange(data.n_train, len(data.y)))
+    found = {}
+    for method in ("fedrod", "fedavg"):
+        settings = Settings(method=method, model="test_linear", dtype="float64", clients=2, lr=0.1, batch_size=4)
+        found[method] = Federation(settings, data, partition)
+        run(found[method], 3)
+    torch.testing.assert_close(generic(found["fedrod"]), generic(found["fedavg"]), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("head", ["linear", "hyper"])
+def test_generic_model_does_not_see_the_personal_head(head: str) -> None:
+    """Bit for bit the same for every learning rate of the second head, which the personalized models do see."""
+    slow, fast = (toy("fedrod", hp={"head": head, "personal_lr": lr}) for lr in (0.01, 0.5))
+    run(slow, 3)
+    run(fast, 3)
+    assert torch.equal(generic(slow), generic(fast))
+    assert any(not torch.allclose(w, personal(fast)[i]) for i, w in personal(slow).items())
+
+
+def test_a_frozen_zero_head_leaves_the_generic_model() -> None:
+    federation = toy("fedrod", hp={"personal_lr": 0.0})
+    run(federation, 3)
+    assert all(torch.equal(w, generic(federation)) for w in personal(federation).values())
+    assert federation.warnings
+
+
+@pytest.mark.parametrize("corner", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
+def test_executors_agree_with_a_hyper_network(corner: dict[str, Any]) -> None:
+    """What tests/engine/test_agreement.py does for the default settings."""
+    found = []
+    for executor in ("sequential", "cohort"):
+        federation = toy("fedrod", hp={"head": "hyper"}, executor=executor, participation=0.6, **corner)
+        run(federation, 3)
+        assert not federation.engine.fallbacks
+        found.append(everything(federation))
+    for name in found[0]:
+        torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-9, atol=1e-9)
