@@ -98,7 +98,7 @@ class Federation:
         self.version = 0
         self.now = 0.0
         self.ledger: list[dict[str, Any]] = []
-        self.warnings = self.method.hp.degenerate()
+        self.warnings = self.method.hp.degenerate() + self.method.rule.hp.degenerate()
         self._flights: list[Flight] = []
         self._starts = 0
         self._free = dict.fromkeys(ids, 0.0)

@@ -36,6 +36,9 @@ CASES = [
     for method in METHODS.names()
     if method.startswith("test_")
     for k, variant in enumerate([{}, *VARIANTS.get(method, [])])
+] + [
+    pytest.param({"method": "fedavg", "server": {"name": "fedasync", "concurrency": 3}}, id="fedavg-fedasync"),
+    pytest.param({"method": "ditto", "server": {"name": "fedbuff", "buffer": 2, "concurrency": 3}}, id="ditto-fedbuff"),
 ]
 
 

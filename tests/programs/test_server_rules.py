@@ -1,0 +1,188 @@
+"""FedAsync and FedBuff against their formulas, with the arrivals worked out by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.errors import UserError
+from bench.federation import Federation
+from bench.method import Message
+from methods.server_rules import AsyncHyper, BufferHyper, FedAsync, FedBuff
+from tests.engine.problems import everything, generic, personal, run, toy
+from tests.programs.reference import PLAIN, Array, descend, initial, local_batches, near
+
+ALPHA = 0.6
+
+
+def rule(name: str, **settings: Any) -> dict[str, Any]:
+    """The setting `server` of a cell."""
+    return {"name": name, **settings}
+
+
+def local_model(sizes: list[int], downloaded: Array, version: int, client: int) -> Array:
+    """What a client uploads: one epoch from what it downloaded, with the draws of that version."""
+    return descend(downloaded, local_batches(sizes, version, client))
+
+
+def test_fedasync_follows_the_formulas() -> None:
+    """A client with half the data is about twice as fast.
+
+    Both start from version 0. Rounds take 8 and 4 units and a little for the network, so the uploads arrive in the
+    order 1 (at 4), 0 (at 8), 1 (a little after 8), 1 (at 12), 0 (at 16), 1 (a little after 16), each one a version.
+    """
+    sizes = [8, 4]
+    federation = toy("fedavg", sizes=sizes, server=rule("fedasync", alpha=ALPHA, concurrency=2), **PLAIN)
+    run(federation, 6)
+    w = [initial(federation)]
+    for version, (client, base) in enumerate([(1, 0), (0, 0), (1, 1), (1, 3), (0, 2), (1, 4)]):
+        share = ALPHA * (1 + version - base) ** -0.5
+        w.append((1 - share) * w[-1] + share * local_model(sizes, w[base], base, client))
+    near(generic(federation), w[-1])
+
+
+@pytest.mark.parametrize("weights", ["equal", "train_size"])
+def test_fedbuff_follows_the_formulas(weights: str) -> None:
+    """Three clients at work, two uploads per version; rounds take 4, 5 and 12 units and a little for the network.
+
+    Clients 0 and 1 make version 1 at 5 and version 2 at 10. Client 2 arrives at 12 with version 0 in its hands and
+    makes version 3 with client 0 (started at 10, arrives at 14). Client 1 (started at 10) arrives at 15, and client 0
+    (started at 14) at 18: version 4.
+    """
+    sizes = [4, 5, 12]
+    server = rule("fedbuff", buffer=2, eta_g=0.7, concurrency=3, weights=weights)
+    federation = toy("fedavg", sizes=sizes, server=server, **PLAIN)
+    run(federation, 4)
+    w = [initial(federation)]
+    for version, buffer in enumerate([[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (2, 0)], [(0, 3), (1, 2)]]):
+        updates = [
+            (1 + version - base) ** -0.5 * (local_model(sizes, w[base], base, client) - w[base])
+            for client, base in buffer
+        ]
+        shares = [sizes[client] for client, _ in buffer] if weights == "train_size" else None
+        w.append(w[-1] + 0.7 * np.average(updates, axis=0, weights=shares))
+    near(generic(federation), w[-1])
+
+
+@pytest.mark.parametrize("kind", ["constant", "polynomial", "hinge"])
+def test_weightings(kind: str) -> None:
+    """By hand for staleness 0, 3, 4 and 6, with a = 0.5 (polynomial), a = 10 and b = 4 (hinge)."""
+    expected = {"constant": [1, 1, 1, 1], "polynomial": [1, 0.5, 5**-0.5, 7**-0.5], "hinge": [1, 1, 1, 1 / 21]}
+    for hyper in (AsyncHyper(staleness=kind), BufferHyper(staleness=kind)):
+        assert [hyper.weight(k) for k in (0, 3, 4, 6)] == pytest.approx(expected[kind])
+
+
+def test_fedasync_with_alpha_zero_never_moves() -> None:
+    """And says so."""
+    federation = toy("fedavg", server=rule("fedasync", alpha=0.0))
+    run(federation, 3)
+    assert torch.equal(generic(federation), federation.server.initial_model().weights)
+    assert federation.warnings == ["alpha = 0: the model of FedAsync never moves"]
+
+
+@pytest.mark.parametrize("server", [rule("fedasync", alpha=1.0), rule("fedbuff", buffer=1)])
+def test_one_client_is_central_training(server: dict[str, Any]) -> None:
+    """Nothing is stale, so each version is the client's model."""
+    federation, plain = (toy("fedavg", sizes=[9], server=s, model="test_norm") for s in (server, None))
+    run(federation, 3)
+    run(plain, 3)
+    found, expected = federation.server.state["model"], plain.server.state["model"]
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.buffers, expected.buffers, rtol=0, atol=1e-12)
+
+
+def some_messages(*stale: int) -> tuple[torch.Tensor, list[Message]]:
+    """A common start and one upload per staleness."""
+    rng = np.random.default_rng(0)
+    start, *uploads = torch.from_numpy(rng.normal(size=(1 + len(stale), 5)))
+    return start, [
+        Message(i, {"model": u}, float(i + 1), 0, staleness=k, base={"model": start + (0.1 if k else 0.0)})
+        for i, (u, k) in enumerate(zip(uploads, stale, strict=True))
+    ]
+
+
+def test_fedasync_with_falling_alpha_is_the_mean() -> None:
+    """alpha_j = 1 / j for the j-th arrival, no weighting: the uniform mean of all uploads."""
+    w, messages = some_messages(0, 1, 2, 3)
+    for j, message in enumerate(messages):
+        w = FedAsync(AsyncHyper(alpha=1 / (j + 1), staleness="constant")).combine(w, [message], "model")
+    torch.testing.assert_close(w, torch.stack([m["model"] for m in messages]).mean(0))
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_buffer_of_one_is_fedasync_unless_stale(staleness: int) -> None:
+    """With eta_g = alpha; a stale update is relative to a base that is no longer the server's."""
+    old, messages = some_messages(staleness)
+    buffered = FedBuff(BufferHyper(buffer=1, eta_g=ALPHA)).combine(old, messages, "model")
+    mixed = FedAsync(AsyncHyper(alpha=ALPHA)).combine(old, messages, "model")
+    assert torch.allclose(buffered, mixed, rtol=0, atol=1e-12) == (staleness == 0)
+
+
+def test_an_entry_that_nobody_sent_stays() -> None:
+    """A version of one upload may lack what another upload of the method carries."""
+    old, messages = some_messages(0)
+    for one in (FedAsync(AsyncHyper()), FedBuff(BufferHyper())):
+        assert torch.equal(one.combine(old, messages, "head"), old)
+
+
+def test_a_buffer_for_everyone_is_fedavg() -> None:
+    """All from the same version, weighted by training samples; running statistics too."""
+    server = rule("fedbuff", buffer=5, concurrency=5, weights="train_size")
+    federation, plain = toy("fedavg", server=server, model="test_norm"), toy("fedavg", model="test_norm")
+    run(federation, 3)
+    run(plain, 3)
+    torch.testing.assert_close(generic(federation), generic(plain), rtol=0, atol=1e-12)
+
+
+def test_variances_stay_positive() -> None:
+    """A large server step moves weights, never running statistics."""
+    federation = toy("fedavg", model="test_norm", server=rule("fedbuff", buffer=2, eta_g=30.0, concurrency=4))
+    run(federation, 3)
+    variances = federation.server.state["model"].tensors()["norm.running_var"]
+    assert (variances > 0).all()
+
+
+def test_ditto_under_fedasync() -> None:
+    """The generic model is that of FedAvg under the same rule; the personalized ones follow what they received.
+
+    One client works at a time, so that the longer rounds of Ditto do not change who starts when.
+    """
+    server = rule("fedasync", concurrency=1)
+    ditto, fedavg = toy("ditto", server=server), toy("fedavg", server=server)
+    free = toy("ditto", server=server, hp={"lam": 0.0})
+    for federation in (ditto, fedavg, free):
+        run(federation, 6)
+    assert torch.equal(generic(ditto), generic(fedavg))
+    start = ditto.server.initial_model().weights
+    trained = [i for i, w in personal(ditto).items() if not torch.equal(w, start)]
+    assert trained
+    assert all(not torch.equal(personal(ditto)[i], personal(free)[i]) for i in trained)
+
+
+def test_clients_in_flight_survive_a_checkpoint() -> None:
+    """The stale upload of the formulas' test is under way at version 2 and goes into version 3 after the restart."""
+    settings: dict[str, Any] = {"sizes": [4, 5, 12], "server": rule("fedbuff", buffer=2, concurrency=3), **PLAIN}
+    undisturbed, first, second = (toy("fedavg", **settings) for _ in range(3))
+    run(undisturbed, 4)
+    run(first, 2)
+    assert in_flight(first) == [2]
+    second.restore(*first.state())
+    run(second, 2)
+    a, b = everything(undisturbed), everything(second)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert undisturbed.ledger == second.ledger
+
+
+def in_flight(federation: Federation) -> list[int]:
+    """Clients at work between two versions."""
+    return [f.client.id for f in federation._flights]
+
+
+def test_what_cannot_be() -> None:
+    """A method without a mean, and a buffer that can never be full."""
+    with pytest.raises(UserError, match="does not aggregate by a mean"):
+        toy("local", server=rule("fedasync"))
+    with pytest.raises(UserError, match="only 5 clients"):
+        run(toy("fedavg", server=rule("fedbuff", buffer=6)), 1)
