@@ -14,14 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from bench.arena import Arena
 from bench.lanes import IDLE, Schedule, Segment, pack
 from bench.prepare import MAIN, Array, Prepared
 from bench.requests import Trained
-from bench.step import Flat, StepFunction, flatten, make_step, rebuild
+from bench.step import Flat, Recipe, StepFunction, flatten, make_step, rebuild
 
 _GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
+_RECORD_AFTER = 100  # calls; recording costs about as much as so many
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Trainer:
         self.dtype = dtype
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
+        self._mapped: dict[Recipe, Mapped] = {}
 
     def sequential(self, group: list[Prepared], threads: int) -> list[Trained]:
         """One client after the other; several at a time where threads are given."""
@@ -100,36 +104,46 @@ class Trainer:
     def cohort(self, group: list[Prepared], lanes: int) -> list[Trained]:
         """All clients side by side in lanes."""
         rows = Rows(group)
-        step = make_step(group[0].recipe, self._plain)
-        mapped = vmap(step, in_dims=(0, 0, 0, 0, 0, None))
+        recipe = group[0].recipe
+        if recipe not in self._mapped:
+            self._mapped[recipe] = Mapped(make_step(recipe, self._plain))
         for phase in _phases(group):
             lengths = [0] * len(group)
             for row, start, stop in phase.rows:
                 lengths[row] = stop - start
             schedule = pack(lengths, lanes)
+            total = len(schedule.row)
+            batches = self._batches(group, schedule, phase, 0, total)
+            rates = {
+                name: self._tensor(_lay(schedule, phase.rows, [p.lr[name] for p in group], 0, total))
+                for name in group[0].lr
+            }
             seats = Lanes(rows, lanes, first=phase.rows[0][0])
             for segment in schedule.segments:
                 seats.load(segment)
-                self._segment(group, phase, schedule, segment, seats, mapped)
+                self._segment(schedule, segment, seats, self._mapped[recipe], batches, rates)
                 seats.store(segment)
         return rows.trained(group)
 
     def _segment(
-        self, group: list[Prepared], phase: Phase, schedule: Schedule, segment: Segment, seats: "Lanes", mapped: Any
+        self,
+        schedule: Schedule,
+        segment: Segment,
+        seats: "Lanes",
+        mapped: "Mapped",
+        batches: Iterator[dict[str, Any]],
+        rates: Flat,
     ) -> None:
-        active = torch.from_numpy(schedule.row[segment.start] != IDLE).to(self.arena.device)
-        everyone = bool((schedule.row[segment.start] != IDLE).all())
-        rates = {
-            name: self._tensor(_lay(schedule, phase.rows, [p.lr[name] for p in group], segment.start, segment.stop))
-            for name in group[0].lr
-        }
-        batches = self._batches(group, schedule, phase, segment.start, segment.stop)
-        for k, batch in enumerate(batches):
-            lr = {name: rate[k] for name, rate in rates.items()}
-            parts, state, loss = mapped(seats.parts, seats.state, lr, batch, seats.context, self._hp)
-            if not everyone:  # an idle lane keeps what it had
-                parts = {n: _where(active, t, seats.parts[n]) for n, t in parts.items()}
-                state = {n: {k: _where(active, t, seats.state[n][k]) for k, t in s.items()} for n, s in state.items()}
+        busy = schedule.row[segment.start] != IDLE
+        active = torch.from_numpy(busy).to(self.arena.device)
+        for t in range(segment.start, segment.stop):
+            lr = {name: rate[t] for name, rate in rates.items()}
+            parts, state, loss = mapped(seats.parts, seats.state, lr, next(batches), seats.context, self._hp)
+            if not busy.all():  # an idle lane keeps what it had
+                parts = {n: _where(active, new, seats.parts[n]) for n, new in parts.items()}
+                state = {
+                    n: {k: _where(active, new, seats.state[n][k]) for k, new in s.items()} for n, s in state.items()
+                }
                 loss = torch.where(active, loss, 0.0)
             seats.parts, seats.state = parts, state
             seats.loss = seats.loss + loss
@@ -183,6 +197,26 @@ class Trainer:
     def _tensor(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.arena.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+
+class Mapped:
+    """A step mapped over lanes. After some calls with one shape it is recorded once, as the tensor operations it comes
+    down to, and played back without Python's share: the same operations on the same shapes, so the same bytes."""
+
+    def __init__(self, step: StepFunction) -> None:
+        self._eager = vmap(step, in_dims=(0, 0, 0, 0, 0, None))
+        self._calls: dict[Any, int] = {}
+        self._recorded: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        at = tuple(t.shape for t in tree_leaves(args))
+        if at in self._recorded:
+            with torch.no_grad():
+                return self._recorded[at](*args)
+        self._calls[at] = self._calls.get(at, 0) + 1
+        if self._calls[at] > _RECORD_AFTER:
+            self._recorded[at] = make_fx(self._eager)(*args)
+        return self._eager(*args)
 
 
 class Lanes:

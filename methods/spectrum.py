@@ -68,7 +68,7 @@ def spectrum(w: Params, tau: float, o: Any) -> Tensor:
     counts = _counts(tuple(tuple(p.shape) for p in pieces), tau, _choices(o), magnitudes.dtype, magnitudes.device)
     kept = counts.inside if o.order == "truncate_first" else counts.whole
     # Sums over millions of entries cancel in float32.
-    total = (kept.double() * magnitudes.double()).sum()
+    total = (kept * magnitudes).sum(dtype=torch.float64)
     match o.normalise:
         case "simplex":
             return magnitudes / total.to(magnitudes.dtype)
@@ -88,12 +88,12 @@ def divergence(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
     counts = _counts(tuple(tuple(p.shape) for p in pieces), tau, _choices(o), student.dtype, student.device).inside
     first, second = (student, teacher) if o.direction == "student_teacher" else (teacher, student)
     eps = o.eps * teacher.mean()
-    terms = first.double() * torch.log((first + eps) / (second + eps)).double()
+    terms = first * torch.log((first + eps) / (second + eps))
     if o.normalise == "gen_kl":
-        terms = terms - first.double() + second.double()
-    total = (counts.double() * terms).sum()
+        terms = terms - first + second
+    total = (counts * terms).sum(dtype=torch.float64)
     if o.reduction == "mean":
-        total = total / counts.double().sum()
+        total = total / counts.sum(dtype=torch.float64)
     if o.scale == "d":
         total = total * w.spec.d
     return total.to(student.dtype)
@@ -117,7 +117,40 @@ def _transform(piece: Tensor, o: Any) -> Tensor:
         return torch.fft.fft2(piece, norm=o.fft_norm).abs().reshape(-1)
     if o.transform == "fft2_layer":
         return torch.fft.fft(piece, norm=o.fft_norm).abs()
-    return torch.fft.rfft(piece, norm=o.fft_norm).abs()
+    magnitudes: Tensor = _Magnitudes.apply(piece, o.fft_norm)[0]
+    return magnitudes
+
+
+class _Magnitudes(torch.autograd.Function):
+    """|rfft(x)| with the gradient as one inverse rfft; autograd's own is a complex transform of twice the length."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, norm: str) -> tuple[Tensor, Tensor]:
+        """Magnitudes and phases times magnitudes, `[d // 2 + 1]` each."""
+        transformed = torch.fft.rfft(x, norm=norm)
+        return transformed.abs(), transformed
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, Tensor]) -> None:
+        """Keep what the gradient needs."""
+        ctx.d, ctx.norm = inputs[0].shape[-1], inputs[1]
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        """Re F^H (u g) over the distinct frequencies; u = z / |z|, and 0 where z = 0."""
+        magnitudes, transformed = ctx.saved_tensors
+        share = torch.where(magnitudes > 0, g / magnitudes, 0.0)
+        # The inverse counts every frequency but the first and the middle one twice.
+        half = torch.full_like(share, 0.5)
+        half[..., 0] = 1.0
+        if ctx.d % 2 == 0:
+            half[..., -1] = 1.0
+        norm = "forward" if ctx.norm == "backward" else "ortho"
+        return torch.fft.irfft(transformed * (share * half), n=ctx.d, norm=norm), None
 
 
 def _choices(o: Any) -> tuple[str, str, str]:
