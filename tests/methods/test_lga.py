@@ -1,0 +1,196 @@
+"""LGA and PLGA against their formulas, and where they are another method."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.federation import Federation
+from bench.method import Params
+from methods.lga import between, leap, similarity
+from tests.engine.problems import everything, generic, personal, run, toy
+from tests.methods.resume import assert_resumes
+from tests.programs.reference import PLAIN, Array, descend, initial, local_batches, near
+
+SIZES = [9, 5, 4]
+DELAYS = {0: 2, 2: 1}
+N, D = len(SIZES), 21
+TENSORS = (slice(0, 12), slice(12, 21))
+FAMILY = ("lga", "plga", "fedavg_async", "fedavg_sync")
+
+
+def share(first: Array, base: Array, local: Array) -> Array:
+    """Equations 8, 9 and 13."""
+    found = np.empty(D)
+    for tensor in TENSORS:
+        a, b = (first - base)[tensor], (local - base)[tensor]
+        s = np.exp(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+        found[tensor] = s / (np.e + s)
+    return found
+
+
+def reference(start: Array, method: str, equation: int, rounds: int) -> tuple[list[Array], dict[int, Array]]:
+    """Algorithm 2 in numpy: the generic models by round, and the personalized models after the last one."""
+    w, models = [start], dict.fromkeys(range(N), start)
+    away: dict[int, tuple[int, Array]] = {}  # by client: the round it started in and what it trained
+    for t in range(rounds):
+        for i in set(range(N)) - away.keys():
+            away[i] = t, descend(w[t], local_batches(SIZES, t, i))
+        arrived, raw = {}, {}
+        for i in [i for i, (started, _) in away.items() if started + DELAYS.get(i, 0) == t]:
+            started, local = away.pop(i)
+            raw[i], arrived[i] = (started, local), local
+            if started < t and method in ("lga", "plga"):
+                d = local - w[started]
+                curve = share(w[started + 1], w[started], local) * d * d * (w[t] - w[started + 1])
+                arrived[i] = (w[t] if equation == 11 else w[started]) + curve + d
+        counted = [i for i in arrived if raw[i][0] == t or method != "fedavg_sync"]
+        w.append(np.average([arrived[i] for i in counted], axis=0, weights=[SIZES[i] for i in counted]))
+        for i, (started, local) in raw.items():
+            now = w[t] if started < t else w[t + 1]
+            s = share(w[started + 1], w[started], local) if method == "plga" else 0.0
+            models[i] = w[started] + (1 - s) * (arrived[i] - w[started]) + s * (now - w[started])
+    return w, models
+
+
+@pytest.mark.parametrize("equation", [10, 11])
+@pytest.mark.parametrize("method", FAMILY)
+def test_follows_the_formulas(method: str, equation: int) -> None:
+    """One client in time, one late by a round, one by two; seven rounds, so that everyone is late twice."""
+    federation = toy(method, sizes=SIZES, hp={"equation": equation}, stragglers=DELAYS, **PLAIN)
+    w, models = reference(initial(federation), method, equation, 7)
+    for t in range(7):
+        federation.advance()
+        near(generic(federation), w[t + 1])
+    for i, found in personal(federation).items():
+        near(found, models[i])
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("method", FAMILY)
+def test_without_stragglers_it_is_fedavg(method: str, model: str) -> None:
+    """The generic model bit for bit; the personalized models of PLGA are not FedAvg's local ones, those of LGA are."""
+    federation, fedavg = toy(method, model=model, participation=0.6), toy("fedavg", model=model, participation=0.6)
+    run(federation, 3)
+    run(fedavg, 3)
+    assert torch.equal(generic(federation), generic(fedavg))
+    trained = {i: personal(federation)[i] for i in fedavg._local}
+    assert all(torch.equal(w, fedavg._local[i].weights) for i, w in trained.items()) == (method != "plga")
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+def test_plga_has_the_server_of_lga(model: str) -> None:
+    """Bit for bit, whatever the stragglers."""
+    a, b = (toy(method, model=model, stragglers={0: 1, 1: 3}) for method in ("lga", "plga"))
+    run(a, 5)
+    run(b, 5)
+    assert torch.equal(generic(a), generic(b))
+    assert not torch.equal(personal(a)[0], personal(b)[0])
+
+
+def points(model: Federation, *seeds: int) -> list[Params]:
+    """Model values around the initial one."""
+    w = model.server.initial_model()
+    return [
+        w.with_weights(w.weights + 0.1 * torch.randn(w.spec.d, generator=gen(s), dtype=torch.float64)) for s in seeds
+    ]
+
+
+def gen(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def four() -> SimpleNamespace:
+    """w_t0, w_t1, w_tau and w_k^t0."""
+    base, first, now, local = points(toy("lga"), 1, 2, 3, 4)
+    return SimpleNamespace(base=base, first=first, now=now, local=local)
+
+
+def test_one_round_late_is_added_to_the_current_model(four: SimpleNamespace) -> None:
+    """d = 1: w_tau = w_t1, so equation 11 is w_t1 + D and equation 10 the upload; the similarity plays no role."""
+    d = four.local.weights - four.base.weights
+    for s in (torch.zeros(D), torch.ones(D)):
+        assert torch.equal(leap(four.base, four.first, four.first, four.local, s, 11).weights, four.first.weights + d)
+        found = leap(four.base, four.first, four.first, four.local, s, 10).weights
+        torch.testing.assert_close(found, four.local.weights, rtol=1e-13, atol=1e-15)
+
+
+def test_nothing_learned_is_the_model_it_starts_from(four: SimpleNamespace) -> None:
+    """D = 0: w_tau with equation 11, w_t0 with equation 10."""
+    s = similarity(four.base, four.first, four.base)
+    assert torch.equal(leap(four.base, four.first, four.now, four.base, s, 11).weights, four.now.weights)
+    assert torch.equal(leap(four.base, four.first, four.now, four.base, s, 10).weights, four.base.weights)
+
+
+def test_the_similarity_scales_the_second_order_term_alone(four: SimpleNamespace) -> None:
+    zero, half, one = (
+        leap(four.base, four.first, four.now, four.local, torch.full((D,), s, dtype=torch.float64), 11).weights
+        for s in (0.0, 0.5, 1.0)
+    )
+    d = four.local.weights - four.base.weights
+    torch.testing.assert_close(one - zero, d * d * (four.now.weights - four.first.weights))
+    torch.testing.assert_close(half - zero, (one - zero) / 2)
+
+
+def test_personalized_model_lies_between_the_own_and_the_generic_one(four: SimpleNamespace) -> None:
+    for s, end in ((0.0, four.local), (1.0, four.now)):
+        assert torch.equal(between(four.local, four.now, torch.full((D,), s, dtype=torch.float64)).weights, end.weights)
+
+
+def test_similarity_lies_between_its_bounds(four: SimpleNamespace) -> None:
+    """1/2 for the same step, e^-1 / (e + e^-1) for the opposite one, 1 / (e + 1) without a step or with a noisy one."""
+    base, first = four.base, four.first
+    back = base.with_weights(2 * base.weights - first.weights)
+    noisy = base.with_weights(base.weights * (1 + torch.finfo(torch.float64).eps))
+    e = np.e
+    for local, expected in ((first, 0.5), (back, 1 / e / (e + 1 / e)), (base, 1 / (e + 1)), (noisy, 1 / (e + 1))):
+        near(similarity(base, first, local), np.full(D, expected))
+
+
+@pytest.mark.parametrize("method", ["lga", "plga"])
+def test_executors_agree_on_stragglers(method: str) -> None:
+    a, b = (toy(method, stragglers={0: 1, 1: 3}, executor=e) for e in ("sequential", "cohort"))
+    run(a, 5)
+    run(b, 5)
+    assert not b.engine.fallbacks
+    found, expected = everything(a), everything(b)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-9, atol=1e-9)
+
+
+def test_nobody_in_time_leaves_the_model_as_it_is() -> None:
+    late = dict.fromkeys(range(6), 2)
+    federation = toy("fedavg_sync", stragglers=late)
+    run(federation, 4)
+    assert torch.equal(generic(federation), federation.server.initial_model().weights)
+    assert not torch.equal(personal(federation)[0], generic(federation))
+
+
+def test_models_kept_for_stragglers_are_freed() -> None:
+    """Client 0 starts in rounds 0, 2, 4, ... and is on its way after those rounds only."""
+    federation = toy("lga", stragglers={0: 1})
+    for expected in ([0], [], [0], []):
+        federation.advance()
+        assert list(federation.server.state["after_start"]) == expected
+
+
+def test_traffic() -> None:
+    """P per upload, one generic model to all who start; PLGA sends nothing more."""
+    for method in ("lga", "plga"):
+        federation = toy(method, sizes=SIZES, stragglers=DELAYS)
+        run(federation, 2)
+        first, second = federation.ledger
+        assert first["up"] == first["down_receivers"] == 8 * D * 3
+        assert second["up"] == second["down_receivers"] == 8 * D * 1  # two clients are on their way
+        assert first["down_distinct"] == second["down_distinct"] == 8 * D
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
+def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
+    """Stopped while clients are on their way."""
+    for method in ("lga", "plga"):
+        assert_resumes(method, {"stragglers": {0: 1, 1: 3}, "participation": 0.6, **settings}, at=2, total=5)

@@ -1,0 +1,161 @@
+"""PGFed against its formulas, and where it is another method."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.federation import Federation
+from tests.engine.problems import generic, personal, run, toy
+from tests.methods.resume import assert_resumes
+from tests.programs.reference import LR, PLAIN, Array, cross_entropy, gradient, initial, local_batches, local_data, near
+
+SIZES = [9, 5, 4, 7]
+N, D = len(SIZES), 21
+MU, LAM = 0.4, 0.05
+
+
+class Reference:
+    """PGFed in numpy, one round at a time."""
+
+    def __init__(self, federation: Federation, beta: float, on_server: bool) -> None:
+        self.generic, self.personal = initial(federation), dict.fromkeys(range(N), initial(federation))
+        self.beta, self.on_server = beta, on_server
+        self.alpha: Array | None = None
+        self.kept: dict[int, Array] = {}
+        self.risks: dict[int, tuple[Array, float]] = {}  # gradient and constant of those who took part last
+
+    def auxiliary(self, i: int) -> Array:
+        assert self.alpha is not None
+        new = MU * sum(self.alpha[i, j] * g for j, (g, _) in self.risks.items())
+        self.kept[i] = (1 - self.beta) * new + self.beta * self.kept[i] if i in self.kept else new
+        return self.kept[i]
+
+    def descend_alpha(self, i: int, w: Array) -> None:
+        if not self.risks:
+            return
+        assert self.alpha is not None
+        mean = MU / len(self.risks) * sum(g for g, _ in self.risks.values())
+        for j, (_, c) in self.risks.items():
+            self.alpha[i, j] = max(0.0, self.alpha[i, j] - LAM * (MU * c + mean @ w))
+
+    def round(self, t: int, selected: list[int]) -> None:
+        if self.alpha is None:
+            self.alpha = np.full((N, N), 1 / len(selected))
+        sent = {}
+        for i in selected:
+            w = self.generic
+            auxiliary = self.auxiliary(i) if self.risks else np.zeros(D)
+            for x, y in local_batches(SIZES, t, i):
+                before, w = w, w - LR * (gradient(w, x, y) + auxiliary)
+                if not self.on_server:
+                    self.descend_alpha(i, before)
+            if self.on_server:
+                self.descend_alpha(i, w)
+            x, y = local_data(SIZES, i)
+            g = gradient(w, x, y)
+            sent[i] = g, cross_entropy(w, x, y) - float(g @ w)
+            self.personal[i] = w
+        self.risks = sent
+        self.generic = np.average([self.personal[i] for i in selected], axis=0, weights=[SIZES[i] for i in selected])
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize(("method", "beta"), [("pgfed", 0.0), ("pgfedmo", 0.3), ("pgfed_ce", 0.0)])
+def test_follows_the_formulas(method: str, beta: float, participation: float) -> None:
+    hp = {"mu": MU, "lam": LAM, "beta": beta}
+    federation = toy(method, sizes=SIZES, hp=hp, participation=participation, **PLAIN)
+    reference = Reference(federation, beta, on_server=method == "pgfed_ce")
+    for t in range(4):
+        federation.advance()
+        reference.round(t, federation.server.selected)
+    near(generic(federation), reference.generic)
+    for i, w in personal(federation).items():
+        near(w, reference.personal[i])
+    assert reference.alpha is not None
+    known = federation.server.state["alphas"]
+    for i, alpha in known.items():
+        near(alpha, reference.alpha[i])
+    learned = np.stack([alpha.numpy() for alpha in known.values()])
+    assert learned.std() > 0
+    assert (learned >= 0).all()
+
+
+def test_coefficients_stop_at_zero() -> None:
+    """A large step size drives some of them there; none is negative."""
+    federation = toy("pgfed", hp={"lam": 50.0})
+    run(federation, 3)
+    found = torch.cat(list(federation.server.state["alphas"].values()))
+    assert (found == 0).any()
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("method", ["pgfed", "pgfedmo", "pgfed_ce"])
+def test_without_mu_it_is_fedavg(method: str, model: str) -> None:
+    """Bit for bit; the personalized models are FedAvg's after local training, and alpha stays where it was."""
+    federation, fedavg = toy(method, hp={"mu": 0.0}, model=model), toy("fedavg", model=model)
+    run(federation, 3)
+    run(fedavg, 3)
+    assert torch.equal(generic(federation), generic(fedavg))
+    for i, w in personal(federation).items():
+        assert torch.equal(w, fedavg._local[i].weights)
+    for alpha in federation.server.state["alphas"].values():
+        assert torch.equal(alpha, torch.full_like(alpha, 1 / 5))
+
+
+def test_first_round_is_fedavg_and_the_second_is_not() -> None:
+    federation, fedavg = toy("pgfed"), toy("fedavg")
+    for equal in (True, False):
+        run(federation, 1)
+        run(fedavg, 1)
+        assert torch.equal(generic(federation), generic(fedavg)) == equal
+
+
+def test_without_momentum_pgfedmo_is_pgfed() -> None:
+    """Bit for bit, and not with momentum."""
+    plain, none, half = toy("pgfed"), toy("pgfedmo", hp={"beta": 0.0}), toy("pgfedmo")
+    for federation in (plain, none, half):
+        run(federation, 3)
+    assert torch.equal(generic(plain), generic(none))
+    assert not torch.equal(generic(plain), generic(half))
+
+
+def test_full_momentum_keeps_the_first_auxiliary_gradient() -> None:
+    federation = toy("pgfedmo", hp={"beta": 1.0})
+    run(federation, 2)
+    first = federation.clients[0].state["auxiliary"].clone()
+    run(federation, 2)
+    assert torch.equal(federation.clients[0].state["auxiliary"], first)
+
+
+def test_without_lambda_all_weights_are_equal() -> None:
+    """The auxiliary gradient of every client is then the mean gradient."""
+    federation = toy("pgfed", hp={"lam": 0.0}, participation=0.6)
+    run(federation, 3)
+    for i in federation.clients.ids:
+        down = federation.clients.down(i)
+        torch.testing.assert_close(down["auxiliary"], down["mean_gradient"], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("method", "up", "down", "shared"),
+    [("pgfed", 2 * D + 1 + N, 3 * D + N, 2 * D + N), ("pgfed_ce", 2 * D + 1, 2 * D, D)],
+)
+def test_traffic(method: str, up: int, down: int, shared: int) -> None:
+    """Scalars per client: 2d + 1 + N up, 3d + M down; PGFed-CE 2d + 1 up, 2d down. The first round has no risks yet."""
+    federation = toy(method, sizes=SIZES)
+    run(federation, 2)
+    first, second = federation.ledger
+    assert first["up"] == 8 * N * (2 * D + 1)
+    assert first["down_receivers"] == 8 * N * D
+    assert second["up"] == 8 * N * up
+    assert second["down_receivers"] == 8 * N * down
+    assert second["down_distinct"] == 8 * (shared + N * D)  # the auxiliary gradients are personal
+
+
+@pytest.mark.parametrize("settings", [{}, {"participation": 0.5}, {"model": "test_norm", "batchnorm": "local"}])
+def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
+    for method in ("pgfedmo", "pgfed_ce"):
+        assert_resumes(method, settings, at=2, total=4)

@@ -1,0 +1,188 @@
+"""SPFL against its formulas, and where it is another method."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bench.data import Partition
+from bench.federation import Federation
+from bench.settings import Settings
+from methods.spfl import cosines, rows
+from tests.engine.problems import generic, personal, run, toy, toy_data
+from tests.methods.resume import assert_resumes
+from tests.programs.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
+
+SIZES = [9, 5, 4]
+N, D = len(SIZES), 21
+STAGES = (slice(0, 12), slice(12, 21))  # body and head of the linear model
+EQUAL: dict[str, Any] = {"sizes": [8, 8, 8, 8]}
+
+
+def descend(w: Array, t: int, i: int, stream: int, steps: int) -> Array:
+    for x, y in local_batches(SIZES, t, i, stream=stream):
+        for _ in range(steps):
+            w = w - LR * gradient(w, x, y)
+    return w
+
+
+def softmax_rows(updates: list[Array]) -> Array:
+    """Equations 3 and 6, written entry by entry."""
+    s = np.array([[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in updates] for a in updates])
+    return np.asarray(np.exp(s) / np.exp(s).sum(1, keepdims=True))
+
+
+def mixing(shares: Array, mix: str, scale: str) -> Array:
+    if mix == "weights":
+        return shares
+    by_size = shares * np.array(SIZES)
+    return np.asarray(by_size / (sum(SIZES) if scale == "paper" else by_size.sum(1, keepdims=True)))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(
+    ("method", "hp"),
+    [
+        ("spfl", {}),
+        ("spfl", {"scale": "paper", "alpha": 0.3}),
+        ("spfl_w", {}),
+        ("spfl", {"similarity": ("softmax", "local")}),
+    ],
+)
+def test_follows_the_formulas(method: str, hp: dict[str, Any], steps: int) -> None:
+    """Three clients, four rounds, re-synchronised in rounds 0 and 2."""
+    federation = toy(method, sizes=SIZES, hp={"gamma": 2, "steps_per_batch": steps, **hp}, **PLAIN)
+    chosen = federation.method.hp
+    models = [initial(federation)] * N
+    shares: list[Array] = []
+    for t in range(4):
+        if t % 2 == 0:
+            models = [np.mean(models, axis=0)] * N
+            probes = [models[i] - descend(models[i], t, i, 1, steps) for i in range(N)]
+            shares = [softmax_rows([d[stage] for d in probes]) for stage in STAGES]
+            if "local" in chosen.similarity:
+                shares[1] = np.eye(N)
+        after = [descend(models[i], t, i, 0, steps) for i in range(N)]
+        new = [w.copy() for w in models]
+        for stage, share in zip(STAGES, shares, strict=True):
+            a = mixing(share, chosen.mix, chosen.scale)
+            for i in range(N):
+                steps_taken = sum(a[i, j] * (after[j] - models[j])[stage] for j in range(N))
+                mixed = sum(a[i, j] * after[j][stage] for j in range(N))
+                new[i][stage] = mixed if chosen.mix == "weights" else models[i][stage] + chosen.alpha * steps_taken
+        models = new
+        federation.advance()
+        for i, w in personal(federation).items():
+            near(w, models[i])
+
+
+@pytest.mark.parametrize("method", ["spfl", "spfl_w"])
+def test_uniform_similarity_with_one_step_is_fedavg_with_equal_weights(method: str) -> None:
+    """Clients of equal size, to rounding; with two steps it is not."""
+    fedavg = toy("fedavg", **EQUAL)
+    run(fedavg, 3)
+    for steps in (1, 2):
+        federation = toy(
+            method, hp={"similarity": ("uniform", "uniform"), "steps_per_batch": steps, "gamma": 2}, **EQUAL
+        )
+        run(federation, 3)
+        for w in personal(federation).values():
+            assert torch.allclose(w, generic(fedavg), rtol=1e-11, atol=1e-13) == (steps == 1)
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+def test_similar_to_nobody_without_resynchronisation_is_local(model: str) -> None:
+    """SPFL-w bit for bit, SPFL to the rounding of w + (v - w)."""
+    hp = {"similarity": ("local", "local"), "gamma": None, "steps_per_batch": 1}
+    weights, updates, alone = (
+        toy("spfl_w", hp=hp, model=model),
+        toy("spfl", hp=hp, model=model),
+        toy("local", model=model),
+    )
+    for federation in (weights, updates, alone):
+        run(federation, 3)
+    for i, w in personal(alone).items():
+        assert torch.equal(personal(weights)[i], w)
+        torch.testing.assert_close(personal(updates)[i], w, rtol=1e-11, atol=1e-13)
+
+
+def test_with_one_stage_it_is_one_cosine_over_the_whole_model() -> None:
+    whole = toy("spfl", hp={"stages": (), "similarity": ("softmax",)})
+    run(whole, 1)
+    (found,) = whole.server.state["cosines"]
+    assert found.shape == (5, 5)
+    body, _ = two_stages().server.state["cosines"]
+    assert not torch.allclose(found, body)
+
+
+def two_stages() -> Federation:
+    federation = toy("spfl")
+    run(federation, 1)
+    return federation
+
+
+def test_similarities_are_symmetric_and_their_rows_sum_to_one() -> None:
+    for s in two_stages().server.state["cosines"]:
+        torch.testing.assert_close(s, s.T)
+        torch.testing.assert_close(s.diag(), torch.ones(5, dtype=s.dtype))
+        shares = rows(s, "softmax")
+        torch.testing.assert_close(shares.sum(1), torch.ones(5, dtype=s.dtype))
+        assert shares.max() / shares.min() <= np.exp(2)
+
+
+def test_an_update_of_zero_has_no_direction() -> None:
+    s = cosines([torch.zeros(3), torch.tensor([1.0, 0, 0]), torch.tensor([0, 2.0, 0])])
+    assert s.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+def test_identical_clients_are_equally_similar() -> None:
+    """Three clients with the same samples, in full batches."""
+    same, test = np.arange(10), np.arange(40, 60)
+    partition = Partition((same,) * 3, (same[:0],) * 3, (test,) * 3, test)
+    settings = Settings(method="spfl", model="test_linear", dtype="float64", clients=3, batch_size=10, epochs=2, seed=3)
+    federation = Federation(settings, toy_data(), partition)
+    run(federation, 2)
+    for s in federation.server.state["cosines"]:
+        torch.testing.assert_close(rows(s, "softmax"), torch.full_like(s, 1 / 3))
+
+
+def test_two_steps_are_one_of_twice_the_rate_where_the_gradient_is_constant() -> None:
+    """The gradient changes in proportion to the step: half the rate, a quarter of the difference."""
+
+    def difference(lr: float) -> float:
+        plain: dict[str, Any] = {**PLAIN, "sizes": [4, 4], "lr": lr}
+        two, one = toy("spfl", **plain), toy("spfl", hp={"steps_per_batch": 1}, **{**plain, "lr": 2 * lr})
+        run(two, 1)
+        run(one, 1)
+        return float((personal(two)[0] - personal(one)[0]).norm())
+
+    assert difference(2e-3) / difference(1e-3) == pytest.approx(4, rel=0.02)
+
+
+def test_traffic() -> None:
+    """A model down and one up per client; a re-synchronisation sends one mean to all and asks for a second upload."""
+    federation = toy("spfl", sizes=SIZES, hp={"gamma": 2})
+    run(federation, 3)
+    found = [[row[name] // (8 * D) for name in ("up", "down_distinct", "down_receivers")] for row in federation.ledger]
+    assert found == [[2 * N, 1, N], [N, N, N], [2 * N, 1, N]]
+
+
+def test_everyone_takes_part_whatever_the_participation() -> None:
+    federation, full = toy("spfl", participation=0.4), toy("spfl")
+    run(federation, 2)
+    run(full, 2)
+    assert all(torch.equal(w, personal(full)[i]) for i, w in personal(federation).items())
+
+
+def test_one_similarity_per_stage() -> None:
+    with pytest.raises(ValidationError, match="similarity needs 3 entries"):
+        toy("spfl", hp={"stages": (("inner",), ("head",))})
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
+def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
+    """Before and after a re-synchronisation."""
+    for at in (1, 2):
+        assert_resumes("spfl", {"hp": {"gamma": 2}, **settings}, at=at, total=4)
