@@ -1,0 +1,253 @@
+"""What the engine promises to programs: answers, fall-backs, divergence, bytes."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bench import train
+from bench.federation import Diverged, Federation
+from bench.method import (
+    METHODS, SGD, Client, Evaluate, Exchange, Feed, Gradient, Method, Params, Predict, Program, State, Train, Trained,
+    Upload, Values, cross_entropy,
+)  # fmt: skip
+from tests.engine.problems import everything, run, toy, toy_data
+
+
+@METHODS.register("test_probe")
+class Probe(Method):
+    """FedAvg with a program that a test puts in."""
+
+    mean_of = ("model",)
+    program: Any = None
+    seen: dict[int, Any]
+
+    def client_round(self, client: Client, down: State) -> Program:
+        w = down["model"]
+        self.seen = getattr(self, "seen", {})
+        self.seen[client.id] = yield from self.program(client, w)
+        yield Upload({"model": w})
+
+
+def ask(program: Any, **settings: Any) -> tuple[dict[int, Any], Federation]:
+    federation = toy("test_probe", **settings)
+    assert isinstance(federation.method, Probe)
+    federation.method.program = program
+    federation.advance()
+    return federation.method.seen, federation
+
+
+def logits(federation: Federation, w: Params, x: np.ndarray) -> np.ndarray:
+    inner, head = (w.tensors()[n].numpy() for n in ("inner.weight", "head.weight"))
+    return x @ inner.T @ head.T
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+def test_a_full_gradient_is_the_mean_over_all_samples(executor: str) -> None:
+    def program(client: Client, w: Params) -> Program:
+        return (yield Gradient({"w": w}, loss=cross_entropy))
+
+    seen, federation = ask(program, executor=executor)
+    data, w = toy_data(), federation.server.initial_model()
+    for i, (gradients, loss) in seen.items():
+        at = federation._arena.partition.train[i]
+        x, y = data.x[at].astype(float), data.y[at]
+        p = softmax(logits(federation, w, x))
+        assert float(loss) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean(), rel=1e-9)
+        p[np.arange(len(y)), y] -= 1
+        inner, head = (w.tensors()[n].numpy() for n in ("inner.weight", "head.weight"))
+        expected = np.concatenate([((p @ head).T @ x).ravel(), (p.T @ (x @ inner.T)).ravel()]) / len(y)
+        np.testing.assert_allclose(gradients["w"].numpy(), expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+def test_predict_and_evaluate(executor: str) -> None:
+    def program(client: Client, w: Params) -> Program:
+        outputs = yield Predict(w, "public")
+        scores = yield Evaluate([w, w.with_weights(-w.weights)])
+        return outputs, scores
+
+    public = toy_data(seed=9)
+    seen, federation = ask(program, executor=executor, public=public)
+    w = federation.server.initial_model()
+    expected = softmax(logits(federation, w, public.x.astype(float)))
+    for i, (outputs, (losses, accuracies)) in seen.items():
+        np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-9)
+        at = federation._arena.partition.train[i]
+        p = softmax(logits(federation, w, toy_data().x[at].astype(float)))
+        y = toy_data().y[at]
+        assert float(losses[0]) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean())
+        assert float(accuracies[0]) == pytest.approx((p.argmax(1) == y).mean())
+        assert losses.shape == accuracies.shape == (2,)
+
+
+def test_the_holdout_is_the_clients_own_and_fixed() -> None:
+    def program(client: Client, w: Params) -> Program:
+        kept = yield Predict(w, "remainder", "logits")
+        held = yield Predict(w, "holdout", "logits")
+        return len(kept), len(held)
+
+    Probe.holdout = 0.4
+    try:
+        seen, federation = ask(program)
+    finally:
+        Probe.holdout = 0.0
+    sizes = {i: len(federation._arena.partition.train[i]) for i in seen}
+    assert seen == {i: (n - int(0.4 * n), int(0.4 * n)) for i, n in sizes.items()}
+    for i in seen:
+        both = [set(federation._arena.positions(i, kind)) for kind in ("remainder", "holdout")]
+        assert not both[0] & both[1]
+        assert both[0] | both[1] == set(federation._arena.positions(i, "train"))
+
+
+def test_an_optimizer_goes_on_where_it_stopped() -> None:
+    """Two requests with the state passed on are one request of both lengths, if the batches are the same."""
+    feed = Feed(order="cyclic", batch_size=100)
+
+    def whole(client: Client, w: Params) -> Program:
+        return (yield Train({"w": w}, loss=cross_entropy, steps=4, feed=feed))
+
+    def halves(client: Client, w: Params) -> Program:
+        first: Trained = yield Train({"w": w}, loss=cross_entropy, steps=2, feed=feed)
+        return (
+            yield Train(
+                {"w": first["w"]}, loss=cross_entropy, steps=2, feed=feed, optimizer_state=first.optimizer_state
+            )
+        )
+
+    a, _ = ask(whole, momentum=0.9)
+    b, _ = ask(halves, momentum=0.9)
+    for i in a:
+        torch.testing.assert_close(a[i]["w"].weights, b[i]["w"].weights, rtol=1e-12, atol=1e-12)
+
+
+def test_frozen_slices_and_parts_do_not_move() -> None:
+    """Not even by weight decay and momentum."""
+
+    def program(client: Client, w: Params) -> Program:
+        yield Upload({"model": w})
+        head = yield Train({"w": w}, loss=cross_entropy, only={"w": ("head",)})
+        fixed = yield Train({"w": w, "v": w}, loss=cross_entropy, optimizer={"v": SGD()})
+        return w, head["w"], fixed
+
+    seen, _ = ask(program, weight_decay=0.1, momentum=0.9)
+    for w, head, fixed in seen.values():
+        assert torch.equal(head.without("head").weights, w.without("head").weights)
+        assert not torch.equal(head.part("head").weights, w.part("head").weights)
+        assert torch.equal(fixed["w"].weights, w.weights)
+        assert not torch.equal(fixed["v"].weights, w.weights)
+
+
+def branching(model: Any, values: Values, batch: Any, ctx: Any) -> Tensor:
+    """A loss that looks at its value: vmap cannot take it."""
+    loss = cross_entropy(model, values, batch, ctx)
+    return loss if loss > 0 else -loss
+
+
+def test_a_loss_that_cannot_be_mapped_runs_one_by_one_and_says_so() -> None:
+    def program(client: Client, w: Params) -> Program:
+        return (yield Train({"w": w}, loss=branching))
+
+    def plain(client: Client, w: Params) -> Program:
+        return (yield Train({"w": w}, loss=cross_entropy))
+
+    with pytest.warns(UserWarning, match="branching cannot be mapped over clients"):
+        a, federation = ask(program)
+    assert federation.engine.fallbacks == ["branching"]
+    b, _ = ask(plain, executor="sequential")
+    assert all(torch.equal(a[i]["w"].weights, b[i]["w"].weights) for i in a)
+
+
+def wrong(model: Any, values: Values, batch: Any, ctx: Any) -> Tensor:
+    """A loss with a mistake in it."""
+    return batch.mean(model(values["w"], batch.x))[7]  # type: ignore[no-any-return]
+
+
+def test_a_wrong_loss_is_an_error_not_a_fall_back() -> None:
+    def program(client: Client, w: Params) -> Program:
+        return (yield Train({"w": w}, loss=wrong))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((IndexError, RuntimeError)):
+            ask(program)
+
+
+def test_divergence_names_round_and_client() -> None:
+    federation = toy("fedavg", lr=1e200)
+    with pytest.raises(Diverged, match="of client 0 is not finite") as caught:
+        run(federation, 5)
+    assert caught.value.round == federation.version
+
+
+def test_an_exchange_waits_for_everybody() -> None:
+    def program(client: Client, w: Params) -> Program:
+        return (yield Exchange({"n": torch.tensor(float(client.n_train))}))
+
+    def reply(self: Any, server: Any, messages: list[Any]) -> dict[int, Any]:
+        total = sum(m["n"] for m in messages)
+        return {m.client: {"total": total} for m in messages}
+
+    Probe.reply = reply  # type: ignore[method-assign]
+    try:
+        seen, federation = ask(program)
+    finally:
+        del Probe.reply
+    assert {float(v["total"]) for v in seen.values()} == {35.0}
+    n = len(seen)
+    assert federation.ledger[0]["up"] - n * 8 * federation.server.initial_model().spec.d == n * 4
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "scd"])
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+def test_a_recorded_step_gives_the_same_bytes(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = []
+    for after in (10**9, 2):
+        monkeypatch.setattr(train, "_RECORD_AFTER", after)
+        federation = toy(method, dtype="float32", model=model)
+        run(federation, 3)
+        recorded.append(len(next(iter(federation.engine._trainer._mapped.values()))._recorded))
+        if after == 2:
+            now = everything(federation)
+        else:
+            before = everything(federation)
+    assert recorded[0] == 0 < recorded[1]
+    assert all(before[n].numpy().tobytes() == now[n].numpy().tobytes() for n in before)
+
+
+def test_threads_change_nothing() -> None:
+    found = []
+    for threads in (1, 3):
+        federation = toy("ditto", executor="sequential", dtype="float32")
+        federation.engine.threads = threads
+        run(federation, 2)
+        found.append(everything(federation))
+    assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
+
+
+def test_clients_of_two_architectures_train_side_by_side() -> None:
+    def program(client: Client, w: Params) -> Program:
+        own = client.state["own"]
+        return (yield Train({"w": own}, loss=cross_entropy))
+
+    def init_client(self: Any, server: Any, client: Client) -> None:
+        client.state["own"] = server.initial_model(client.id)
+
+    Probe.init_client = init_client  # type: ignore[method-assign]
+    try:
+        found = [
+            ask(program, executor=e, client_models=("test_linear", "test_norm"))[0] for e in ("cohort", "sequential")
+        ]
+    finally:
+        del Probe.init_client
+    assert {v["w"].spec.arch for v in found[0].values()} == {"test_linear(4->3)", "test_norm(4->3)"}
+    for i in found[0]:
+        torch.testing.assert_close(found[0][i]["w"].weights, found[1][i]["w"].weights, rtol=1e-9, atol=1e-9)
