@@ -11,8 +11,23 @@ from torch import Tensor
 from bench import train
 from bench.federation import Diverged, Federation
 from bench.method import (
-    METHODS, SGD, Client, Evaluate, Exchange, Feed, Gradient, Method, Params, Predict, Program, State, Train, Trained,
-    Upload, Values, cross_entropy,
+    METHODS,
+    SGD,
+    Client,
+    Evaluate,
+    Exchange,
+    Feed,
+    Gradient,
+    Method,
+    Params,
+    Predict,
+    Program,
+    State,
+    Train,
+    Trained,
+    Upload,
+    Values,
+    cross_entropy,
 )  # fmt: skip
 from tests.engine.problems import everything, run, toy, toy_data
 
