@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.method import METHODS, Adam, Batch, Categorical, Client, Feed, Hyperparameters, Message, Method, Normal
-from bench.method import Program, Range, Server, State, Train, Upload, Values, cross_entropy, hp
+from bench.method import (
+    METHODS, Adam, Batch, Categorical, Client, Feed, Hyperparameters, Message, Method, Normal, Program, Range, Server,
+    State, Train, Upload, Values, cross_entropy, hp,
+)  # fmt: skip
 
 FLOOR = 1e-4  # the weights of the clients' terms decay to this and no further
 MIN_COUNT = 2  # a label is qualified if some selected client has so many samples of it

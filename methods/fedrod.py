@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.method import METHODS, SGD, Batch, Client, Hyperparameters, Method, Params, Program, Range, Server, State
-from bench.method import Train, Upload, Values, hp, join
+from bench.method import (
+    METHODS, SGD, Batch, Client, Hyperparameters, Method, Params, Program, Range, Server, State, Train, Upload, Values,
+    hp, join,
+)  # fmt: skip
 
 ABSENT = 1e-8  # stands for the count of a class without samples: its logarithm is finite
 

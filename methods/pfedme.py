@@ -6,8 +6,10 @@ Every local round draws a batch, approximates the proximal point of the client's
 
 from typing import Any
 
-from bench.method import METHODS, SGD, Batch, Client, Do, Hyperparameters, Message, Method, Params, Program, Range
-from bench.method import Server, State, Train, Upload, Values, cross_entropy, hp, mean
+from bench.method import (
+    METHODS, SGD, Batch, Client, Do, Hyperparameters, Message, Method, Params, Program, Range, Server, State, Train,
+    Upload, Values, cross_entropy, hp, mean,
+)  # fmt: skip
 from methods.losses import proximal
 
 
