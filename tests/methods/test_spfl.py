@@ -11,7 +11,7 @@ from bench.data import Partition
 from bench.federation import Federation
 from bench.settings import Settings
 from methods.spfl import cosines, rows
-from tests.engine.problems import generic, personal, run, toy, toy_data
+from tests.engine.problems import personal, run, toy, toy_data
 from tests.methods.resume import assert_resumes
 from tests.programs.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 
@@ -78,18 +78,21 @@ def test_follows_the_formulas(method: str, hp: dict[str, Any], steps: int) -> No
             near(w, models[i])
 
 
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
 @pytest.mark.parametrize("method", ["spfl", "spfl_w"])
-def test_uniform_similarity_with_one_step_is_fedavg_with_equal_weights(method: str) -> None:
-    """Clients of equal size, to rounding; with two steps it is not."""
-    fedavg = toy("fedavg", **EQUAL)
+def test_uniform_similarity_with_one_step_is_fedavg_with_equal_weights(method: str, model: str) -> None:
+    """Clients of equal size, to rounding, buffers as well; with two steps it is not."""
+    fedavg = toy("fedavg", model=model, **EQUAL)
     run(fedavg, 3)
+    expected = fedavg.server.state["model"]
     for steps in (1, 2):
-        federation = toy(
-            method, hp={"similarity": ("uniform", "uniform"), "steps_per_batch": steps, "gamma": 2}, **EQUAL
-        )
+        hp = {"similarity": ("uniform", "uniform"), "steps_per_batch": steps, "gamma": 2}
+        federation = toy(method, hp=hp, model=model, **EQUAL)
         run(federation, 3)
-        for w in personal(federation).values():
-            assert torch.allclose(w, generic(fedavg), rtol=1e-11, atol=1e-13) == (steps == 1)
+        for w in federation.server.state["models"].values():
+            assert torch.allclose(w.weights, expected.weights, rtol=1e-9, atol=1e-11) == (steps == 1)
+            if steps == 1:
+                torch.testing.assert_close(w.buffers, expected.buffers, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("model", ["test_linear", "test_norm"])
