@@ -8,7 +8,7 @@ import torch
 
 from bench.method import Feed
 from tests.engine.problems import personal, run, toy
-from tests.programs.comet import centroids
+from tests.programs.comet import Hyper, centroids
 from tests.programs.reference import (
     LR,
     PLAIN,
@@ -72,7 +72,8 @@ def test_follows_the_formulas() -> None:
 
 
 def test_lambda_zero_is_local() -> None:
-    """Bit for bit, running statistics included."""
+    """Bit for bit, running statistics included; and it is announced."""
+    assert "Local" in Hyper(lam=0.0).degenerate()[0]
     federation = toy("test_comet", public=PUBLIC, hp={"lam": 0.0}, model="test_norm")
     alone = toy("local", model="test_norm")
     run(federation, 2)

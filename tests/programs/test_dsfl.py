@@ -10,7 +10,7 @@ from bench.arena import SERVER
 from bench.batches import steps_per_epoch
 from bench.method import Feed
 from tests.engine.problems import generic, personal, run, toy
-from tests.programs.dsfl import sharpened
+from tests.programs.dsfl import Hyper, sharpened
 from tests.programs.reference import (
     PLAIN,
     PUBLIC,
@@ -56,7 +56,8 @@ def test_follows_the_formulas(aggregation: str) -> None:
 
 
 def test_no_distillation_is_local() -> None:
-    """Bit for bit, and the server stays where it started."""
+    """Bit for bit, and the server stays where it started; and it is announced."""
+    assert "Local" in Hyper(distil_epochs=0).degenerate()[0]
     federation, alone = toy("test_dsfl", public=PUBLIC, hp={"distil_epochs": 0}), toy("local")
     run(federation, 2)
     run(alone, 2)

@@ -5,6 +5,7 @@ import torch
 
 from bench.federation import Federation
 from tests.engine.problems import everything, generic, personal, run, toy
+from tests.programs import hypcluster
 from tests.programs.reference import PLAIN, Array, cross_entropy, descend, initial, local_batches, local_data, near
 
 SIZES = [4, 2, 3]  # small enough for clients to differ in their choice
@@ -82,3 +83,9 @@ def test_traffic() -> None:
     size = 8 * len(next(iter(everything(federation).values())))
     row = federation.ledger[0]
     assert (row["up"], row["down_distinct"], row["down_receivers"]) == (2 * size, 3 * size, 2 * 3 * size)
+
+
+def test_one_model_is_announced() -> None:
+    """Several are not."""
+    assert "FedAvg" in hypcluster.Hyper(q=1).degenerate()[0]
+    assert hypcluster.Hyper().degenerate() == []
