@@ -137,7 +137,7 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
     rows = [row for row in store.rows if any(row in part for part in parts)]
     blank = (words("–"),) * len(names)
     caption = (
-        f"Over {len(store.tasks)} task(s) (data set and partition), methods without a gap only. Rank 1 is best. "
+        f"Tasks (data set and partition): {len(store.tasks)}; methods without a gap only. Rank 1 is best. "
         "IQM: mean of the middle half of all runs, percent. P: probability that a random run beats one of "
         f"{base} on the same task. Intervals: 95 %, bootstrap of runs within each task."
     )
@@ -160,10 +160,11 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int) ->
     scores = {row: _scores(store, row, task, figure, chosen) for row in store.rows}
     measured = [row for row in store.rows if scores[row]]
     marks: dict[str, Mark] = {}
+    highest = math.nan
     if measured:
         best, near = statistics.not_significantly_worse([scores[row] for row in measured])
         marks = {row: "near" if near[k] else "" for k, row in enumerate(measured)}
-        marks[measured[best]] = "best"
+        highest = statistics.summarise(list(scores[measured[best]].values())).mean
     f = store.figures
     derived = set(f[(f["task"] == task) & (f["metric"] == figure.metric) & f["derived"]]["row"])
     column = {}
@@ -176,7 +177,8 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int) ->
         summary = statistics.summarise(list(scores[row].values()))
         note = "" if summary.n == usual else f"(n={summary.n}{'; ' if problems else ''}{problems})"
         spread = None if math.isnan(summary.std) else summary.std
-        column[row] = Entry(summary.mean, spread, note, marks[row], row in derived)
+        mark = "best" if summary.mean == highest else marks[row]
+        column[row] = Entry(summary.mean, spread, note, mark, row in derived)
     return column
 
 

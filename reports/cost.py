@@ -63,8 +63,9 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
             mine = costs[(costs["row"] == row) & (costs["task"] == task)]
             traffic = mine.groupby("trial")["megabytes"].max() / clients
             reached = [_first(group, wanted[task]) for _, group in own.groupby("trial")]
-            entries = [_mean([one[k] for one in reached]) for k in range(3)]
-            rows.append((row, (words(task), _mean(traffic), number(wanted[task], decimals=0), *entries)))
+            rounds, megabytes, seconds = (_mean([one[k] for one in reached], 1 if k == 0 else 2) for k in range(3))
+            target = number(wanted[task], decimals=0)
+            rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
     caption = (
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included. Target: the "
         f"highest multiple of {_STEP:.0f} % that at least half of the methods reach with {PM.text}. Rounds, megabytes "
@@ -84,8 +85,8 @@ def _first(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
     return (float(first["round"]), float(first["megabytes"]), float(first["seconds"]))
 
 
-def _mean(values: "list[float] | pd.Series[float]") -> Entry:
+def _mean(values: "list[float] | pd.Series[float]", decimals: int) -> Entry:
     summary = statistics.summarise(np.asarray(values, dtype=float))
     if np.isnan(summary.mean):
         return words("–")
-    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=1)
+    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=decimals)

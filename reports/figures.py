@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("-", "--", "-.", ":")
-"""Line styles: a method is told by colour first, by style beyond seven methods."""
+"""Line styles: seven colours by four styles tell 28 methods apart, neighbours even without colour."""
 
 STYLE: dict[str, Any] = {
     "font.size": 9,
@@ -60,7 +60,7 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
         x: `round`, `megabytes` or `seconds`.
     """
     labels = {
-        "round": "round",
+        "round": "rounds",
         "megabytes": "megabytes sent and received, all clients",
         "seconds": "simulated seconds",
     }
@@ -216,7 +216,7 @@ def _canvas(
 
 
 def _style(k: int) -> dict[str, Any]:
-    return {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k // len(COLOURS) % len(DASHES)]}
+    return {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k % len(DASHES)]}
 
 
 def _lines(store: Store) -> dict[str, dict[str, Any]]:

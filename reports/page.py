@@ -2,7 +2,7 @@
 
 import base64
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ class Section:
 def write_report(runs: list[Path], out: Path | None = None) -> Path:
     """Write the report of the runs, merged, and return the path of its `index.html`.
 
-    Beside it stand `main.md`, `main.csv`, `main.tex`, every other table in the same three formats, and `figures/` with
-    each picture as PNG and SVG. The same runs give the same bytes.
+    Beside it stand `main.md`, `main.csv`, `main.tex`, `tables/` with every other table in the same three formats, and
+    `figures/` with each picture as PNG and SVG. The same runs give the same bytes.
 
     Args:
         runs: run folders.
@@ -59,12 +59,14 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
         counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no cells"
         raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
     out = out or runs[0] / "report"
-    (out / "figures").mkdir(parents=True, exist_ok=True)
+    for name in ("figures", "tables"):
+        (out / name).mkdir(parents=True, exist_ok=True)
     sections = [*_protocol_sections(store), _cells_section(store)]
     for section in sections:
         for table in (*section.tables, *section.more):
             for ending, text in _texts(table).items():
-                _write(out / f"{table.id}.{ending}", text.encode())
+                folder = out if table.id.startswith("main") else out / "tables"
+                _write(folder / f"{table.id}.{ending}", text.encode())
         for picture in section.pictures:
             _write(out / "figures" / f"{picture.name}.svg", picture.svg)
             _write(out / "figures" / f"{picture.name}.png", picture.png)
@@ -166,13 +168,18 @@ def _client_section(store: Store, clients: Any) -> Section:
 
 
 def _cells_section(store: Store) -> Section:
-    """How every cell was set and how it ended, those that did not end well first."""
-    cells = sorted(store.cells, key=lambda cell: cell.state == "done")
+    """How every cell was set and how it ended; what is not done stands in plain sight."""
+    undone = [cell for cell in store.cells if cell.state != "done"]
+    seen = (_cells_table("undone", "Cells that are not done", undone),) if undone else ()
+    return Section(
+        "cells", "Cells", tables=seen, more=(_settings_table(store), _cells_table("cells", "Every cell", store.cells))
+    )
+
+
+def _cells_table(name: str, title: str, cells: Sequence[Cell]) -> Table:
     heads = ("task", "seed", "state", "rounds", "wall seconds", "partition", "path", "remarks")
     rows = tuple((cell.row, tuple(_cell_entries(cell))) for cell in cells)
-    caption = "How every cell ended; failed, diverged and missing ones first."
-    states = Table("cells", "Cells", caption, "Method", tuple(map(Column, heads)), rows)
-    return Section("cells", "Cells", more=(_settings_table(store), states))
+    return Table(name, title, "State, cost, partition and path of each.", "Method", tuple(map(Column, heads)), rows)
 
 
 def _cell_entries(cell: Cell) -> Iterator[Entry]:

@@ -60,7 +60,7 @@ class Entry:
 
     def _digits(self, number: float, sign: str = "") -> str:
         text = f"{number:{sign}.{self.decimals}f}"
-        return text.replace("-", "") if float(text) == 0 else text  # no "-0.00"
+        return text.lstrip("+-") if float(text) == 0 else text  # no "-0.00"
 
 
 @dataclass(frozen=True)

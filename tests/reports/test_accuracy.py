@@ -1,6 +1,9 @@
 """Tables of accuracies against figures computed another way."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from bench.results import tidy
@@ -51,6 +54,13 @@ def test_one_best_a_column_and_it_has_the_highest_mean(store):
         entries = [entries[column] for _, entries in table.rows if entries[column].value is not None]
         best = [entry for entry in entries if entry.mark == "best"]
         assert [entry.value for entry in best] == [max(entry.value for entry in entries)]
+
+
+def test_equal_methods_are_both_best(store):
+    ditto = store.figures[store.figures["row"] == "ditto"]
+    twins = replace(store, figures=pd.concat([ditto, ditto.assign(row="scd")]))
+    table = accuracy.main_table(twins, "validation")
+    assert [_row(table, name)[3].mark for name in ("ditto", "scd")] == ["best", "best"]
 
 
 def test_caption_says_which_figure_it_is(store):

@@ -45,7 +45,14 @@ document.querySelector("#found").textContent = JSON.stringify(found);
 def test_all_files_are_there(report):
     folder = report.parent
     assert report.name == "index.html"
-    for name in ("main.md", "main.csv", "main.tex", "last.csv", "figures/convergence_round.svg", "figures/clients.png"):
+    for name in (
+        "main.md",
+        "main.csv",
+        "main.tex",
+        "tables/last.csv",
+        "figures/convergence_round.svg",
+        "figures/clients.png",
+    ):
         assert (folder / name).stat().st_size > 0, name
     assert not list(folder.rglob("*.tmp"))
 
@@ -71,15 +78,15 @@ def test_failures_and_provenance_are_shown_and_escaped(report):
 
 
 def test_the_paper_s_table_stands_beside_ours(store_writer, tmp_path):
-    run = store_writer(tmp_path / "run", seeds=2, methods=("fedavg", "local"), published="scd_t1")
+    run = store_writer(tmp_path / "run", seeds=2, methods=("fedavg", "local"), alphas=(1.0,), published="scd_t1")
     page = write_report([run]).read_text(encoding="utf-8")
     assert "Beside the paper" in page
-    assert (run / "report" / "published_scd_t1.tex").exists()
+    assert (run / "report" / "tables" / "published_scd_t1.tex").exists()
 
 
 def test_the_two_protocols_are_never_mixed(store_writer, tmp_path):
-    honest = store_writer(tmp_path / "honest", seeds=1, methods=("fedavg", "local"))
-    paper = store_writer(tmp_path / "paper", seeds=1, methods=("fedavg", "local"), protocol="paper")
+    honest = store_writer(tmp_path / "honest", seeds=1, methods=("fedavg", "local"), alphas=(1.0,))
+    paper = store_writer(tmp_path / "paper", seeds=1, methods=("fedavg", "local"), alphas=(1.0,), protocol="paper")
     _rename_cells(paper)
     folder = write_report([honest, paper]).parent
     assert "Protocol: honest" in (folder / "main.md").read_text(encoding="utf-8")

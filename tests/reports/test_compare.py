@@ -1,0 +1,55 @@
+"""Two runs of one grid."""
+
+import json
+
+import pytest
+
+from reports.compare import compare_runs
+
+
+def test_equal_runs_have_nothing_to_show(store_writer, tmp_path):
+    runs = [store_writer(tmp_path / name, seeds=2, methods=("fedavg", "scd")) for name in "ab"]
+    table = compare_runs(*runs)
+    assert table.rows == ()
+    assert table.caption.startswith("8 cells, 8 the same")
+
+
+def test_what_changed_is_shown_the_largest_first(store_writer, tmp_path):
+    before = store_writer(tmp_path / "a", seeds=2, methods=("fedavg", "scd"), alphas=(1.0,))
+    states = {("fedavg", 1.0, 1): "failed"}
+    after = store_writer(tmp_path / "b", seeds=2, methods=("fedavg", "scd"), alphas=(1.0,), states=states)
+    _raise_gm(after / "scd-1-0" / "metrics.csv", 0.01)
+    _new_id(after, "scd-1-1")
+    table = compare_runs(before, after)
+    assert [(label, entries[1].note) for label, entries in table.rows] == [("fedavg", "1"), ("scd", "0")]
+    failed, changed = (entries for _, entries in table.rows)
+    assert [entry.note for entry in failed[3:5]] == ["done", "failed"]
+    assert [entry.number for entry in changed[7:11:3]] == ["+1.000", "0.000"]
+
+
+def test_a_cell_in_one_run_only(store_writer, tmp_path):
+    runs = [store_writer(tmp_path / str(seeds), seeds=seeds, methods=("scd",), alphas=(1.0,)) for seeds in (1, 2)]
+    ((label, entries),) = compare_runs(*runs).rows
+    assert (label, entries[3].note, entries[4].note) == ("scd", "not in the grid", "done")
+    assert entries[6].value == pytest.approx(86, abs=3)
+
+
+def _raise_gm(path, gain):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    changed = [
+        ",".join([*line.split(",")[:-1], repr(float(line.split(",")[-1]) + gain)])
+        if ",gm,global,,test,accuracy" in line
+        else line
+        for line in lines
+    ]
+    path.write_text("\n".join(changed) + "\n", encoding="utf-8")
+
+
+def _new_id(run, old):
+    path = run / "run.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        if cell["id"] == old:
+            cell["id"] = "another"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (run / old).rename(run / "another")
