@@ -17,12 +17,13 @@ _KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by bat
 
 @dataclass(frozen=True)
 class Pool:
-    """Samples on the device: stored inputs, labels, and what normalises the inputs."""
+    """Samples on the device: stored inputs, labels, what normalises the inputs, and what a stored 0 becomes."""
 
     x: Tensor
     y: Tensor
     mean: Tensor
     std: Tensor
+    black: Tensor
     dtype: torch.dtype
 
     @classmethod
@@ -32,11 +33,13 @@ class Pool:
         scale = 255.0 if data.x.dtype == np.uint8 else 1.0
         mean = (torch.tensor(data.mean, dtype=torch.float64) * scale).view(shape).to(device, dtype)
         std = (torch.tensor(data.std, dtype=torch.float64) * scale).view(shape).to(device, dtype)
-        pool = cls(torch.from_numpy(data.x).to(device), torch.from_numpy(data.y).to(device), mean, std, dtype)
+        pool = cls(
+            torch.from_numpy(data.x).to(device), torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype
+        )
         if data.x.size * dtype.itemsize > _KEEP_NORMALISED:
             return pool
         whole, y = pool.take(torch.arange(len(data.y), device=device))
-        return cls(whole, y, torch.zeros_like(mean), torch.ones_like(std), dtype)
+        return cls(whole, y, torch.zeros_like(mean), torch.ones_like(std), -mean / std, dtype)
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised inputs and labels at positions of any shape."""
@@ -44,6 +47,24 @@ class Pool:
         if x.dtype != self.dtype:
             x = (x.to(self.dtype) - self.mean) / self.std
         return x.view(*positions.shape, *self.x.shape[1:]), self.y[positions]
+
+    def crop_flip(self, x: Tensor, codes: Tensor) -> Tensor:
+        """Images padded by 4 black pixels, cropped to their size and perhaps mirrored.
+
+        Args:
+            x: `[..., channels, height, width]`.
+            codes: `[...]` numbers in `0 .. 161`: 9 x 9 places, times 2.
+        """
+        images = x.reshape(-1, *x.shape[-3:])
+        _, channels, height, width = images.shape
+        code = codes.reshape(-1, 1)
+        rows = code // 2 // 9 + torch.arange(height, device=x.device)
+        columns = torch.arange(width, device=x.device).expand(len(images), width)
+        columns = code // 2 % 9 + torch.where(code % 2 == 1, columns.flip(1), columns)
+        padded = torch.nn.functional.pad(images - self.black, (4, 4, 4, 4)) + self.black
+        sample = torch.arange(len(images), device=x.device).view(-1, 1, 1, 1)
+        channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
+        return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]].view(x.shape)
 
 
 class Arena:

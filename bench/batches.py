@@ -10,6 +10,8 @@ from bench.rng import generator
 
 Positions = npt.NDArray[np.int64]
 
+CROPS = 9 * 9 * 2  # places of a crop after padding by 4, times mirrored or not
+
 
 @dataclass(frozen=True)
 class Address:
@@ -72,6 +74,16 @@ def draw_batches(
         positions[step, len(chosen) :] = chosen[0]
         sizes[step] = len(chosen)
     return Batches(positions, sizes, per_epoch)
+
+
+def draw_augmentation(feed: Feed, n: int, batches: Batches, address: Address) -> Positions:
+    """`[steps, width]` numbers below `CROPS`: one per epoch and sample, whoever shares the batch."""
+    steps = len(batches.sizes)
+    epoch = np.arange(steps) // batches.per_epoch
+    rng = generator("augmentation", address.seed, address.round, address.owner, feed.stream)
+    codes = rng.integers(0, CROPS, (steps // batches.per_epoch + 1, n))
+    found: Positions = codes[epoch[:, None], batches.positions]
+    return found
 
 
 def draw_values(

@@ -283,7 +283,7 @@ def _as_train(request: Gradient) -> Train:
         {**request.values, **sums, _SUM: some.new_zeros(2)},
         step=_accumulate(request.loss),
         epochs=1,
-        feed=Feed(request.samples, order="cyclic"),
+        feed=Feed(request.samples, order="cyclic", augment=False),
         optimizer={name: SGD(lr=1.0, momentum=0.0, weight_decay=0.0) for name in request.values},
         context=request.context,
     )

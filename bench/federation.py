@@ -16,7 +16,7 @@ from bench.arena import SERVER, Arena
 from bench.batches import Address
 from bench.clock import Clock
 from bench.data import Dataset, Partition
-from bench.engine import Diverged, Engine, Executor, Running, Work
+from bench.engine import Diverged, Engine, Executor, Running, Sent, Work
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.method import Arrivals, Client, Everyone, Message, Method, Tick
@@ -85,14 +85,13 @@ class Federation:
             public=public,
             holdout=self.method.holdout,
         )
-        ids = [i for i, one in enumerate(partition.train) if len(one)]
-        if not ids:
-            raise UserError("no client has any training sample: use fewer clients or a larger alpha")
+        ids, self._new = _divide([i for i, one in enumerate(partition.train) if len(one)], settings)
         self.engine = Engine(settings, self._arena, self.method.hp, executor=executor, threads=threads)
         self.server = ServerSide(settings, self._arena, dataset.shape, ids)
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
         self._scorer = Scorer(self.engine, self._arena, self.server.sizes)
+        self._newcomers = Scorer(self.engine, self._arena, {i: len(partition.train[i]) for i in self._new})
         self._clock = Clock(delays=settings.stragglers)
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self.version = 0
@@ -102,6 +101,8 @@ class Federation:
         self._flights: list[Flight] = []
         self._starts = 0
         self._free = dict.fromkeys(ids, 0.0)
+        self._held: dict[int, dict[str, Any]] = {}
+        self._unattended: dict[int, int] = {}
         self._local: dict[int, Params] = {}
 
     # -- one server version -------------------------------------------------------------------------------------------
@@ -133,9 +134,36 @@ class Federation:
         flights = self._launch(self.server.selected, self.now)
         for flight in flights:
             self._land(flight)
+        self._train_unselected()
         arrived = [(time, m) for f in flights for time, m in f.messages]
         self.now = max((time for time, _ in arrived), default=max(f.end for f in flights))
         return [m for _, m in arrived]
+
+    def _train_unselected(self) -> None:
+        """Personal training of the clients that were not selected, as far as the cell's policy lets them."""
+        policy, limit = self.settings.unselected, self.settings.unselected_steps
+        if policy == "idle":
+            return
+        for i in self.server.selected:
+            self._unattended[i] = 0
+        others = [i for i in self.clients.ids if i not in self.server.selected]
+        if policy == "cap":
+            others = [i for i in others if self._unattended.get(i, limit) < limit]
+        running: list[tuple[Client, Running]] = []
+        for i in others:
+            if policy == "broadcast":
+                self._held[i] = self.clients.down(i)
+                self._traffic.download(self._held[i])
+            client = self.clients.copy(i)
+            program = self.method.unselected_round(client, self._held[i])
+            if program is not None:
+                running.append((client, Running(i, program, self._address(i))))
+        self.engine.run([p for _, p in running])
+        for client, p in running:
+            if any(isinstance(event, Sent) for event in p.events):
+                raise ValueError(f"{type(self.method).__name__}.unselected_round sends messages: it must not")
+            self._unattended[client.id] = self._unattended.get(client.id, 0) + sum(e.steps for e in p.events)
+            self.clients.commit(client, own=True)
 
     def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
         """The next k messages; a client that has finished makes room for another one."""
@@ -210,6 +238,8 @@ class Federation:
         for i in ids:
             downs[i] = self.clients.down(i)
             self._traffic.download(downs[i])
+            if self.settings.unselected == "cap":
+                self._held[i] = downs[i]
             client = self.clients.copy(i)
             address = Address(self.settings.seed, self.version, i)
             programs.append((client, Running(i, self.method.client_round(client, downs[i]), address)))
@@ -269,7 +299,19 @@ class Federation:
             self._scorer.personal("pm", personal, found)
         if self._local:
             self._scorer.personal("lm", self._local, found)
+        if self._new and self.version == self.settings.rounds:
+            self._score_newcomers(found)
         return found
+
+    def _score_newcomers(self, into: Evaluation) -> None:
+        """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on."""
+        for epochs in self.settings.new_client_epochs:
+            programs = []
+            for i in self._new:
+                program = self.method.adapt(self.server, self.clients.copy(i), self.clients.down(i), epochs)
+                programs.append((i, program, self._address(i)))
+            models = dict(zip(self._new, self.engine.finish_all(programs), strict=True))
+            self._newcomers.personal(f"new{epochs}", models, into)
 
     def _personal(self) -> dict[int, Params]:
         ids = self.clients.ids
@@ -314,6 +356,8 @@ class Federation:
                 "server": self.server.state,
                 "clients": self.clients.states(),
                 "local": self._local,
+                "held": self._held,
+                "unattended": self._unattended,
                 "flights": [_packed(f) for f in self._flights],
             }
         )
@@ -324,6 +368,7 @@ class Federation:
         state = unpack(plain, tensors, self.server.specs, self._arena.device)
         self.version, self.now, self._starts = state["version"], state["now"], state["starts"]
         self._free, self.ledger, self._local = state["free"], state["ledger"], state["local"]
+        self._held, self._unattended = state["held"], state["unattended"]
         self.server.state = state["server"]
         self.clients.load(state["clients"])
         self._flights = [self._unpacked(f) for f in state["flights"]]
@@ -343,6 +388,18 @@ def _packed(flight: Flight) -> dict[str, Any]:
         "messages": [[time, dict(vars(message))] for time, message in flight.messages],
         "local": flight.local,
     }
+
+
+def _divide(ids: list[int], settings: Settings) -> tuple[list[int], list[int]]:
+    """Clients that train, and new clients held out of training."""
+    if len(ids) <= settings.new_clients:
+        raise UserError(
+            f"{len(ids)} clients have training samples and {settings.new_clients} are new ones: nobody is left to train. "
+            "Use fewer new clients, other numbers of clients, or a larger alpha."
+        )
+    rng = generator("new clients", settings.seed)
+    new = sorted(int(i) for i in rng.choice(ids, settings.new_clients, replace=False))
+    return [i for i in ids if i not in new], new
 
 
 def make_method(settings: Settings) -> Method:

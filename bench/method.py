@@ -259,6 +259,13 @@ class Method:
         """One client's round. It returns the client's model right after local training (metric `lm`), or None."""
         raise NotImplementedError(f"{type(self).__name__} has no client_round")
 
+    def unselected_round(self, client: Client, down: State) -> Program | None:
+        """What a client that is not selected does, by the cell's policy (Appendix F of the SCD paper); it sends nothing.
+
+        `down` is the current broadcast under `broadcast`, and what the client received last under `cap`.
+        """
+        return None
+
     def aggregate(self, server: Server, messages: list[Message]) -> Program | None:
         """Combine the messages, sorted by client. It may be a generator that trains on the server.
 
@@ -281,13 +288,14 @@ class Method:
         return None
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """Adapt to a client that took no part in training. Default: full fine-tuning of the generic model."""
-        generic = self.generic(server)
-        if not isinstance(generic, Params):
-            raise NotImplementedError(
-                f"{type(self).__name__} needs its own adapt: it has no generic model to start from"
-            )
-        trained = yield Train({"w": generic}, loss=cross_entropy, epochs=epochs)
+        """Adapt to a client that took no part in training, and return its model.
+
+        Default: full fine-tuning of the generic model, or of the personalized one it starts with where there is none.
+        """
+        start = self.generic(server) or self.personal(server, client, down)
+        if not isinstance(start, Params):
+            raise NotImplementedError(f"{type(self).__name__} needs its own adapt: it has no model to start from")
+        trained = yield Train({"w": start}, loss=cross_entropy, epochs=epochs)
         return trained["w"]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.arena import Arena
-from bench.batches import Address, Batches, Positions, draw_batches, draw_values, steps_per_epoch
+from bench.batches import Address, Batches, Positions, draw_augmentation, draw_batches, draw_values, steps_per_epoch
 from bench.optim import SGD, Optimizer, State, learning_rate
 from bench.params import Params
 from bench.requests import Feed, Train
@@ -27,11 +27,13 @@ class Stream:
         feed: what they are drawn from.
         batches: positions in the owner's list.
         absolute: `[steps, width]` positions in the pool.
+        augmentation: `[steps, width]` which crop of each sample (None: as it is).
     """
 
     feed: Feed
     batches: Batches
     absolute: Positions
+    augmentation: Positions | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def prepare(request: Train, address: Address, arena: Arena, settings: Settings) 
         address=address,
         steps=steps,
         streams={
-            name: _stream(feed, widths[name], steps, address, arena, batch_statistics)
+            name: _stream(feed, widths[name], steps, address, arena, batch_statistics, settings.augment)
             for name, feed in _feeds(request).items()
         },
         draws={
@@ -152,7 +154,11 @@ def _steps(request: Train, settings: Settings, n: int, width: int, batch_statist
     return epochs * steps_per_epoch(n, width, batch_statistics=batch_statistics)
 
 
-def _stream(feed: Feed, width: int, steps: int, address: Address, arena: Arena, batch_statistics: bool) -> Stream:
+def _stream(
+    feed: Feed, width: int, steps: int, address: Address, arena: Arena, batch_statistics: bool, augment: str
+) -> Stream:
     positions = arena.positions(address.owner, feed.samples)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
-    return Stream(feed, drawn, positions[drawn.positions] if steps else drawn.positions)
+    absolute = positions[drawn.positions] if steps else drawn.positions
+    own = feed.augment and feed.samples in ("train", "remainder") and augment != "none" and steps
+    return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if own else None)

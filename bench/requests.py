@@ -25,12 +25,14 @@ class Feed:
         order: `shuffle`: one permutation after the other, a short batch at the end of each; `uniform`: each batch drawn
             without replacement, of size min(batch size, n); `cyclic`: in stored order, again and again.
         stream: part of the address of the draws; 0 for every main feed, so that methods share their batches.
+        augment: whether the cell's augmentation applies to training samples.
     """
 
     samples: Samples = "train"
     batch_size: int | None = None
     order: Order = "shuffle"
     stream: int = 0
+    augment: bool = True
 
 
 @dataclass(frozen=True)

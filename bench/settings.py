@@ -34,11 +34,18 @@ class Settings(BaseModel):
     model: str = "mlp"
     model_options: dict[str, Any] = Field(default_factory=dict)
     client_models: tuple[str, ...] = Field((), description="architectures by client, in turn; empty: `model` for all")
+    augment: Literal["none", "crop_flip"] = Field("none", description="of training images: 4-pixel crops and mirroring")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
     dtype: Literal["float32", "float64"] = "float32"
 
     rounds: int = Field(30, ge=1, description="server versions")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients selected in a round")
+    unselected: Literal["idle", "broadcast", "cap"] = Field(
+        "idle", description="personal training of clients that are not selected (Appendix F of the SCD paper)"
+    )
+    unselected_steps: int = Field(100, ge=0, description="`cap`: most local steps since a client was last selected")
+    new_clients: int = Field(0, ge=0, description="clients held out of training, scored after the last round")
+    new_client_epochs: tuple[int, ...] = Field((0, 1, 5, 10), description="how long new clients adapt before a score")
     epochs: int = Field(1, ge=0, description="local epochs of a round")
     steps: int | None = Field(None, ge=0, description="local steps of a round instead of epochs")
     batch_size: int = Field(10, ge=1)

@@ -88,7 +88,7 @@ class Clients:
     def bare(self, i: int) -> Client:
         """A client without state."""
         counts = torch.as_tensor(self._arena.counts[i], device=self._arena.device)
-        return Client(i, self._server.sizes[i], counts)
+        return Client(i, len(self._arena.partition.train[i]), counts)
 
     def copy(self, i: int) -> Client:
         """A client whose state may be written to without anybody noticing."""

@@ -187,6 +187,9 @@ class Trainer:
             if samples != "none":
                 pool = self.arena.pool(samples)
                 one["x"], one["y"] = pool.take(lay([s.absolute[:, :width] for s in streams]))
+                codes = [s.augmentation[:, :width] for s in streams if s.augmentation is not None]
+                if codes:
+                    one["x"] = pool.crop_flip(one["x"], lay(codes))
             return one
 
         batch = stream(MAIN)

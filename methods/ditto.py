@@ -33,6 +33,10 @@ class Ditto(Method):
     def client_round(self, client: Client, down: State) -> Program:
         generic = yield Train({"w": down["model"]}, loss=cross_entropy)
         yield Upload({"model": generic["w"]})
+        yield from self.unselected_round(client, down)
+        return generic["w"]
+
+    def unselected_round(self, client: Client, down: State) -> Program:
         personal = yield Train(
             {"w": client.state["personal"]},
             loss=proximal_loss,
@@ -41,7 +45,6 @@ class Ditto(Method):
             optimizer=SGD(lr=self.hp.personal_lr),
         )
         client.state["personal"] = personal["w"]
-        return generic["w"]
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
         return client.state["personal"]

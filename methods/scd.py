@@ -72,15 +72,23 @@ class SCD(Method):
             context={"teacher": spectrum(kept, o.tau, o)},
         )
         yield Upload({"model": generic["w"]})  # from here on the network is busy and the client is not waiting
+        yield from self.personal_phase(client, generic["w"])
+        return generic["w"]
+
+    def unselected_round(self, client: Client, down: State) -> Program:
+        yield from self.personal_phase(client, down["model"])
+
+    def personal_phase(self, client: Client, generic: Params) -> Program:
+        """Algorithm 1, lines 5 to 7: the personalized model learns from the data and from the generic one's spectrum."""
+        o = self.hp
         personal = yield Train(
-            {"w": kept},
+            {"w": client.state["personal"]},
             step=personal_step,
-            context={"teacher": spectrum(generic["w"], 1.0, o), "generic": generic["w"].weights},
+            context={"teacher": spectrum(generic, 1.0, o), "generic": generic.weights},
             epochs=o.personal_epochs,
             optimizer=SGD(lr=o.personal_lr),
         )
         client.state["personal"] = personal["w"]
-        return generic["w"]
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
         kept: Params = client.state["personal"]

@@ -15,6 +15,7 @@ CORNERS: dict[str, dict[str, Any]] = {
     "batch statistics, local": {"model": "test_norm", "batchnorm": "local", "participation": 0.5},
     "weight decay, nesterov, clip": {"weight_decay": 0.01, "nesterov": True, "grad_clip": 0.5},
     "steps": {"steps": 5},
+    "unselected clients": {"participation": 0.5, "unselected": "broadcast"},
 }
 
 

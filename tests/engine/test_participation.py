@@ -1,0 +1,107 @@
+"""Clients that are not selected, clients that are new, and augmented images."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.arena import Pool
+from bench.batches import CROPS
+from bench.data import Dataset
+from bench.errors import UserError
+from tests.engine.problems import generic, personal, run, toy
+
+HALF: dict[str, Any] = {"participation": 0.5, "dtype": "float32"}
+WITHOUT = {"ditto": {"lam": 0.0}, "scd": {"lambda_g": 0.0, "lambda_p": 0.0}}
+
+
+@pytest.mark.parametrize("method", WITHOUT)
+def test_broadcast_lets_every_client_train_its_personal_model_in_every_round(method: str) -> None:
+    """Without the method's terms that is Local, bit for bit, though half the clients take part in a round."""
+    idle = toy(method, hp=WITHOUT[method], **HALF)
+    sent = toy(method, hp=WITHOUT[method], unselected="broadcast", **HALF)
+    local = toy("local", dtype="float32")
+    for federation in (idle, sent, local):
+        run(federation, 3)
+    reference = personal(local)
+    assert all(torch.equal(w, reference[i]) for i, w in personal(sent).items())
+    assert not all(torch.equal(w, reference[i]) for i, w in personal(idle).items())
+    assert torch.equal(generic(idle), generic(sent))
+    d = 4 * sent.server.initial_model().spec.d
+    assert [row["down_receivers"] for row in sent.ledger] == [5 * d] * 3
+    assert [row["down_receivers"] for row in idle.ledger] == [2 * d] * 3
+    assert [row["up"] for row in sent.ledger] == [row["up"] for row in idle.ledger]
+
+
+def test_cap_stops_at_its_limit() -> None:
+    """0 steps is `idle`; without end it goes on with what the client received last; never selected stays idle."""
+
+    def models(**settings: Any) -> dict[int, torch.Tensor]:
+        federation = toy("ditto", **{**HALF, **settings})
+        run(federation, 3)
+        return personal(federation)
+
+    idle, none, some, much = (
+        models(),
+        models(unselected="cap", unselected_steps=0),
+        models(unselected="cap", unselected_steps=1),
+        models(unselected="cap", unselected_steps=1000),
+    )
+    assert all(torch.equal(idle[i], none[i]) for i in idle)
+    assert any(not torch.equal(idle[i], some[i]) for i in idle)
+    assert any(not torch.equal(much[i], some[i]) for i in idle)
+    selected = {i for v in range(3) for i in _selected("ditto", v)}
+    start = toy("ditto", **HALF).server.initial_model().weights
+    for i in set(idle) - selected:
+        assert torch.equal(much[i], start)
+
+
+def _selected(method: str, version: int) -> list[int]:
+    federation = toy(method, **HALF)
+    federation.version = version
+    return federation._select()
+
+
+def test_new_clients_take_no_part_and_adapt_at_the_end() -> None:
+    federation = toy("fedavg", new_clients=2, rounds=3, new_client_epochs=(0, 3))
+    new = federation._new
+    early = run(federation, 2)
+    last = run(federation, 1)
+    assert {m["metric"] for m in early.metrics} == {"gm", "pm", "lm"}
+    assert {m["metric"] for m in last.metrics} == {"gm", "pm", "lm", "new0", "new3"}
+    scored = {(m["metric"]): {r["client"] for r in last.clients if r["metric"] == m["metric"]} for m in last.metrics}
+    assert scored["new0"] == scored["new3"] == set(new)
+    assert not scored["gm" if "gm" in scored else "pm"] & set(new)
+    sizes = [13, 7, 1, 0, 9, 5]
+    others = toy("fedavg", sizes=[0 if i in new else n for i, n in enumerate(sizes)])
+    assert federation.server.sizes == {i: n for i, n in enumerate(sizes) if n and i not in new}
+    assert others.server.sizes == federation.server.sizes
+    loss = {m["metric"]: m["value"] for m in last.metrics if m["quantity"] == "loss" and m["mean"] == "train_size"}
+    assert loss["new3"] != loss["new0"]
+
+
+def test_more_new_clients_than_clients_is_an_error() -> None:
+    with pytest.raises(UserError, match="nobody is left to train"):
+        toy("fedavg", new_clients=5)
+
+
+def images() -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (6, 3, 8, 8), np.uint8)
+    return Dataset("images", x, np.zeros(6, np.int64), 4, 2, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3), "")
+
+
+def test_crops_and_mirrors_are_those_of_the_raw_image() -> None:
+    data = images()
+    pool = Pool.of(data, torch.device("cpu"), torch.float64)
+    codes = torch.tensor([80, 81, 0, 161, 37, 100])
+    found = pool.crop_flip(pool.take(torch.arange(6))[0], codes).numpy()
+    mean, std = (np.array(v).reshape(3, 1, 1) for v in (data.mean, data.std))
+    for image, code, ours in zip(data.x, codes.tolist(), found, strict=True):
+        top, left = code // 2 // 9, code // 2 % 9
+        padded = np.pad(image, ((0, 0), (4, 4), (4, 4)))[:, top : top + 8, left : left + 8]
+        expected = padded[:, :, ::-1] if code % 2 else padded
+        np.testing.assert_allclose(ours, (expected / 255 - mean) / std, rtol=1e-9, atol=1e-9)
+    assert int(codes.max()) < CROPS
+    assert np.allclose(found[0], pool.take(torch.arange(1))[0].numpy())  # 80 leaves an image as it is
