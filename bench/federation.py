@@ -14,14 +14,14 @@ from torch import Tensor
 
 from bench.arena import SERVER, Arena
 from bench.batches import Address
+from bench.cast import divide_clients, make_method
 from bench.clock import Clock
 from bench.data import Dataset, Partition
-from bench.engine import Diverged, Engine, Executor, Running, Sent, Work
+from bench.engine import Diverged, Engine, Executor, Running, Work
 from bench.errors import UserError
 from bench.ledger import Ledger
-from bench.method import Arrivals, Client, Everyone, Message, Method, Tick
+from bench.method import Arrivals, Client, Everyone, Message, Tick
 from bench.params import Params
-from bench.plugin import METHODS, SERVER_RULES
 from bench.rng import generator
 from bench.scores import Evaluation, Scorer
 from bench.settings import Settings
@@ -85,7 +85,7 @@ class Federation:
             public=public,
             holdout=self.method.holdout,
         )
-        ids, self._new = _divide([i for i, one in enumerate(partition.train) if len(one)], settings)
+        ids, self._new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
         self.engine = Engine(settings, self._arena, self.method.hp, executor=executor, threads=threads)
         self.server = ServerSide(settings, self._arena, dataset.shape, ids)
         self.method.init(self.server)
@@ -160,9 +160,10 @@ class Federation:
                 running.append((client, Running(i, program, self._address(i))))
         self.engine.run([p for _, p in running])
         for client, p in running:
-            if any(isinstance(event, Sent) for event in p.events):
+            work = [event for event in p.events if isinstance(event, Work)]
+            if len(work) < len(p.events):
                 raise ValueError(f"{type(self.method).__name__}.unselected_round sends messages: it must not")
-            self._unattended[client.id] = self._unattended.get(client.id, 0) + sum(e.steps for e in p.events)
+            self._unattended[client.id] = self._unattended.get(client.id, 0) + sum(w.steps for w in work)
             self.clients.commit(client, own=True)
 
     def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
@@ -388,35 +389,3 @@ def _packed(flight: Flight) -> dict[str, Any]:
         "messages": [[time, dict(vars(message))] for time, message in flight.messages],
         "local": flight.local,
     }
-
-
-def _divide(ids: list[int], settings: Settings) -> tuple[list[int], list[int]]:
-    """Clients that train, and new clients held out of training."""
-    if len(ids) <= settings.new_clients:
-        raise UserError(
-            f"{len(ids)} clients have training samples and {settings.new_clients} are new ones: nobody is left to train. "
-            "Use fewer new clients, other numbers of clients, or a larger alpha."
-        )
-    rng = generator("new clients", settings.seed)
-    new = sorted(int(i) for i in rng.choice(ids, settings.new_clients, replace=False))
-    return [i for i in ids if i not in new], new
-
-
-def make_method(settings: Settings) -> Method:
-    """The method of a cell with its hyperparameters and its server rule.
-
-    Raises:
-        UserError: the method is unknown, or its aggregation is not a mean that a server rule could replace.
-    """
-    kind = METHODS.get(settings.method)
-    method: Method = kind(kind.Hyper(**settings.hp))
-    if settings.server is not None:
-        options = dict(settings.server)
-        name = options.pop("name")
-        rule = SERVER_RULES.get(name)
-        if not method.mean_of or kind.aggregate is not Method.aggregate:
-            raise UserError(
-                f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply"
-            )
-        method.rule = rule(rule.Hyper(**options))
-    return method

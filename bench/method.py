@@ -260,7 +260,7 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} has no client_round")
 
     def unselected_round(self, client: Client, down: State) -> Program | None:
-        """What a client that is not selected does, by the cell's policy (Appendix F of the SCD paper); it sends nothing.
+        """What a client that is not selected does, by the cell's policy (SCD paper, Appendix F); it sends nothing.
 
         `down` is the current broadcast under `broadcast`, and what the client received last under `cap`.
         """

@@ -79,7 +79,7 @@ class SCD(Method):
         yield from self.personal_phase(client, down["model"])
 
     def personal_phase(self, client: Client, generic: Params) -> Program:
-        """Algorithm 1, lines 5 to 7: the personalized model learns from the data and from the generic one's spectrum."""
+        """Algorithm 1, lines 5 to 7: the personalized model learns from data and from the generic one's spectrum."""
         o = self.hp
         personal = yield Train(
             {"w": client.state["personal"]},

@@ -140,7 +140,7 @@ class _Magnitudes(torch.autograd.Function):
         ctx.save_for_backward(*output)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:
         """Re F^H (u g) over the distinct frequencies; u = z / |z|, and 0 where z = 0."""
         magnitudes, transformed = ctx.saved_tensors
         share = torch.where(magnitudes > 0, g / magnitudes, 0.0)

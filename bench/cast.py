@@ -1,0 +1,39 @@
+"""Who takes part in a cell: its method with hyperparameters and server rule, and which clients train."""
+
+from bench.errors import UserError
+from bench.method import Method
+from bench.plugin import METHODS, SERVER_RULES
+from bench.rng import generator
+from bench.settings import Settings
+
+
+def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[int]]:
+    """Clients that train, and new clients held out of training."""
+    if len(ids) <= settings.new_clients:
+        raise UserError(
+            f"{len(ids)} clients have training samples and {settings.new_clients} are new ones: nobody is left "
+            "to train. Use fewer new clients, other numbers of clients, or a larger alpha."
+        )
+    rng = generator("new clients", settings.seed)
+    new = sorted(int(i) for i in rng.choice(ids, settings.new_clients, replace=False))
+    return [i for i in ids if i not in new], new
+
+
+def make_method(settings: Settings) -> Method:
+    """The method of a cell with its hyperparameters and its server rule.
+
+    Raises:
+        UserError: the method is unknown, or its aggregation is not a mean that a server rule could replace.
+    """
+    kind = METHODS.get(settings.method)
+    method: Method = kind(kind.Hyper(**settings.hp))
+    if settings.server is not None:
+        options = dict(settings.server)
+        name = options.pop("name")
+        rule = SERVER_RULES.get(name)
+        if not method.mean_of or kind.aggregate is not Method.aggregate:
+            raise UserError(
+                f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply"
+            )
+        method.rule = rule(rule.Hyper(**options))
+    return method
