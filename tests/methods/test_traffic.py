@@ -1,0 +1,39 @@
+"""What each method sends per client and round, as the method cards say: from the ledger, in scalars."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine.problems import toy
+
+D, B, C = 21, 12, 3  # model, body, classes of the model `test_linear`
+HYPER = (C * 16 + 16) + (16 * 9 + 9)  # classes -> 16 -> head
+GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with BatchNorm -> 3 features
+
+
+@pytest.mark.parametrize(
+    ("method", "hp", "down", "up"),
+    [
+        ("fedavg", {}, D, D),
+        ("local", {}, 0, 0),
+        ("ditto", {}, D, D),
+        ("fedprox", {}, D, D),
+        ("fedavgm", {}, D, D),
+        ("feddyn", {}, D, D),
+        ("pfedme", {}, D, D),
+        ("fedper", {}, B, B),
+        ("fedrep", {}, B, B),
+        ("fedbabu", {}, B, B),
+        ("fedrod", {}, D, D),
+        ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
+        ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
+    ],
+)
+def test_scalars_per_client(method: str, hp: dict[str, Any], down: int, up: int) -> None:
+    """In the second round (FedGen sends no generator in the first); all tensors have eight bytes a scalar."""
+    federation = toy(method, sizes=[9, 5], hp=hp)
+    for _ in range(2):
+        federation.advance()
+    row = federation.ledger[-1]
+    assert (row["down_receivers"], row["up"]) == (2 * 8 * down, 2 * 8 * up)
+    assert row["down_distinct"] == 8 * down
