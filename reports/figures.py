@@ -38,6 +38,7 @@ STYLE: dict[str, Any] = {
 }
 _PANEL = (3.1, 2.3)  # inches
 _ACROSS = 4  # panels side by side at most
+_DECADE = 10  # settings that span this factor get a logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
     points = _points(store, setting)
     panels = list(dict.fromkeys(panel for _, panel in points))
     curves = list(dict.fromkeys(curve for curve, _ in points))
+    values = [value for entries in points.values() for value in entries]
     with _canvas(panels, len(HEADLINE)) as (canvas, axes):
         for axis, (figure, panel) in zip(axes, _panels(HEADLINE, panels), strict=True):
             for k, curve in enumerate(curves):
@@ -152,6 +154,8 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
                 runs = [summarise(list(one.values())) for one in scores]
                 mean, std = [run.mean for run in runs], np.nan_to_num([run.std for run in runs])
                 axis.errorbar([x for x, _ in entries], mean, std, marker="o", ms=3, capsize=2, label=curve, **_style(k))
+            if min(values) > 0 and max(values) / min(values) >= _DECADE:
+                axis.set_xscale("log")
             axis.set(title=panel, xlabel=setting_text(setting, "")[:-1], ylabel=f"{figure.name} accuracy (%)")
         _legend(canvas, {curve: _style(k) for k, curve in enumerate(curves)})
         caption = "Test accuracy against a setting: mean and standard deviation over seeds."

@@ -121,17 +121,17 @@ def _sections(store: Store) -> Iterator[Section]:
         )
     metrics, costs = store.table("metrics"), cost.totals(store)
     curves = {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
-    yield Section("convergence", "Convergence", pictures=(figures.convergence(store, curves),))
+    if any(len(curve) for curve in curves.values()):
+        yield Section("convergence", "Convergence", pictures=(figures.convergence(store, curves),))
     yield _statistics_section(store, chosen)
     clients = fairness.client_accuracies(store, chosen)
     if len(clients):
         yield _client_section(store, clients)
-    yield Section(
-        "cost",
-        "Cost",
-        tables=(cost.cost_table(store, curves["PM"], costs),) if len(curves["PM"]) else (),
-        pictures=tuple(figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()),
-    )
+    if len(curves["PM"]):
+        pictures = tuple(
+            figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()
+        )
+        yield Section("cost", "Cost", tables=(cost.cost_table(store, curves["PM"], costs),), pictures=pictures)
     varied = figures.varied(store)
     if varied:
         pictures = tuple(figures.sensitivity(store, setting, chosen) for setting in varied)

@@ -142,3 +142,14 @@ def _rename_cells(run):
         (run / cell["id"]).rename(run / f"paper-{cell['id']}")
         cell["id"] = f"paper-{cell['id']}"
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_a_run_of_one_seed_and_one_method_without_a_generic_model(store_writer, tmp_path):
+    run = store_writer(tmp_path, seeds=1, methods=("local",), alphas=(1.0,))
+    metrics = run / "local-1-0" / "metrics.csv"
+    lines = [line for line in metrics.read_text(encoding="utf-8").splitlines() if ",gm," not in line]
+    metrics.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    main = write_report([run]).with_name("main.md").read_text(encoding="utf-8")
+    row = next(line for line in main.splitlines() if line.startswith("| local"))
+    assert re.fullmatch(r"\| local \| – \| \*\*\d+\.\d\d\*\* \|", row), row
+    assert "over 1 seed " in main
