@@ -7,6 +7,7 @@ has no validation data and reports the best test figure over the evaluated round
 """
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -133,7 +134,9 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
     whole = text[: text.rfind("\n") + 1]
     if not whole:
         return pd.DataFrame(columns=list(COLUMNS[name]))
-    exact = {column: float for column in ("value", "seconds") if column in COLUMNS[name]}
+    exact: dict[str, Callable[[str], Any]] = {
+        column: float for column in ("value", "seconds") if column in COLUMNS[name]
+    }
     # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
     return pd.read_csv(io.StringIO(whole), keep_default_na=False, converters=exact)
 

@@ -64,7 +64,8 @@ def results(
     if csv:
         tidy(run).to_csv(sys.stdout, index=False, lineterminator="\n")
     elif as_json:
-        print(json.dumps(json.loads(tidy(run).to_json(orient="records", double_precision=15)), indent=1))
+        figures = tidy(run).astype(object)
+        print(json.dumps(figures.where(figures.notna(), None).to_dict("records"), indent=1))
     else:
         print_summary(run)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from bench.cli import main
 from bench.rng import generator
 from bench.settings import Settings
 
@@ -67,7 +68,7 @@ def grid(arrays: Path, tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of commands: the odd methods installed as a plug-in, byte code kept from one command to the next."""
+    """Environment of commands: the odd methods installed as a plug-in, byte code kept as Python does by default."""
     site = tmp_path_factory.mktemp("site")
     info = site / "odd_methods-1.0.dist-info"
     info.mkdir()
@@ -75,7 +76,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (info / "entry_points.txt").write_text("[bench.methods]\nodd = odd_methods\n", encoding="utf-8")
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     path = os.pathsep.join([str(site), str(HERE), str(ROOT), kept.get("PYTHONPATH", "")])
-    return {**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(site / "pyc"), "OMP_NUM_THREADS": "1"}
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
@@ -105,5 +106,21 @@ def bench(start: Callable[..., "subprocess.Popen[str]"]) -> Bench:
     return run
 
 
+@pytest.fixture
+def bench_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Bench:
+    """Run the command `bench` in this process, which saves the imports; it must end with `code`."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
+        monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code or 0) == code, f"exit status {ended.value.code}\n{out}\n{err}"
+        return subprocess.CompletedProcess(sys.argv, code, out, err)
+
+    return run
+
+
 def _data(arrays: Path) -> dict[str, object]:
-    return {"dataset": "npz", "dataset_options": {"path": str(arrays), "name": "blobs"}}
+    return {"dataset": "npz", "dataset_options": {"path": str(arrays)}}

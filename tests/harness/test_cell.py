@@ -13,9 +13,10 @@ from bench.cell import Options, run_cell
 from bench.plugin import METHODS
 from bench.progress import Event
 from bench.settings import Settings
+from tests.harness.helpers import RESULTS
 
 EVERY_ROUND = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
-RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv")
+
 
 Cell = Callable[..., Settings]
 

@@ -1,0 +1,35 @@
+"""Looking at run folders from outside."""
+
+import subprocess
+import time
+from pathlib import Path
+
+from bench import store
+from bench.results import CellView, load_run
+
+RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv")
+"""Files of a cell that no interruption may change."""
+
+
+def cells(run: Path) -> dict[str, CellView]:
+    """Cells by label."""
+    return {cell.label: cell for cell in load_run(run).cells}
+
+
+def states(run: Path) -> dict[str, store.State]:
+    """State by label."""
+    return {label: cell.status.state for label, cell in cells(run).items()}
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """The result files of all cells."""
+    return {f"{path.parent.name}/{name}": path.read_bytes() for name in RESULTS for path in run.glob(f"*/{name}")}
+
+
+def wait_for(process: "subprocess.Popen[str]", run: Path, rounds: int) -> None:
+    """Wait until the cell that is furthest has done so many rounds."""
+    deadline = time.monotonic() + 120
+    while max((path.read_bytes().count(b"\n") - 1 for path in run.glob("*/ledger.csv")), default=0) < rounds:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)

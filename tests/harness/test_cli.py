@@ -1,0 +1,163 @@
+"""The real command: whole runs in processes of their own, the rest in this one."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import store
+from bench.cell import Options, run_cell
+from bench.progress import duration_text
+from tests.harness.helpers import cells, contents, states
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Grid = Callable[..., Path]
+
+ENTRIES = [
+    {"name": "odd_raises", "round": 2},
+    {"name": "odd_dies", "round": 3},
+    {"name": "fedavg", "label": "plain"},
+    "fedper",
+]
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("odd_methods")
+def test_a_grid_from_start_to_results(bench: Bench, bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
+    """Two workers, four cells: one fails, one takes its process with it, and the others do not notice."""
+    file, run = grid(methods=ENTRIES), tmp_path / "run"
+    common = ("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 2)
+    first = bench(*common, code=1)
+    assert states(run) == {"odd_raises": "failed", "odd_dies": "failed", "plain": "done", "fedper": "done"}
+    assert "4 cells to run" in first.stderr
+    assert "plain blobs alpha=1 seed=0: done, round 6/6, GM 0." in first.stderr
+    assert "\x1b" not in first.stderr  # no terminal: plain lines
+    assert "Traceback" not in first.stderr
+    assert "odd_raises blobs alpha=1 seed=0: failed: RuntimeError: odd on purpose" in first.stderr
+    assert "odd_dies blobs alpha=1 seed=0: failed: its worker process was killed by SIGKILL" in first.stderr
+    assert "plain" in first.stdout
+    check_contents(run, file)
+    check_queries(bench_here, run)
+
+    plain = cells(run)["plain"].folder
+    before = contents(run)
+    (plain / "metrics.csv").write_text("spoiled")
+    again = bench_here(*common, "--only", "label=plain,seed=0")
+    assert "0 cells to run, 1 finished before" in again.stderr
+    assert (plain / "metrics.csv").read_text() == "spoiled"
+    fresh = bench(*common, "--only", "label=plain,seed=0", "--fresh", "--quiet")
+    assert fresh.stderr == fresh.stdout == ""
+    assert contents(run) == before
+    assert len(store.read_json(run / "run.json")["history"]) == 3
+
+
+def check_contents(run: Path, file: Path) -> None:
+    """What a run says of itself; and its cells have the bytes that they have when run one by one in this process."""
+    info = store.read_json(run / "run.json")
+    assert (info["grid"], info["source"]) == ("small", file.read_text())
+    assert info["command"].startswith("bench run --grid")
+    assert [entry["label"] for entry in info["cells"]] == ["odd_raises", "odd_dies", "plain", "fedper"]
+    assert info["machine"]["cores"] >= 1
+    assert "torch" in info["versions"]
+    for cell in (cells(run)["plain"], cells(run)["fedper"]):
+        run_cell(cell.settings, run.parent / "alone" / cell.id, Options(device="cpu"))
+    alone = contents(run.parent / "alone")
+    assert len(alone) == 12
+    assert alone == {name: content for name, content in contents(run).items() if name in alone}
+
+
+def check_queries(bench: Bench, run: Path) -> None:
+    """Status, log and results."""
+    status = bench("status", run).stdout
+    assert "4 cells: 2 done, 2 failed" in status or "4 cells: 2 failed, 2 done" in status
+    assert "RuntimeError: odd on purpose" in status
+    log = bench("log", run, cells(run)["odd_raises"].id[:8]).stdout
+    assert "starting with round 1" in log
+    assert "Traceback" in log
+    assert "has no cell 'nothing'" in bench("log", run, "nothing", code=2).stderr
+    rows = list(csv.DictReader(io.StringIO(bench("results", run, "--csv").stdout)))
+    assert {(row["label"], row["status"], row["selection"]) for row in rows} == {
+        ("odd_raises", "failed", ""),
+        ("odd_dies", "failed", ""),
+        ("plain", "done", "validation"),
+        ("plain", "done", "last"),
+        ("fedper", "done", "validation"),
+        ("fedper", "done", "last"),
+    }
+    as_json = json.loads(bench("results", run, "--json").stdout)
+    assert [row["value"] for row in as_json] == [float(row["value"]) if row["value"] else None for row in rows]
+    assert "not in the table: 2 failed" in bench("results", run).stdout
+
+
+BAD = {
+    "no such grid": (["--grid", "nowhere.yaml"], "nowhere.yaml"),
+    "mistyped key": (["--set", "momentun=0.5"], "Did you mean 'momentum'?"),
+    "mistyped method": (["--set", "methods=[fedavgg]"], "Did you mean 'fedavg'?"),
+    "only: no pair": (["--only", "fedavg"], "write key=value"),
+    "only: unknown key": (["--only", "metod=fedavg"], "Did you mean 'method'?"),
+    "only: nothing fits": (["--only", "method=local"], "none of the 1 cells fits"),
+    "too many clients": (["--set", "clients=1000"], "clients"),
+    "no data": (["--set", "datasets=[{name: npz, path: gone.npz}]"], "gone.npz"),
+    "no such option": (["--jbos", "2"], "--jobs"),
+    "no such device": (["--device", "tpu"], "tpu"),
+    "no jobs": (["--jobs", "0"], "greater than or equal to 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_writes_nothing(bench_here: Bench, grid: Grid, tmp_path: Path, case: str) -> None:
+    arguments, message = BAD[case]
+    file = grid(methods=["fedavg"])
+    done = bench_here("run", "--grid", file, "--out", tmp_path / "run", *arguments, code=2)
+    assert message in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mistyped_key_ends_a_real_process(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+    done = bench("run", "--grid", grid(methods=["fedavg"], momentun=0.5), "--out", tmp_path / "run", code=2)
+    assert "small.yaml:" in done.stderr
+    assert "Did you mean 'momentum'?" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
+    file = grid(methods=["fedavg"], datasets=["cifar10"], model="cnn", clients=20)
+    done = bench_here("run", "--grid", file, "--out", tmp_path / "run", "--dry-run", "--device", "cpu")
+    assert "1 cells, 1 side by side: about" in done.stdout
+    assert "one gradient step measured now" in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "name"), [("methods", "fedavg"), ("datasets", "npz"), ("models", "logistic"), ("grids", "quickstart")]
+)
+def test_catalogues(bench_here: Bench, what: str, name: str) -> None:
+    names = [row["name"] for row in json.loads(bench_here(what, "--json").stdout)]
+    assert name in names
+    text = bench_here(what).stdout
+    assert all(name in text for name in names)
+
+
+def test_help_imports_nothing_heavy(environment: dict[str, str]) -> None:
+    code = "import sys, bench.cli\nprint(sorted({'torch', 'pandas', 'numpy', 'rich', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_version_and_help(bench_here: Bench) -> None:
+    assert bench_here("--version").stdout.startswith("pfl-bench ")
+    assert "--checkpoint-seconds" in bench_here("run", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(45, "45 s"), (700, "12 min"), (12000, "3 h 20 min"), (190800, "2 d 5 h")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

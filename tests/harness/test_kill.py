@@ -1,0 +1,100 @@
+"""Runs that are killed, interrupted or shared."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.cell import Options, run_cell
+from bench.plugin import METHODS
+from bench.results import load_run
+from bench.rng import generator
+from bench.settings import Settings
+from tests.harness.helpers import RESULTS, cells, contents, states, wait_for
+
+pytestmark = pytest.mark.faults
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+Grid = Callable[..., Path]
+
+OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
+KILLS = 3
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # the child only trains
+@pytest.mark.parametrize("method", [name for name in METHODS.names() if not name.startswith("odd_")])
+def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
+    """A forked process is killed at seeded moments; what another one makes of its folder has the undisturbed bytes."""
+    settings = cell(method=method, participation=0.5, rounds=8)
+    run_cell(settings, tmp_path / "first", OPTIONS)  # the first one pays for imports
+    start = time.monotonic()
+    run_cell(settings, tmp_path / "whole", OPTIONS)
+    duration = time.monotonic() - start
+    folder = tmp_path / "killed"
+    context = multiprocessing.get_context("fork")
+    for moment in generator("tests", "kill", method).uniform(0.1, 0.7, KILLS):
+        child = context.Process(target=run_cell, args=(settings, folder, OPTIONS))
+        child.start()
+        child.join(moment * duration)
+        child.kill()
+        child.join()
+        child.close()
+    assert run_cell(settings, folder, OPTIONS).state == "done"
+    assert {name: (folder / name).read_bytes() for name in RESULTS} == {
+        name: (tmp_path / "whole" / name).read_bytes() for name in RESULTS
+    }
+    assert not list(folder.rglob("*.tmp"))
+
+
+@pytest.mark.usefixtures("odd_methods")
+def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid: Grid, tmp_path: Path) -> None:
+    file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedper"], rounds=20), tmp_path / "run"
+    arguments = ("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0.2)
+    with start(*arguments, "--quiet") as process:
+        wait_for(process, run, 7)
+        process.kill()
+    deadline = time.monotonic() + 10  # the worker ends with its parent, and its lock with it
+    while states(run)["odd_slow"] != "interrupted":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    bench(*arguments)
+    assert "going on after round" in (cells(run)["odd_slow"].folder / "log.txt").read_text()
+    for cell in load_run(run).cells:
+        run_cell(cell.settings, tmp_path / "whole" / cell.id, OPTIONS.model_copy(update={"executor": "auto"}))
+    assert contents(run) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_leaves_a_checkpoint(start: Start, grid: Grid, tmp_path: Path, sign: signal.Signals) -> None:
+    file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}], rounds=400), tmp_path / "run"
+    with start("run", "--grid", file, "--out", run, "--device", "cpu") as process:  # no checkpoint is due by itself
+        wait_for(process, run, 3)
+        if sign == signal.SIGINT:  # from a terminal it reaches the workers too
+            os.killpg(process.pid, sign)
+        else:
+            process.terminate()
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert f"The same command goes on: bench run --grid {file}" in err
+    assert "Traceback" not in err
+    status, folder = cells(run)["odd_slow"].status, cells(run)["odd_slow"].folder
+    assert (status.state, status.reason) == ("interrupted", "stopped by the user")
+    assert (folder / "checkpoint" / f"{status.rounds:08d}").is_dir()
+
+
+def test_two_commands_share_the_cells(start: Start, grid: Grid, tmp_path: Path) -> None:
+    methods = [{"name": "odd_slow", "nap": nap} for nap in (0.1, 0.11, 0.12)]
+    file, run = grid(methods=methods, rounds=10), tmp_path / "run"
+    arguments = ("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1)
+    with start(*arguments) as first, start(*arguments) as second:
+        errors = [process.communicate(timeout=200)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), errors
+    assert list(states(run).values()) == ["done"] * 3
+    logs = [(cell.folder / "log.txt").read_text() for cell in load_run(run).cells]
+    assert [log.count("starting with round 1") for log in logs] == [1, 1, 1]
