@@ -6,6 +6,7 @@ import os
 def pytest_configure() -> None:
     """One intra-op thread: the byte promise rests on it, and the test workers share few cores."""
     os.environ["OMP_NUM_THREADS"] = "1"  # read by torch when it is imported, here and in processes that tests start
+    os.environ["BENCH_TRACKING"] = "0"  # the tests of the mirror ask for it; MLflow costs the others seconds each
 
     import torch
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, look, run, show
+from bench.cli import catalogue, look, run, show, track
 from bench.errors import UserError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ for command in (
     look.log,
     look.results,
     look.report,
+    track.track,
+    track.ui,
     catalogue.methods,
     catalogue.datasets,
     catalogue.models,

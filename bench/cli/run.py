@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bench.cli.track import TrackingUri
+
 if TYPE_CHECKING:
     from bench.grid import Grid
     from bench.plan import PlannedCell
@@ -35,6 +37,8 @@ def run(
     keep: Annotated[
         Literal["none", "server", "all"], typer.Option(help="What to keep of the last state of a finished cell.")
     ] = "none",
+    tracking_uri: TrackingUri = None,
+    tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Progress of every round, line by line.")] = False,
 ) -> None:
@@ -49,17 +53,19 @@ def run(
         _print_estimate(chosen, data_root, device, jobs)
         return
     from bench.cell import Options
+    from bench.tracking import choose_store
 
     options = Options(
         device=device, executor=executor, data_root=data_root, checkpoint_seconds=checkpoint_seconds, keep=keep
     )
     workers = _jobs(jobs, device)
+    mirror = choose_store(folder, tracking_uri) if tracking else None
     planned = plan(loaded.cells, data_root, download=download)
     wanted = [cell for cell in planned if cell.settings in chosen]
     _write_run(folder, loaded, planned)
     if fresh:
         _forget(folder, wanted)
-    stopped = not _work(folder, wanted, options.model_dump_json(), workers, quiet=quiet, verbose=verbose)
+    stopped = not _work(folder, wanted, options.model_dump_json(), workers, mirror, quiet=quiet, verbose=verbose)
     _finish(folder, wanted, quiet=quiet)
     if stopped:
         print(f"stopped. The same command goes on: {_command()}", file=sys.stderr)
@@ -102,12 +108,22 @@ def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
             raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
 
 
-def _work(folder: Path, cells: "Sequence[PlannedCell]", options: str, jobs: int, *, quiet: bool, verbose: bool) -> bool:
+def _work(
+    folder: Path,
+    cells: "Sequence[PlannedCell]",
+    options: str,
+    jobs: int,
+    mirror: str | None,
+    *,
+    quiet: bool,
+    verbose: bool,
+) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
     from bench.progress import reporter
     from bench.results import cell_name
     from bench.schedule import Task, run_cells
     from bench.store import FINISHED, read_status
+    from bench.tracking import DRAIN_SECONDS, STOP_SECONDS, Follower
 
     unfinished = {cell.id: cell.settings for cell in cells if read_status(folder / cell.id).state not in FINISHED}
     if not quiet:
@@ -117,8 +133,12 @@ def _work(folder: Path, cells: "Sequence[PlannedCell]", options: str, jobs: int,
     names = {id: cell_name(settings) for id, settings in unfinished.items()}
     rounds = {id: settings.rounds for id, settings in unfinished.items()}
     tasks = [Task(settings, folder / id, options) for id, settings in unfinished.items()]
+    follower = Follower(folder, mirror) if mirror and tasks else None
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
-        return run_cells(tasks, min(jobs, len(tasks)), report.event)
+        completed = run_cells(tasks, min(jobs, len(tasks)), report.event)
+    if follower:
+        follower.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
+    return completed
 
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:

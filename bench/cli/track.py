@@ -1,0 +1,48 @@
+"""`bench track` and `bench ui`: a run in MLflow."""
+
+import os
+import socket
+import sys
+from typing import Annotated
+
+import typer
+
+from bench.cli.look import RunFolder
+from bench.errors import UserError
+
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(help="MLflow's tracking store; default: MLFLOW_TRACKING_URI, else RUN/mlflow.db.", show_default=False),
+]
+
+
+def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
+    """Bring MLflow up to date with a run: what it lacks is added, nothing is doubled."""
+    from bench import tracking
+
+    uri = tracking.choose_store(run, tracking_uri)
+    count = tracking.mirror_run(run, uri)
+    print(f"{count} cells of {run} are in {tracking.shown(uri)}")
+
+
+def ui(
+    run: RunFolder,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
+) -> None:
+    """Show a run in MLflow's own page, on this machine only, until Ctrl-C."""
+    from bench import tracking
+
+    uri = tracking.embedded_uri(run)
+    if not (run / "mlflow.db").exists():
+        raise UserError(f"{run} has no mlflow.db. `bench track {run} --tracking-uri {uri}` makes it.")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"--port {port}: {error.strerror}. Choose another one.") from None
+    print(f"http://127.0.0.1:{port} shows {run} in a moment; Ctrl-C ends it", flush=True)
+    options = ["--backend-store-uri", uri, "--artifacts-destination", str(run.resolve() / "mlartifacts")]
+    quiet = ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    command = [sys.executable, "-m", "mlflow", "server", *options, "--host", "127.0.0.1", "--port", str(port), *quiet]
+    os.execve(sys.executable, command, {**tracking.ENVIRONMENT, **os.environ})

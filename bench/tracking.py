@@ -1,0 +1,387 @@
+"""MLflow as a mirror of the run store (docs/tracking.md): filled from the store's files, never a condition of a run.
+
+`bench run` starts one process of low priority beside its workers (`Follower`), which looks at the run folder now and
+then and writes what is new; training never waits for it. What MLflow has is derived from the files alone, so anybody
+can fill in later what an outage left out (`bench track`): a cell's MLflow run is found again by its tags, and the tags
+`mirrored_rounds` and `mirrored_digest` say what it has.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from bench import store
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+    from bench.results import CellView
+
+PASS_SECONDS = 10.0
+"""Time between two looks at the run folder."""
+
+RETRY_SECONDS = 60.0
+"""Time between two attempts while the tracking store does not answer."""
+
+DRAIN_SECONDS = 30.0
+"""Longest time that a finished run waits for its mirror."""
+
+STOP_SECONDS = 5.0
+"""The same for a run that the user stopped."""
+
+NICENESS = 10
+"""Leaves the mirror a tenth of a core that training wants, and all of one that it does not want."""
+
+ARTIFACTS = ("settings.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "error.txt", "log.txt")
+
+_BATCH = 900  # MLflow takes up to 1000 metrics in a request
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+_ENDED = {"done": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # MLflow's own defaults wait minutes for a server that is not there
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+}
+"""How MLflow is asked to behave, where the user's environment does not say otherwise."""
+
+T = TypeVar("T")
+
+
+def choose_store(run: Path, wish: str | None) -> str:
+    """The tracking store of a run: what the user asked for, else MLFLOW_TRACKING_URI, else RUN/mlflow.db.
+
+    Raises:
+        UserError: it is no address that MLflow keeps runs at.
+    """
+    uri = wish or os.environ.get("MLFLOW_TRACKING_URI") or embedded_uri(run)
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if scheme not in _SCHEMES:
+        asked = "--tracking-uri" if wish else "MLFLOW_TRACKING_URI"
+        raise UserError(f"{asked} {uri}: MLflow needs an address such as http://127.0.0.1:5000 or sqlite:///mlflow.db")
+    return uri
+
+
+def embedded_uri(run: Path) -> str:
+    """The SQLite store inside the run folder."""
+    return f"sqlite:///{run.resolve()}/mlflow.db"
+
+
+def mirror_run(run: Path, uri: str) -> int:
+    """Bring an MLflow store up to date with a run folder; the number of cells it has now.
+
+    Raises:
+        UserError: `run` is not a run folder, or the store does not do what it is asked.
+    """
+    try:
+        return _Mirror(run, uri).update()
+    except _outages() as error:
+        raise UserError(f"{shown(uri)} cannot be written: {_reason(error)}") from None
+
+
+class Follower:
+    """The process that mirrors a run while it goes on. It ends with this process, however that ends.
+
+    Args:
+        run: the run folder, with its `run.json`.
+        uri: of `choose_store`.
+    """
+
+    def __init__(self, run: Path, uri: str) -> None:
+        self._run = run
+        self._uri = uri
+        self._warned = False
+        folder = run / "tracking"
+        folder.mkdir(exist_ok=True)
+        with open(folder / "log.txt", "a", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.tracking", str(run)],
+                env={**os.environ, "MLFLOW_TRACKING_URI": uri},  # not an argument: it may hold a password
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def finish(self, seconds: float) -> None:
+        """Let it write what is left, for at most so many seconds. What is missing then is one warning."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("finish\n")
+            self._process.stdin.flush()
+            ended = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            self._warn("it is too slow to have everything by now")
+        except BrokenPipeError:
+            self._warn(f"see {self._run}/tracking/log.txt")
+        else:
+            if ended != 0:
+                self._warn(f"see {self._run}/tracking/log.txt")
+        self._listener.join()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._warn(line.strip())
+
+    def _warn(self, reason: str) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        text = f"warning: tracking in {shown(self._uri)}: {reason}. `bench track {self._run}` fills in what is missing"
+        print(text, file=sys.stderr, flush=True)
+
+
+class _Mirror:
+    """Writes the cells of one run folder to one MLflow store, one MLflow run each."""
+
+    def __init__(self, run: Path, uri: str) -> None:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        self._run = run
+        self._locked = run / "tracking"
+        self._artifacts = (run.resolve() / "mlartifacts").as_uri() if uri == embedded_uri(run) else None
+        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self._seen: dict[str, store.Status] = {}
+
+    def update(self) -> int:
+        """Write what is new; the number of cells that have begun, all of which MLflow has now."""
+        from bench.results import load_run
+
+        view = load_run(self._run)
+        begun = {cell.id: cell for cell in view.cells if cell.status.state != "waiting"}
+        self._locked.mkdir(exist_ok=True)
+        for cell in begun.values():
+            if self._seen.get(cell.id) != cell.status:
+                with store.locked(self._locked, wait=True):  # two mirrors at once would make two MLflow runs of a cell
+                    self._write(view.info, cell)
+                self._seen[cell.id] = cell.status
+        return len(begun)
+
+    def _write(self, info: dict[str, Any], cell: "CellView") -> None:
+        points = [point for point in _points(cell) if point.round <= cell.status.rounds]
+        experiment = self._experiment(info["grid"])
+        key = {"cell": cell.id, "run": f"{self._run.resolve().name} {info['created']}"}
+        run = self._find(experiment, key)
+        if run and not _continues(run.data.tags, cell, points):
+            self._client.delete_run(run.info.run_id)
+            run = None
+        run = run or self._client.create_run(experiment, _started(cell), key, cell.name)
+        tags = {**key, **_tags(info, cell, points, run.data.tags)}
+        if all(run.data.tags.get(name) == value for name, value in tags.items()):
+            return
+        self._write_params(run, cell)
+        self._write_metrics(run, points)
+        self._write_state(run, cell)
+        self._write_tags(run, tags)  # last: they say that all the rest is there
+
+    def _experiment(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        return found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
+
+    def _find(self, experiment: str, key: Mapping[str, str]) -> "Run | None":
+        condition = " and ".join(f"tags.{name} = '{value}'" for name, value in key.items())
+        found = self._client.search_runs([experiment], condition, max_results=1)
+        return found[0] if found else None
+
+    def _write_params(self, run: "Run", cell: "CellView") -> None:
+        from mlflow.entities import Param
+
+        params = [Param(name, text) for name, text in _flat(cell.settings.model_dump(mode="json"))]
+        for batch in _batches([param for param in params if param.key not in run.data.params], 100):
+            self._client.log_batch(run.info.run_id, params=batch)
+
+    def _write_metrics(self, run: "Run", points: "Sequence[_Point]") -> None:
+        from mlflow.entities import Metric
+
+        first = int(run.data.tags.get("mirrored_rounds", 0))
+        # the store keeps no wall time of a round; with one time for all, MLflow drops what is written a second time
+        time = run.info.start_time
+        metrics = [Metric(point.name, point.value, time, point.round) for point in points if point.round > first]
+        for batch in _batches(metrics, _BATCH):
+            self._client.log_batch(run.info.run_id, metrics=batch)
+
+    def _write_state(self, run: "Run", cell: "CellView") -> None:
+        if cell.status.state == "running":
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            return
+        for name in ARTIFACTS:
+            if (cell.folder / name).exists():
+                self._client.log_artifact(run.info.run_id, str(cell.folder / name))
+        written = _timing(cell).get("written")
+        self._client.set_terminated(run.info.run_id, _ENDED[cell.status.state], _milliseconds(written))
+
+    def _write_tags(self, run: "Run", tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        for batch in _batches([RunTag(name, value) for name, value in tags.items()], 100):
+            self._client.log_batch(run.info.run_id, tags=batch)
+
+
+class _Point(NamedTuple):
+    """One value of one metric."""
+
+    round: int
+    name: str
+    value: float
+
+
+def _points(cell: "CellView") -> list[_Point]:
+    """Accuracies, losses and traffic: `gm/global/test/accuracy`, `pm/local/equal/validation/loss`, `ledger/up`, ..."""
+    points = []
+    for row in cell.table("metrics").to_dict("records"):
+        parts = (row[part] for part in ("metric", "on", "mean", "split", "quantity"))
+        points.append(_Point(row["round"], "/".join(part for part in parts if part), row["value"]))
+    for row in cell.table("ledger").to_dict("records"):
+        points += [_Point(row["round"], f"ledger/{name}", row[name]) for name in store.COLUMNS["ledger"][1:]]
+    return points
+
+
+def _continues(tags: Mapping[str, str], cell: "CellView", points: Sequence[_Point]) -> bool:
+    """Whether what MLflow has is the beginning of what the cell has: a cell that was started again has other values."""
+    if tags.get("status") == "failed" and cell.status.state != "failed":
+        return False  # tried again: its error is no longer true
+    rounds = int(tags.get("mirrored_rounds", 0))
+    return rounds > cell.status.rounds or tags.get("mirrored_digest", _digest([])) == _digest(
+        point for point in points if point.round <= rounds
+    )
+
+
+def _digest(points: Iterable[_Point]) -> str:
+    return hashlib.blake2b(repr(sorted(points)).encode(), digest_size=8).hexdigest()
+
+
+def _tags(
+    info: Mapping[str, Any], cell: "CellView", points: Sequence[_Point], before: Mapping[str, str]
+) -> dict[str, str]:
+    status = cell.status
+    tags = {
+        "status": status.state,
+        "label": cell.settings.name,
+        "case": cell.settings.case,
+        "reason": status.reason,
+        "derived": ",".join(status.derived),
+        "partition": status.partition.get("hash", ""),
+        "commit": _commit(info, cell),
+        **{f"path.{name}": str(value) for name, value in status.path.items()},
+    }
+    if status.rounds >= int(before.get("mirrored_rounds", 0)):
+        tags |= {"mirrored_rounds": str(status.rounds), "mirrored_digest": _digest(points)}
+    return {name: value for name, value in tags.items() if value or name in before}
+
+
+def _commit(info: Mapping[str, Any], cell: "CellView") -> str:
+    """The commit of the command that last worked on the cell."""
+    since = _timing(cell).get("this_attempt_since", "")
+    commits = [entry["commit"] for entry in info["history"] if entry["time"] <= since]
+    return (commits[-1] if commits else None) or ""
+
+
+def _timing(cell: "CellView") -> dict[str, Any]:
+    return store.read_json(cell.folder / "timing.json") or {}
+
+
+def _started(cell: "CellView") -> int | None:
+    """When the cell would have begun had it run in one go, in milliseconds: MLflow shows how long a run took."""
+    timing = _timing(cell)
+    written = _milliseconds(timing.get("written"))
+    return None if written is None else written - round(1000 * timing["seconds"])
+
+
+def _milliseconds(time: str | None) -> int | None:
+    return round(1000 * datetime.fromisoformat(time).timestamp()) if time else None
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Settings as MLflow's parameters, e.g. `hp.mu` = `0.1`; label and case are tags, as parameters cannot change."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif prefix or name not in ("label", "case"):
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(items)
+    while batch := list(islice(left, size)):
+        yield batch
+
+
+def _outages() -> tuple[type[Exception], ...]:
+    """What a store raises that is not there, not writable or not MLflow's."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError
+
+
+def _reason(error: Exception) -> str:
+    line = str(error).strip().partition("\n")[0]
+    return line if len(line) <= 200 else line[:200] + " ..."
+
+
+def shown(uri: str) -> str:
+    """An address without the password in it."""
+    parts = urlsplit(uri)
+    return uri.replace(f"{parts.netloc.rpartition('@')[0]}@", "") if "@" in parts.netloc else uri
+
+
+def _follow(run: Path, uri: str, finishing: threading.Event) -> Iterator[str]:
+    """Mirror a run until it finishes; yields why it could not, each time."""
+    mirror: _Mirror | None = None
+    pause, failing, last = 0.0, False, False
+    while not last:
+        last = finishing.wait(pause)
+        if last and failing:
+            return  # the user knows what to do about it and need not wait for another attempt
+        try:
+            mirror = mirror or _Mirror(run, uri)
+            mirror.update()
+        except _outages() as error:
+            pause, failing = RETRY_SECONDS, True
+            yield _reason(error)
+        else:
+            pause, failing = PASS_SECONDS, False
+
+
+def _hear(finishing: threading.Event) -> None:
+    """Wait for the parent's word; without a parent there is nobody to mirror for."""
+    if sys.stdin.readline() != "finish\n":
+        os._exit(1)
+    finishing.set()
+
+
+def main(run: Path) -> None:
+    """The follower's life. Its standard output is for the user, one line for each reason why MLflow has not all."""
+    for sign in (signal.SIGINT, signal.SIGTERM):  # both reach the whole group; the parent says what to do
+        signal.signal(sign, signal.SIG_IGN)
+    os.nice(NICENESS)
+    finishing = threading.Event()
+    threading.Thread(target=_hear, args=(finishing,), daemon=True).start()
+    user = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for reason in _follow(run, os.environ["MLFLOW_TRACKING_URI"], finishing):
+        print(reason, file=user, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
