@@ -91,8 +91,11 @@ def test_aggregates_leave_out_methods_with_gaps(store):
     assert sum(ranks.values()) == 1 + 2 + 3 + 4
 
 
-def test_runs_without_validation_data_report_the_last_round(store_writer, tmp_path):
-    assert accuracy.selection(load([store_writer(tmp_path / "paper", seeds=1, protocol="paper")])) == "best"
+def test_the_protocol_says_which_round_is_reported(store, store_writer, tmp_path):
+    paper = load([store_writer(tmp_path / "paper", seeds=1, methods=("local",), protocol="paper")])
+    assert (accuracy.selection(store), accuracy.selection(paper)) == ("validation", "best")
+    unvalidated = replace(store, figures=store.figures[store.figures["selection"] == "last"])
+    assert accuracy.selection(unvalidated) == "last"
 
 
 def _row(table, label):
