@@ -54,7 +54,3 @@ for (const button of document.querySelectorAll(".enlarge")) {
   });
 }
 dialog.addEventListener("click", () => dialog.close());
-
-addEventListener("beforeprint", () => {
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
-});
