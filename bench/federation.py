@@ -5,6 +5,7 @@ changes, at their simulated times. A server version closes by the method's trigg
 K messages have arrived, or the round clock ticks.
 """
 
+import os
 import platform
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,7 @@ class Federation:
         public: Dataset | None = None,
     ) -> None:
         self.settings = settings
+        _settle(torch.device(device))
         self.method = make_method(settings)
         self._arena = Arena(
             dataset,
@@ -338,6 +340,7 @@ class Federation:
             "device": str(self._arena.device),
             "executor": self.engine.executor,
             "lanes": self.engine.lanes,
+            "intra_op_threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "cpu": platform.processor() or platform.machine(),
         }
@@ -379,6 +382,16 @@ class Federation:
         client.state = raw["state"]
         messages = [(time, Message(**message)) for time, message in raw["messages"]]
         return Flight(client, raw["end"], messages, raw["local"])
+
+
+def _settle(device: torch.device) -> None:
+    """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
+    if device.type != "cuda":
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def _packed(flight: Flight) -> dict[str, Any]:

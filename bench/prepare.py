@@ -99,7 +99,7 @@ def _feeds(request: Train) -> dict[str, Feed]:
 
 
 def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
-    given = request.optimizer or SGD()
+    given = SGD() if request.optimizer is None else request.optimizer
     if not isinstance(given, Mapping):
         given = dict.fromkeys(request.values, given)
     return {name: _resolve(o, settings, round) for name, o in given.items()}
