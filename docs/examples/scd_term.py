@@ -1,7 +1,8 @@
 """How large is SCD's spectral term? Its gradient against that of the cross-entropy, over a real run on the digits.
 
-For each normalisation: SCD runs with its default lambdas, and at some rounds the gradients of the cross-entropy and of D
-(lambda = 1) are taken at every client's generic model against the teacher of the next round, as in its first step there.
+For each normalisation: SCD runs with its default lambdas, and at some rounds the gradients of the cross-entropy and of
+D (lambda = 1) are taken at every client's generic model against the teacher of the next round, as in its first step
+there.
 Prints a Markdown table; docs/methods/scd.md shows it. Takes about a minute.
 """
 
