@@ -55,7 +55,7 @@ def estimate(settings: Settings, data_root: Path, device: str) -> Estimate | Non
     shape, classes, samples = size
     options = json.dumps(settings.model_options, sort_keys=True)
     step, parameters = _step(settings.model, shape, classes, options, settings.batch_size, device)
-    share = 1 - settings.validation_share if settings.protocol == "honest" else 1.0
+    share = 1.0 if settings.protocol == "paper" else 1 - settings.validation_share
     own = share * samples / settings.clients
     steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
     state = (settings.clients + 1) * parameters * torch.finfo(getattr(torch, settings.dtype)).bits // 8

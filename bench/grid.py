@@ -62,13 +62,27 @@ def load_grid(name_or_path: str, overrides: list[str]) -> Grid:
         UserError: no such grid, or problems in it: up to ten of them, one per line, as `FILE:LINE: ...`.
     """
     source, name, stem = _read(name_or_path)
-    document = yaml_lines.parse(source, name)
+    return read_grid(yaml_lines.parse(source, name), source, stem, overrides)
+
+
+def read_grid(document: Document, source: str, name: str, overrides: list[str]) -> Grid:
+    """Expand a grid that has been parsed already.
+
+    Args:
+        document: the grid; it is changed.
+        source: text of the file it came from.
+        name: the grid's, where it says none itself.
+        overrides: as in `load_grid`.
+
+    Raises:
+        UserError: problems in it.
+    """
     if not isinstance(document.data, dict):
         what = "is empty" if document.data is None else f"holds {shown(document.data)}, not keys with values"
-        raise UserError(f"{name}:1: the grid {what}; write for instance `methods: [fedavg, local]`")
+        raise UserError(f"{document.source}:1: the grid {what}; write for instance `methods: [fedavg, local]`")
     for override in overrides:
         _override(document, override)
-    texts = _texts(document, stem)
+    texts = _texts(document, name)
     plan = read_plan(document)
     document.check()
     cells = _expand(document, plan)

@@ -182,7 +182,7 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
         chosen = {"last": int(curve.index[-1])}
         if cell.settings.protocol == "paper":
             chosen["best"] = _first_best(curve)
-        elif not (by := _selection_curve(validation, str(metric))).empty:
+        elif not (by := selection_curve(validation, str(metric))).empty:
             chosen["validation"] = choose_round(by)
         figures += [
             {
@@ -204,8 +204,12 @@ def _first_best(curve: pd.Series) -> int:
     return int(ordered.index[int(ordered.to_numpy().argmax())])
 
 
-def _selection_curve(validation: pd.DataFrame, metric: str) -> pd.Series:
-    """The validation accuracies by which a metric's round is chosen: pooled for the GM, n_i-weighted for the others."""
+def selection_curve(validation: pd.DataFrame, metric: str) -> pd.Series:
+    """The validation accuracies by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else.
+
+    Args:
+        validation: the rows of `metrics` with quantity `accuracy` and split `validation`.
+    """
     own = validation[validation["metric"] == metric]
     pooled = own[own["on"] == "global"]
     weighted = own[(own["on"] == "local") & (own["mean"] == "train_size")]

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -55,13 +55,18 @@ class _Worker:
     task: Task | None = None
 
 
-def run_cells(tasks: list[Task], jobs: int, on_event: Callable[[Event], None]) -> bool:
+def run_cells(
+    tasks: Iterable[Task], jobs: int, on_event: Callable[[Event], None], unwanted: Collection[str] = ()
+) -> bool:
     """Run cells in `jobs` worker processes until none is left; False when the user stopped it.
+
+    The next task is taken when a worker is free for it, so a generator may choose it by what has come out so far. Cells
+    that `on_event` puts into `unwanted` (ids) are stopped at their next version boundary.
 
     A worker that dies fails its cell, and the others go on. Cells held by another process are waited for. The first
     Ctrl-C (or SIGTERM) lets the workers write checkpoints for up to `STOP_SECONDS`, a second one does not wait.
     """
-    pool = _Pool(tasks, on_event)
+    pool = _Pool(tasks, on_event, unwanted)
     with _terminate_like_interrupt():
         try:
             pool.run(jobs)
@@ -77,24 +82,29 @@ def run_cells(tasks: list[Task], jobs: int, on_event: Callable[[Event], None]) -
 class _Pool:
     """The workers and what is left to do."""
 
-    def __init__(self, tasks: list[Task], on_event: Callable[[Event], None]) -> None:
-        self._todo = deque(tasks)
+    def __init__(self, tasks: Iterable[Task], on_event: Callable[[Event], None], unwanted: Collection[str]) -> None:
+        self._tasks = iter(tasks)
+        self._returned: deque[Task] = deque()
         self._held: list[tuple[float, Task]] = []
         self._workers: list[_Worker] = []
         self._on_event = on_event
+        self._unwanted = unwanted
         self._last: dict[str, Event] = {}
 
     def run(self, jobs: int) -> None:
         """Hand out tasks until all have ended."""
-        while self._todo or self._held or self._working():
+        while True:
             self._return_held()
-            while self._todo and (worker := self._idle(jobs)):
-                self._give(worker, self._todo.popleft())
+            while self._has_room(jobs) and (task := self._next()):
+                self._give(self._idle(), task)
+            if not self._held and not self._working():
+                return
             self._listen(0.5)
 
     def stop(self) -> None:
         """Ask the workers to stop at the next version boundary and wait for them."""
-        self._todo.clear()
+        self._tasks = iter(())
+        self._returned.clear()
         self._held.clear()
         for worker in self._working():
             worker.pipe.send(None)
@@ -112,27 +122,31 @@ class _Pool:
     def _working(self) -> list[_Worker]:
         return [worker for worker in self._workers if worker.task]
 
-    def _idle(self, jobs: int) -> _Worker | None:
+    def _has_room(self, jobs: int) -> bool:
+        return len(self._working()) < jobs
+
+    def _next(self) -> Task | None:
+        return self._returned.popleft() if self._returned else next(self._tasks, None)
+
+    def _idle(self) -> _Worker:
         for worker in self._workers:
             if not worker.task:
                 return worker
-        if len(self._workers) < jobs:
-            self._workers.append(_start_worker())
-            return self._workers[-1]
-        return None
+        self._workers.append(_start_worker())
+        return self._workers[-1]
 
     def _give(self, worker: _Worker, task: Task) -> None:
         try:
             worker.pipe.send(task)
         except BrokenPipeError:  # it died while it had nothing to do: no cell's fault
-            self._todo.appendleft(task)
+            self._returned.appendleft(task)
             self._bury(worker)
         else:
             worker.task = task
 
     def _return_held(self) -> None:
         now = time.monotonic()
-        self._todo.extend(task for due, task in self._held if due <= now)
+        self._returned.extend(task for due, task in self._held if due <= now)
         self._held = [(due, task) for due, task in self._held if due > now]
 
     def _listen(self, seconds: float) -> None:
@@ -158,6 +172,11 @@ class _Pool:
         self._on_event(message)
         if message.state != "running":
             worker.task = None
+        for other in self._working():
+            assert other.task is not None
+            if other.task.folder.name in self._unwanted:
+                with contextlib.suppress(BrokenPipeError):  # a dead one is found out by its pipe
+                    other.pipe.send(None)
 
     def _bury(self, worker: _Worker) -> None:
         """Note the failure of the cell whose worker has died."""
@@ -253,4 +272,5 @@ def _take(pipe: Connection, tasks: "queue.SimpleQueue[Task]", stopping: threadin
         if task is None:
             stopping.set()
         else:
+            stopping.clear()  # what was said of the task before
             tasks.put(task)

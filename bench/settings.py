@@ -28,8 +28,10 @@ class Settings(BaseModel):
     clients: int = Field(20, ge=1)
     seed: int = Field(0, ge=0)
     partition_seed: int | None = Field(None, ge=0, description="default: the seed")
-    protocol: Literal["honest", "paper"] = "honest"
-    validation_share: float = Field(0.2, ge=0, lt=1, description="of each client's training data; honest protocol only")
+    protocol: Literal["honest", "paper", "tuning"] = Field(
+        "honest", description="`tuning`: as `honest`, without any test split; trials of a sweep"
+    )
+    validation_share: float = Field(0.2, ge=0, lt=1, description="of each client's training data; not under `paper`")
 
     model: str = "mlp"
     model_options: dict[str, Any] = Field(default_factory=dict)

@@ -69,6 +69,11 @@ class Document:
         self._places = {path: place for path, place in self._places.items() if path[:1] != (key,)}
         self._places[(key,)] = (0, origin)
 
+    def part(self, key: str) -> "Document":
+        """What stands under a key, as a document of its own; its problems are noted apart."""
+        places = {path[1:]: place for path, place in self._places.items() if path[:1] == (key,)}
+        return Document(self.data[key], self.source, places)
+
     def place(self, path: Path, line: int) -> None:
         """Note that the value at `path` stands in that line."""
         self._places[path] = (line, f"{self.source}:{line}")

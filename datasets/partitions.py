@@ -8,7 +8,7 @@ the global test set. All draws have addresses that begin with (seed, "partition"
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def make_partition(
     """Divide a data set.
 
     Local test sets have the label mix of all local training data, that is, before the validation share is taken. Under
-    the protocol `paper` no validation share is taken.
+    the protocol `paper` no validation share is taken; under `tuning` there are no test sets, and the test part is not
+    read.
 
     Raises:
         UserError: unknown partition; `alpha` missing, out of range or not wanted; more clients than training samples;
@@ -67,7 +68,10 @@ def make_partition(
         raise UserError(f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}")
     given = {"alpha": alpha} if "alpha" in known else {}
     split: Split = factory(dataset, clients=clients, seed=seed, **given, **options)
-    return _complete(dataset, split, seed, validation_share if protocol == "honest" else 0.0)
+    none = np.empty(0, np.int64)
+    if protocol == "tuning":
+        split = replace(split, test=[none] * len(split.train), global_test=none)
+    return _complete(dataset, split, seed, 0.0 if protocol == "paper" else validation_share)
 
 
 @PARTITIONS.register("dirichlet")

@@ -67,7 +67,7 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
     }
     figures = [figure for figure in HEADLINE if len(curves[figure.name])]
     lines = _lines(store)
-    with _canvas(store.tasks, len(figures)) as (canvas, axes):
+    with drawing(store.tasks, len(figures)) as (canvas, axes):
         for axis, (figure, task) in zip(axes, _panels(figures, store.tasks), strict=True):
             curve = curves[figure.name]
             for row in store.rows:
@@ -77,14 +77,14 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
         _legend(canvas, lines)
         names = " and ".join(figure.text for figure in figures)
         caption = f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds."
-        return _picture(canvas, f"convergence_{x}", f"Convergence against {labels[x].split(',')[0]}", caption)
+        return finish(canvas, f"convergence_{x}", f"Convergence against {labels[x].split(',')[0]}", caption)
 
 
 def partitions(store: Store) -> Picture:
     """Clients x classes of each task's first seed; the area of a bubble is the number of training samples."""
     found = {task: _counts(store, task) for task in store.tasks}
     shown = {task: counts for task, counts in found.items() if counts is not None}
-    with _canvas(list(shown), 1) as (canvas, axes):
+    with drawing(list(shown), 1) as (canvas, axes):
         for axis, (task, counts) in zip(axes, shown.items(), strict=True):
             client, label = np.nonzero(counts)
             across, up = _PANEL[0] * 55 / counts.shape[0], _PANEL[1] * 50 / counts.shape[1]  # points between centres
@@ -93,13 +93,13 @@ def partitions(store: Store) -> Picture:
             axis.set(title=task, xlabel="client", ylabel="class")
             axis.locator_params(integer=True)
         caption = "Training samples per client and class (area of a bubble) in the first seed of each task."
-        return _picture(canvas, "partitions", "Partitions", caption)
+        return finish(canvas, "partitions", "Partitions", caption)
 
 
 def distribution(store: Store, clients: pd.DataFrame) -> Picture:
     """Share of clients whose personalized model is at or below an accuracy, a panel per task."""
     lines = _lines(store)
-    with _canvas(store.tasks, 1) as (canvas, axes):
+    with drawing(store.tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             for row in store.rows:
                 own = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"]
@@ -111,13 +111,13 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
             "Share of clients (all seeds together) whose personalized model is at or below an accuracy: the further "
             "right and the steeper, the better for everyone; the left tail are the clients served worst."
         )
-        return _picture(canvas, "clients", "Accuracy client by client", caption)
+        return finish(canvas, "clients", "Accuracy client by client", caption)
 
 
 def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
     """Mean gain over `local` of five groups of clients, by how much training data they have."""
     lines = {row: style for row, style in _lines(store).items() if row in set(gains["row"])}
-    with _canvas(store.tasks, 1) as (canvas, axes):
+    with drawing(store.tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             here = gains[gains["task"] == task]
             fifth = np.ceil(5 * here["n_train"].rank(pct=True))
@@ -131,7 +131,7 @@ def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
             "Gain of the personalized model over training alone, in percentage points: mean over fifths of the clients "
             "(all seeds together), from those with the least to those with the most training data."
         )
-        return _picture(canvas, "gain", "Who gains from joining", caption)
+        return finish(canvas, "gain", "Who gains from joining", caption)
 
 
 def varied(store: Store) -> list[str]:
@@ -146,7 +146,7 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
     panels = list(dict.fromkeys(panel for _, panel in points))
     curves = list(dict.fromkeys(curve for curve, _ in points))
     values = [value for entries in points.values() for value in entries]
-    with _canvas(panels, len(HEADLINE)) as (canvas, axes):
+    with drawing(panels, len(HEADLINE)) as (canvas, axes):
         for axis, (figure, panel) in zip(axes, _panels(HEADLINE, panels), strict=True):
             for k, curve in enumerate(curves):
                 entries = sorted(points.get((curve, panel), {}).items())
@@ -160,13 +160,13 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
         _legend(canvas, {curve: _style(k) for k, curve in enumerate(curves)})
         caption = "Test accuracy against a setting: mean and standard deviation over seeds."
         short = setting.removeprefix("hp.")
-        return _picture(canvas, f"sensitivity_{short}", f"Sensitivity to {short}", caption)
+        return finish(canvas, f"sensitivity_{short}", f"Sensitivity to {short}", caption)
 
 
 def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
     """Average ranks on an axis, methods that do not differ significantly joined by a bar (Demsar 2006)."""
     half = math.ceil(len(result.names) / 2)
-    with _canvas([""], 1, panel=(6.5, 0.9 + 0.22 * half + 0.12 * len(result.cliques))) as (canvas, axes):
+    with drawing([""], 1, panel=(6.5, 0.9 + 0.22 * half + 0.12 * len(result.cliques))) as (canvas, axes):
         axis = axes[0]
         worst = len(result.names)
         top = 0.6 * len(result.cliques)
@@ -189,7 +189,7 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
             f"Average rank over {result.tasks} tasks ({figure.text}; 1 is best; Friedman p = {result.friedman_p:.2g}). "
             "A bar joins methods that Wilcoxon's signed-rank test with Holm's correction cannot tell apart at 5 %."
         )
-        return _picture(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption)
+        return finish(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption)
 
 
 def _panels(figures: Sequence[Figure], tasks: Sequence[str]) -> list[tuple[Figure, str]]:
@@ -197,7 +197,7 @@ def _panels(figures: Sequence[Figure], tasks: Sequence[str]) -> list[tuple[Figur
 
 
 @contextmanager
-def _canvas(
+def drawing(
     panels: Sequence[str], blocks: int, panel: tuple[float, float] = _PANEL
 ) -> "Iterator[tuple[Canvas, list[Axes]]]":
     """Axes for `blocks` x `panels`, a block after the other, at most four side by side."""
@@ -271,7 +271,8 @@ def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tup
     return points
 
 
-def _picture(canvas: "Canvas", name: str, title: str, caption: str) -> Picture:
+def finish(canvas: "Canvas", name: str, title: str, caption: str) -> Picture:
+    """The finished drawing in both formats."""
     canvas.draw_without_rendering()  # lays the panels out, once for both formats
     canvas.set_layout_engine("none")
     svg, png = io.BytesIO(), io.BytesIO()

@@ -131,14 +131,14 @@ class Store:
 
 
 def load(runs: list[Path]) -> Store:
-    """Read and merge runs.
+    """Read and merge runs. Trials of a sweep are left out: they have no test figures.
 
     Raises:
         UserError: a folder is not a run.
     """
     views = [load_run(run) for run in runs]
     found: dict[str, CellView] = {}
-    for view in (cell for run in views for cell in run.cells):
+    for view in (cell for run in views for cell in run.cells if cell.settings.protocol != "tuning"):
         if view.id not in found or found[view.id].status.state != "done":
             found[view.id] = view
     cells = _named(list(found.values()))

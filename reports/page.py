@@ -40,7 +40,7 @@ class Section:
         )
 
 
-def write_report(runs: list[Path], out: Path | None = None) -> Path:
+def write_report(runs: list[Path], out: Path | None = None, extra: Sequence[Section] = ()) -> Path:
     """Write the report of the runs, merged, and return the path of its `index.html`.
 
     Beside it stand `main.md`, `main.csv`, `main.tex`, `tables/` with every other table in the same three formats, and
@@ -49,6 +49,7 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
     Args:
         runs: run folders.
         out: where to write; default: `report` in the first run.
+        extra: parts that stand between those of the protocols and the list of cells.
 
     Raises:
         UserError: a folder is not a run, or no cell of it is done.
@@ -61,7 +62,7 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
     out = out or runs[0] / "report"
     for name in ("figures", "tables"):
         (out / name).mkdir(parents=True, exist_ok=True)
-    sections = [*_protocol_sections(store), _cells_section(store)]
+    sections = [*_protocol_sections(store), *extra, _cells_section(store)]
     for section in sections:
         for table in (*section.tables, *section.more):
             for ending, text in _texts(table).items():

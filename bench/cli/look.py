@@ -88,7 +88,10 @@ def print_summary(run: Path) -> None:
     if undone.shape[0]:
         counts = Counter(undone["status"])
         print("not in the table: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
-    for protocol, rows in figures[figures["status"] == "done"].groupby("protocol", sort=False):
+    # without a figure are the trials of a sweep: they have no test split
+    for protocol, rows in figures[(figures["status"] == "done") & figures["value"].notna()].groupby(
+        "protocol", sort=False
+    ):
         _print_table(str(protocol), rows)
 
 
