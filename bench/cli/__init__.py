@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, look, run, show, track
+from bench.cli import catalogue, look, method, run, show, track
 from bench.errors import UserError
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ for command in (
     catalogue.datasets,
     catalogue.models,
     catalogue.grids,
+    method.new_method,
+    method.check_method,
 ):
     app.command()(command)
 

@@ -1,0 +1,429 @@
+"""Methods that break one promise each, for the conformance suite to find."""
+
+import functools
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.method import (
+    METHODS,
+    Batch,
+    Client,
+    Hyperparameters,
+    Message,
+    Method,
+    Params,
+    Program,
+    Range,
+    Server,
+    State,
+    Train,
+    Upload,
+    Values,
+    cross_entropy,
+    hp,
+    mean,
+)  # fmt: skip
+
+OUTBOX: dict[int, Params] = {}
+TEACHER = torch.ones(1, dtype=torch.float64)
+
+
+@METHODS.register("broken_nothing")
+class Sound(Method):
+    """FedAvg, and nothing wrong with it."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"]})
+        return trained["w"]
+
+
+# -- global randomness ------------------------------------------------------------------------------------------------
+
+
+class _Noisy(Sound):
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        w = trained["w"]
+        yield Upload({"model": w.with_weights(w.weights + 0.01 * self.noise(w.weights))})
+
+    def noise(self, like: Tensor) -> Tensor:
+        """Drawn where it must not be."""
+        raise NotImplementedError
+
+
+@METHODS.register("broken_torch_noise")
+class TorchNoise(_Noisy):
+    def noise(self, like: Tensor) -> Tensor:
+        return torch.randn_like(like)
+
+
+@METHODS.register("broken_numpy_noise")
+class NumpyNoise(_Noisy):
+    def noise(self, like: Tensor) -> Tensor:
+        return torch.from_numpy(np.random.randn(len(like)))
+
+
+@METHODS.register("broken_entropy")
+class Entropy(_Noisy):
+    def noise(self, like: Tensor) -> Tensor:
+        return torch.from_numpy(np.random.default_rng().normal(size=len(like)))
+
+
+@METHODS.register("broken_seeding")
+class Seeding(_Noisy):
+    """The same bytes every time, at the expense of everybody else's global generator."""
+
+    def noise(self, like: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return torch.randn_like(like)
+
+
+# -- hidden state -----------------------------------------------------------------------------------------------------
+
+
+@METHODS.register("broken_hidden_momentum")
+class HiddenMomentum(Sound):
+    """The server's momentum lies on the method's object."""
+
+    def init(self, server: Server) -> None:
+        super().init(server)
+        self.velocity = torch.zeros_like(server.state["model"].weights)
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        w, average = server.state["model"], mean(messages, "model")
+        self.velocity = 0.9 * self.velocity + average.weights - w.weights
+        server.state["model"] = average.with_weights(w.weights + self.velocity)
+
+
+@METHODS.register("broken_hidden_model")
+class HiddenModel(Sound):
+    """Clients go on from models that lie in a class variable."""
+
+    kept: ClassVar[dict[int, Params]] = {}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        if client.id in self.kept and "met" in client.state:
+            w = down["model"]
+            down = {"model": w.with_weights((w.weights + self.kept[client.id].weights) / 2)}
+        client.state["met"] = True
+        w = self.kept[client.id] = yield from super().client_round(client, down)
+        return w
+
+
+@METHODS.register("broken_odd_state")
+class OddState(Sound):
+    """What a checkpoint cannot hold."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        client.state["seen"] = {client.id}
+        return (yield from super().client_round(client, down))
+
+
+@METHODS.register("broken_late_start")
+class LateStart(Sound):
+    """What a client starts with depends on when somebody looks at it first."""
+
+    trains = "both"
+
+    def init_client(self, server: Server, client: Client) -> None:
+        client.state["personal"] = server.state["model"]
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return client.state["personal"]
+
+
+# -- changes in place -------------------------------------------------------------------------------------------------
+
+
+@METHODS.register("broken_in_place")
+class InPlace(Sound):
+    """The first client changes the model that all receive."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        down["model"].weights.mul_(0.99)
+        return (yield from super().client_round(client, down))
+
+
+@METHODS.register("broken_in_place_upload")
+class InPlaceUpload(Sound):
+    """The server changes what a client has sent, and may still use."""
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        for m in messages:
+            m["model"].weights[0] = 0.0
+        super().aggregate(server, messages)
+
+
+# -- uncounted messages -----------------------------------------------------------------------------------------------
+
+
+@METHODS.register("broken_outbox")
+class Outbox(Sound):
+    """Clients hand their models over on the method's object."""
+
+    def init(self, server: Server) -> None:
+        super().init(server)
+        self.outbox: dict[int, Params] = {}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        self.outbox[client.id] = trained["w"]
+        yield Upload({})
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        sent = [Message(m.client, {"model": self.outbox[m.client]}, m.weight, m.version) for m in messages]
+        server.state["model"] = mean(sent, "model")
+
+
+@METHODS.register("broken_module_outbox")
+class ModuleOutbox(Sound):
+    """Clients hand their models over in a module variable."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        OUTBOX[client.id] = trained["w"]
+        yield Upload({})
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        sent = [Message(m.client, {"model": OUTBOX[m.client]}, m.weight, m.version) for m in messages]
+        server.state["model"] = mean(sent, "model")
+
+
+@METHODS.register("broken_reads_server")
+class ReadsServer(Sound):
+    """Clients read the server's state."""
+
+    def init(self, server: Server) -> None:
+        super().init(server)
+        self.server = server
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        return {}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        return (yield from super().client_round(client, {"model": self.server.state["model"]}))
+
+
+@METHODS.register("broken_reads_client")
+class ReadsClient(Sound):
+    """The server reads what a client keeps."""
+
+    def init_client(self, server: Server, client: Client) -> None:
+        client.state["last"] = server.initial_model()
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        model, last = server.state["model"], client.state["last"]
+        return {"model": model.with_weights((model.weights + last.weights) / 2)}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        client.state["last"] = yield from super().client_round(client, down)
+
+
+@METHODS.register("broken_writes_client")
+class WritesClient(Sound):
+    """The server writes into what a client keeps."""
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        client.state["model"] = server.state["model"]
+        return {}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        return (yield from super().client_round(client, {"model": client.state["model"]}))
+
+
+@METHODS.register("broken_array")
+class Array(Sound):
+    """Arrays are not counted."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"].weights.numpy()})
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        weights = sum(torch.from_numpy(m["model"]) for m in messages) / len(messages)
+        server.state["model"] = server.state["model"].with_weights(weights)
+
+
+@METHODS.register("broken_numbers")
+class Numbers(Sound):
+    """Plain numbers are not counted either."""
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        return {"numbers": server.state["model"].weights.tolist()}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        w = client.state["like"]
+        return (
+            yield from super().client_round(client, {"model": w.with_weights(w.weights.new_tensor(down["numbers"]))})
+        )
+
+    def init_client(self, server: Server, client: Client) -> None:
+        client.state["like"] = server.initial_model()
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+@METHODS.register("broken_weights")
+class Weights(Sound):
+    """Divides by the samples of all clients, also of those that were not selected."""
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        total = sum(server.sizes.values())
+        weights = sum(m["model"].weights * (m.weight / total) for m in messages)
+        server.state["model"] = server.state["model"].with_weights(weights)
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+
+class _Pulled(Sound):
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=self.loss_for(down["model"].weights))
+        yield Upload({"model": trained["w"]})
+
+    def loss_for(self, received: Tensor) -> Any:
+        """A loss with something in it."""
+        raise NotImplementedError
+
+
+def _pull(model: Any, values: Values, batch: Batch, ctx: Any, center: Any) -> Any:
+    return cross_entropy(model, values, batch, ctx) + ((values["w"].weights - center) ** 2).sum()
+
+
+@METHODS.register("broken_closure")
+class Closure(_Pulled):
+    def loss_for(self, received: Tensor) -> Any:
+        return lambda model, values, batch, ctx: _pull(model, values, batch, ctx, received)
+
+
+@METHODS.register("broken_default")
+class Default(_Pulled):
+    def loss_for(self, received: Tensor) -> Any:
+        def loss(model: Any, values: Values, batch: Batch, ctx: Any, center: Tensor = received) -> Any:
+            return _pull(model, values, batch, ctx, center)
+
+        return loss
+
+
+@METHODS.register("broken_partial")
+class Partial(_Pulled):
+    def loss_for(self, received: Tensor) -> Any:
+        return functools.partial(_pull, center=received)
+
+
+@METHODS.register("broken_global")
+class Global(_Pulled):
+    def loss_for(self, received: Tensor) -> Any:
+        return taught_loss
+
+
+def taught_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    return _taught(model, values, batch, ctx)
+
+
+def _taught(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    return _pull(model, values, batch, ctx, TEACHER)
+
+
+@METHODS.register("broken_bound")
+class Bound(_Pulled):
+    def loss_for(self, received: Tensor) -> Any:
+        return self.loss
+
+    def loss(self, model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+        """Plain cross-entropy."""
+        return cross_entropy(model, values, batch, ctx)
+
+
+@METHODS.register("broken_new_loss")
+class NewLoss(_Pulled):
+    """No tensor in it, and yet no two clients share it."""
+
+    def loss_for(self, received: Tensor) -> Any:
+        return lambda model, values, batch, ctx: _pull(model, values, batch, ctx, 0.0)
+
+
+# -- the rest ---------------------------------------------------------------------------------------------------------
+
+
+@METHODS.register("broken_branch")
+class Branch(_Pulled):
+    """A Python branch on a tensor."""
+
+    def loss_for(self, received: Tensor) -> Any:
+        return branching_loss
+
+
+def branching_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    loss = cross_entropy(model, values, batch, ctx)
+    return loss if float(loss) > 0 else 2 * loss
+
+
+@METHODS.register("broken_reduction")
+class Reduction(_Pulled):
+    """Counts padding as samples."""
+
+    def loss_for(self, received: Tensor) -> Any:
+        return padded_loss
+
+
+def padded_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    return torch.nn.functional.cross_entropy(model(values["w"], batch.x), batch.y)
+
+
+class PullHyper(Hyperparameters):
+    mu: float = hp(0.1, ge=0)
+
+
+@METHODS.register("broken_degenerate")
+class Degenerate(Sound):
+    """FedAvg at mu = 0, and says nothing."""
+
+    Hyper = PullHyper
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=origin_loss)
+        yield Upload({"model": trained["w"]})
+
+
+def origin_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    w = values["w"].weights
+    return cross_entropy(model, values, batch, ctx) + ctx.hp.mu * (w @ w)
+
+
+class IllegalHyper(Hyperparameters):
+    mu: float = hp(0.1, gt=0, search=Range(0, 1))
+
+
+@METHODS.register("broken_range")
+class IllegalRange(Sound):
+    """Searches where it may not be."""
+
+    Hyper = IllegalHyper
+
+
+class OutsideHyper(Hyperparameters):
+    mu: float = hp(2.0, ge=0, search=Range(0, 1))
+
+
+@METHODS.register("broken_default_value")
+class Outside(Sound):
+    """Does not search where its default is."""
+
+    Hyper = OutsideHyper
+
+
+@METHODS.register("broken_start")
+class Raises(Sound):
+    """Does not run at all."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["modell"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"]})

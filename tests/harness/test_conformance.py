@@ -1,0 +1,193 @@
+"""The conformance suite passes every method of ours and finds what is wrong with broken ones."""
+
+import functools
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.conformance import CHECKS, Finding, check, load
+from bench.errors import UserError
+from bench.plugin import METHODS
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+
+HERE = Path(__file__).parent
+OURS = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
+QUICK: dict[str, dict[str, Any]] = {"fedgen": {"generator_steps": 3}, "fedrep": {"head_epochs": 2}}
+
+BROKEN = {
+    "torch_noise": {"deterministic"},
+    "numpy_noise": {"deterministic"},
+    "entropy": {"deterministic"},
+    "seeding": {"deterministic"},
+    "hidden_momentum": {"survives a checkpoint"},
+    "hidden_model": {"survives a checkpoint", "messages say all"},
+    "odd_state": {"survives a checkpoint"},
+    "late_start": {"evaluation leaves no trace"},
+    "in_place": {"nothing changed in place", "weights sum to 1"},
+    "in_place_upload": {"nothing changed in place", "weights sum to 1"},
+    "outbox": {"messages say all"},
+    "module_outbox": {"messages say all"},
+    "reads_server": {"messages say all"},
+    "reads_client": {"messages say all"},
+    "writes_client": {"messages say all"},
+    "array": {"ledger adds up"},
+    "numbers": {"ledger adds up"},
+    "weights": {"weights sum to 1"},
+    "closure": {"losses hold no tensor"},
+    "default": {"losses hold no tensor"},
+    "partial": {"losses hold no tensor"},
+    "global": {"losses hold no tensor"},
+    "bound": {"losses hold no tensor"},
+    "new_loss": {"losses hold no tensor"},
+    "branch": {"executors agree"},
+    "reduction": {"executors agree"},
+    "degenerate": {"degenerate settings"},
+    "range": {"hyperparameters"},
+    "default_value": {"hyperparameters"},
+    "start": {"runs"},
+}
+
+
+@functools.cache
+def problems(broken: str) -> dict[str, str]:
+    """What the checks find about a broken method, by check."""
+    return failed(check(f"broken_{broken}"))
+
+
+def failed(findings: list[Finding]) -> dict[str, str]:
+    return {finding.check: finding.problem for finding in findings if not finding.passed}
+
+
+@pytest.fixture(scope="module")
+def broken() -> Iterator[None]:
+    """The broken methods, known while this module's tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(METHODS, "_items", {**METHODS._items})
+        load(HERE / "broken_methods.py")
+        yield
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_pass(name: str) -> None:
+    findings = check(name, QUICK.get(name))
+    assert failed(findings) == {}
+    assert len(findings) == len(CHECKS)
+
+
+def test_sound_is_what_the_broken_ones_are_but_for_one_thing(broken: None) -> None:
+    assert problems("nothing") == {}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_ones_fail_by_the_check_meant_for_it(broken: None, name: str) -> None:
+    assert problems(name).keys() == BROKEN[name]
+
+
+def test_every_broken_method_is_tried_and_every_check_fails_for_one_but_that_of_nothing(broken: None) -> None:
+    assert {f"broken_{name}" for name in BROKEN} | {"broken_nothing"} == set(load(HERE / "broken_methods.py"))
+    assert set().union(*BROKEN.values()) == {one.name for one in CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("outbox", "KeyError: 0 (broken_methods.py, line "),
+        ("in_place", "changed in place: down['model'].weights, server.state['model'].weights"),
+        ("array", "what a client uploads has a ndarray under ['model']"),
+        ("numbers", "what a client downloads has 67 plain numbers"),
+        ("closure", "<lambda> holds a tensor: closed-over 'received'"),
+        ("global", "taught_loss holds a tensor: module variable 'TEACHER'"),
+        ("seeding", "the global random generator of torch moves"),
+        ("degenerate", "with mu = 0, its generic model is that of FedAvg"),
+        ("branch", "branching_loss cannot be mapped over clients"),
+    ],
+)
+def test_says_what_and_where(broken: None, name: str, says: str) -> None:
+    assert says in next(iter(problems(name).values()))
+
+
+def test_leaves_the_global_generators_as_they_were(broken: None) -> None:
+    before = torch.get_rng_state()
+    check("broken_seeding")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "there is no file"),
+        ("", "registers no method"),
+        ("def f(:\n", "cannot be imported"),
+        ("import no_such_module_at_all\n", "cannot be imported"),
+        ("from bench.method import METHODS, Method\n@METHODS.register('fedavg')\nclass A(Method): ...", "twice"),
+    ],
+)
+def test_files_without_methods(tmp_path: Path, content: str | None, says: str) -> None:
+    file = tmp_path / "mine.py"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserError, match=says):
+        load(file)
+
+
+def test_a_file_of_ours_is_not_imported_again() -> None:
+    spec = importlib.util.find_spec("methods.lga")
+    assert spec is not None
+    assert spec.origin is not None
+    assert load(Path(spec.origin)) == ["fedavg_async", "fedavg_sync", "lga", "plga"]
+
+
+# -- the commands -----------------------------------------------------------------------------------------------------
+
+
+def test_a_scaffold_passes_its_own_test_and_the_check(
+    bench: Bench, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    written = bench("new-method", "my_method", "--out", "fresh").stdout
+    assert "my_method.py" in written
+    assert "test_my_method.py" in written
+    found = bench("check-method", "fresh/my_method.py").stdout.splitlines()
+    assert found[0] == "my_method"
+    assert [line.split()[-1] for line in found[1:]] == ["ok"] * len(CHECKS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "fresh"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_a_scaffold_in_a_room_with_tests(bench_here: Bench, tmp_path: Path) -> None:
+    """The test goes to the mirror room, and finds the method from there."""
+    (tmp_path / "tests" / "methods").mkdir(parents=True)
+    bench_here("new-method", "my_other_method", "--out", tmp_path / "methods")
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.py")} == {
+        "methods/my_other_method.py", "tests/methods/test_my_other_method.py",
+    }  # fmt: skip
+    assert '/ "../../methods/my_other_method.py"' in (tmp_path / "tests/methods/test_my_other_method.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff", "two words", "1st", "class", "../up", "taken", "tested"])
+def test_refuses_a_name_and_writes_nothing(bench_here: Bench, tmp_path: Path, name: str) -> None:
+    (tmp_path / "taken.py").touch()
+    (tmp_path / "test_tested.py").touch()
+    before = sorted(tmp_path.rglob("*"))
+    refused = bench_here("new-method", name, "--out", tmp_path, code=2)
+    assert refused.stderr.startswith("bench: ")
+    assert "Traceback" not in refused.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_failed_check_is_exit_status_1(broken: None, bench_here: Bench) -> None:
+    found = bench_here("check-method", "broken_weights", code=1).stdout
+    assert "weights sum to 1            FAILED  although all clients send back what they received" in found
+    assert "Average with `mean(messages, name)`" in found
+
+
+def test_an_unknown_method_is_exit_status_2(bench_here: Bench) -> None:
+    assert "Did you mean 'fedprox'?" in bench_here("check-method", "fedprx", code=2).stderr
