@@ -58,23 +58,23 @@ def run(
     options = Options(
         device=device, executor=executor, data_root=data_root, checkpoint_seconds=checkpoint_seconds, keep=keep
     )
-    workers = _jobs(jobs, device)
+    workers = worker_count(jobs, device)
     mirror = choose_store(folder, tracking_uri) if tracking else None
     planned = plan(loaded.cells, data_root, download=download)
     wanted = [cell for cell in planned if cell.settings in chosen]
-    _write_run(folder, loaded, planned)
+    write_run(folder, loaded, planned)
     if fresh:
         _forget(folder, wanted)
-    stopped = not _work(folder, wanted, options.model_dump_json(), workers, mirror, quiet=quiet, verbose=verbose)
+    stopped = not work(folder, wanted, options.model_dump_json(), workers, mirror, quiet=quiet, verbose=verbose)
     _finish(folder, wanted, quiet=quiet)
     if stopped:
-        print(f"stopped. The same command goes on: {_command()}", file=sys.stderr)
+        print(f"stopped. The same command goes on: {command_line()}", file=sys.stderr)
         raise typer.Exit(130)
     if any(state == "failed" for state in _states(folder, wanted)):
         raise typer.Exit(1)
 
 
-def _jobs(jobs: int | None, device: str) -> int:
+def worker_count(jobs: int | None, device: str) -> int:
     """How many cells side by side; also refuses a device that is not there before anything is written."""
     from bench.cell import choose_device
     from bench.machine import cores
@@ -82,13 +82,13 @@ def _jobs(jobs: int | None, device: str) -> int:
     return jobs or (1 if choose_device(device) == "cuda" else cores())
 
 
-def _write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
+def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
     """Write `run.json`: the latest grid, its cells in order, and every command so far."""
     from bench import store
     from bench.machine import provenance
 
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
-    entry = {"command": _command(), **provenance()}
+    entry = {"command": command_line(), **provenance()}
     folder.mkdir(parents=True, exist_ok=True)
     with store.locked(folder, wait=True):
         before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
@@ -108,7 +108,7 @@ def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
             raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
 
 
-def _work(
+def work(
     folder: Path,
     cells: "Sequence[PlannedCell]",
     options: str,
@@ -162,7 +162,7 @@ def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[str]:
     return [read_status(folder / cell.id).state for cell in cells]
 
 
-def _command() -> str:
+def command_line() -> str:
     import shlex
 
     return shlex.join(["bench", *sys.argv[1:]])
@@ -174,7 +174,7 @@ def _print_estimate(cells: "Sequence[Settings]", data_root: Path, device: str, j
     from bench.progress import duration_text
     from bench.results import cell_name
 
-    side_by_side = min(_jobs(jobs, device), len(cells))
+    side_by_side = min(worker_count(jobs, device), len(cells))
     costs = [estimate(settings, data_root, choose_device(device)) for settings in cells]
     for settings, cost in zip(cells, costs, strict=True):
         print(f"{cell_name(settings)}: " + (f"about {duration_text(cost.seconds)}" if cost else "unknown data size"))
