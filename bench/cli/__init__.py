@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, look, method, run, show, track
+from bench.cli import catalogue, look, method, run, show, sweep, track
 from bench.errors import UserError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 for command in (
     run.run,
+    sweep.sweep,
     show.show,
     look.status,
     look.log,

@@ -75,8 +75,9 @@ def report(
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
     from reports.page import write_report
+    from sweeps.report import run_sections
 
-    print(write_report(runs))
+    print(write_report(runs, extra=run_sections(runs[0])))
 
 
 def print_summary(run: Path) -> None:

@@ -1,0 +1,143 @@
+"""`bench sweep`: from a study file to chosen settings, their runs on fresh seeds, and the report."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bench.cli.run import command_line, work, worker_count, write_run
+from bench.cli.track import TrackingUri
+
+if TYPE_CHECKING:
+    import optuna
+
+    from bench.plan import PlannedCell
+    from sweeps.study import Study
+
+
+def sweep(
+    study: Annotated[str, typer.Option("--study", help="A study file, or the name of a built-in study.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study or of its grid; repeatable."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials for each method and task, those of earlier commands included.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds after which no trial is begun.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Cells side by side; default: one per core on a CPU, one on a GPU.")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Optuna's storage; default: RUN/study.db.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    executor: Annotated[
+        Literal["auto", "sequential", "cohort"], typer.Option(help="How clients are trained.")
+    ] = "auto",
+    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
+    tracking_uri: TrackingUri = None,
+    tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Tune by validation accuracy, run the best settings on fresh seeds, report. The same command goes on."""
+    from bench import store
+    from bench.cell import Options
+    from bench.plan import plan
+    from bench.tracking import choose_store
+    from sweeps.fair import choose, reported_cells
+    from sweeps.run import list_cells, trial_cells, tune
+    from sweeps.study import load_study
+
+    loaded = load_study(study, set_ or [], trials)
+    folder = out or Path("runs") / loaded.name
+    options = Options(device=device, executor=executor, data_root=data_root).model_dump_json()
+    workers = worker_count(jobs, device)
+    mirror = choose_store(folder, tracking_uri) if tracking else None
+    plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
+    studies = _open(folder, loaded, study, set_ or [], storage)
+    write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
+    with _followed(folder, mirror):
+        outcome = tune(
+            loaded, studies, folder, options=options, jobs=workers, timeout=timeout, say=_quiet if quiet else _say
+        )
+        for reason in outcome.failed:
+            print(reason, file=sys.stderr)
+        if outcome.stopped:
+            _stop()
+        if outcome.elsewhere:
+            print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
+            raise typer.Exit(1 if outcome.failed else 0)
+        choices = choose(loaded, studies)
+        reported = plan(reported_cells(loaded, choices), data_root, download=download)
+        with store.locked(folder, wait=True):
+            list_cells(folder, [*trial_cells(loaded, studies), *reported])
+        if not work(folder, reported, options, workers, None, quiet=quiet, verbose=False):
+            _stop()
+    _report(folder, loaded, studies)
+    if outcome.failed or _any_failed(folder, reported):
+        raise typer.Exit(1)
+
+
+def _open(
+    folder: Path, study: "Study", name: str, overrides: list[str], storage: str | None
+) -> "dict[str, optuna.Study]":
+    """Optuna's studies, and `study.json`, from which `bench report` finds them again."""
+    from bench import store
+    from sweeps.report import STUDY
+    from sweeps.run import open_studies
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.locked(folder, wait=True):
+        studies = open_studies(study, storage or f"sqlite:///{folder.resolve()}/study.db")
+        described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
+        trials = {"trials": study.arms[0].trials, "storage": storage}
+        store.write_json(folder / STUDY, described | trials)
+    return studies
+
+
+@contextmanager
+def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
+    """Mirror the run in MLflow meanwhile."""
+    from bench.tracking import DRAIN_SECONDS, Follower
+
+    follower = Follower(folder, mirror) if mirror else None
+    try:
+        yield
+    finally:
+        if follower:
+            follower.finish(DRAIN_SECONDS)
+
+
+def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]") -> None:
+    from reports.page import write_report
+    from reports.tables import to_markdown
+    from sweeps.fair import budget_table, choose
+    from sweeps.report import sections
+
+    print(to_markdown(budget_table(study, choose(study, studies))))
+    print(write_report([folder], extra=sections(study, studies)))
+
+
+def _any_failed(folder: Path, cells: "list[PlannedCell]") -> bool:
+    from bench.store import read_status
+
+    return any(read_status(folder / cell.id).state == "failed" for cell in cells)
+
+
+def _stop() -> None:
+    print(f"stopped. The same command goes on: {command_line()}", file=sys.stderr)
+    raise typer.Exit(130)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _quiet(line: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,111 @@
+"""A study's part of the report: budgets, chosen settings, all trials, and the pictures."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import store
+from bench.results import dataset_name
+from reports.figures import Picture
+from reports.page import Section
+from reports.published import PublishedTable, published_table
+from reports.tables import Column, Entry, Table, number, words
+from sweeps import figures
+from sweeps.fair import Choice, budget_table, choose, trials_table
+from sweeps.run import open_studies
+from sweeps.study import Study, read_study, values_text
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+STUDY = "study.json"
+"""In a run folder: the study that filled it."""
+
+_FEWEST = 2
+
+
+def run_sections(run: Path) -> list[Section]:
+    """The parts of the study that filled a run folder; none for a run of a grid.
+
+    Raises:
+        UserError: the study's storage cannot be used.
+    """
+    found = store.read_json(run / STUDY)
+    if found is None:
+        return []
+    study = read_study(found["source"], found["file"], found["stem"], found["overrides"], found["trials"])
+    return sections(study, open_studies(study, found["storage"] or f"sqlite:///{run.resolve()}/study.db"))
+
+
+def sections(study: Study, studies: "dict[str, optuna.Study]") -> list[Section]:
+    """Tuning and sensitivity, as parts of the page."""
+    choices = choose(study, studies)
+    shown = [choice for choice in choices if choice.counts.get("complete", 0) >= _FEWEST]
+    tuning = Section(
+        "tuning",
+        "Tuning",
+        study.file.description,
+        tables=(budget_table(study, choices),),
+        pictures=(figures.history(study, choices),),
+        more=tuple(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices)),
+    )
+    printed = study.grid.published
+    beside = (published_points(study, choices, published_table(printed)),) if printed and choices[0].arm.points else ()
+    sensitivity = Section(
+        "tuning_sensitivity", "Sensitivity of the searched settings", tables=beside,
+        pictures=tuple(_pictures(study, studies, shown)),
+    )  # fmt: skip
+    return [tuning, sensitivity] if sensitivity.pictures else [tuning]
+
+
+def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[Choice]) -> Iterator[Picture]:
+    ones = [choice for choice in shown if choice.arm.points and len(choice.arm.dimensions) == 1]
+    if ones:
+        yield figures.curves(ones)
+    found = figures.importances(study, studies, shown)
+    if found:
+        yield found
+    for at, choice in enumerate(shown):
+        if len(study.metrics) > 1:
+            yield figures.front(choice, f"front_{at}")
+        if choice.arm.points and len(choice.arm.dimensions) == 2:
+            yield figures.heat_map(choice, f"heat_map_{at}")
+        if choice not in ones:
+            yield figures.slices(choice, f"slices_{at}")
+            yield figures.parallel_coordinates(study, choice, f"parallel_coordinates_{at}")
+
+
+def published_points(study: Study, choices: Sequence[Choice], printed: PublishedTable) -> Table:
+    """The points of a grid study beside the printed numbers of the same settings."""
+    columns = tuple(Column(name, metric) for metric in ("GM", "PM") for name in ("paper (test)", "ours (validation)"))
+    rows = []
+    for choice in choices:
+        for trial in choice.trials:
+            label = ", ".join([choice.arm.task, values_text(trial.params)])
+            rows.append(
+                (label, tuple(entry for metric in ("GM", "PM") for entry in _pair(choice, trial, metric, printed)))
+            )
+    cell = choices[0].arm.cells[0]
+    setting = ", ".join(f"{name} {value}" for name, value in printed.setting.items())
+    caption = (
+        f"{printed.paper}, {printed.number}, test accuracy on {printed.dataset} ({setting}). Ours: validation accuracy "
+        f"on {dataset_name(cell)} ({cell.model}, {cell.clients} clients, {cell.rounds} rounds), mean over the tuning "
+        "seeds: another problem, so compare where the best value lies and how steep the curve is, not the numbers."
+    )
+    return Table("published_points", f"Beside {printed.number}", caption, "Setting", columns, tuple(rows))
+
+
+def _pair(choice: Choice, trial: "FrozenTrial", metric: str, printed: PublishedTable) -> tuple[Entry, Entry]:
+    here: dict[str, Any] = {key.rpartition(".")[2]: value for key, value in trial.params.items()}
+    here["alpha"] = choice.arm.cells[0].alpha
+    paper = [
+        row.mean
+        for row in printed.rows
+        if row.metric == metric and all(here.get(axis) == value for axis, value in row.axes.items())
+    ]
+    ours = trial.user_attrs.get(metric.lower())
+    return (
+        words("–") if not paper or paper[0] is None else number(paper[0]),
+        words("–") if ours is None else number(100 * ours),
+    )

@@ -1,0 +1,345 @@
+"""Running a study: Optuna is asked for settings, the cells of each trial run in the worker pool, and Optuna is told.
+
+Everything lasting is in the run store and in Optuna's storage. A trial carries the name of the worker that has it, and
+a worker holds a lock as long as it lives; so a trial whose worker died is taken over, with the same settings and
+whatever its cells have done, and no two workers have the same one.
+"""
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bench import store
+from bench.errors import UserError
+from bench.identity import cell_id, declared_checksum
+from bench.plan import PlannedCell
+from bench.progress import Event
+from bench.results import read_table, selection_curve
+from bench.rng import key
+from bench.schedule import Task, run_cells
+from sweeps.study import Arm, Study, values_text
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial, Trial
+
+log = logging.getLogger(__name__)
+
+STARTUP_TRIALS = 5
+"""The median pruner lets so many trials of a method run to their end."""
+
+POPULATION = 10
+"""Size of a generation of NSGA-II; Optuna's 50 would be a random search in most studies."""
+
+
+@dataclass
+class Outcome:
+    """How tuning ended.
+
+    Attributes:
+        stopped: by the user.
+        failed: reasons, one per trial with a failed cell; the next command tries these trials again.
+        elsewhere: trials that other workers have.
+    """
+
+    stopped: bool = False
+    failed: list[str] = field(default_factory=list)
+    elsewhere: int = 0
+
+
+@dataclass
+class _Live:
+    """A trial that this worker has."""
+
+    arm: Arm
+    trial: "Trial"
+    cells: list[PlannedCell]
+    reported: set[int]
+    checked: int = 0
+    done: set[str] = field(default_factory=set)
+    over: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm.label} {self.arm.task} trial {self.trial.number}"
+
+
+def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
+    """Optuna's studies, by name of the arm; they are made where they do not exist.
+
+    Raises:
+        UserError: the storage cannot be used.
+    """
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        opened = optuna.storages.RDBStorage(storage)
+        return {
+            arm.name: optuna.create_study(
+                storage=opened,
+                study_name=arm.name,
+                directions=["maximize"] * len(study.metrics),
+                pruner=_pruner(study.file.pruner, arm.cells[0].rounds),
+                load_if_exists=True,
+            )
+            for arm in study.arms
+        }
+    except (SQLAlchemyError, ImportError) as error:
+        line = str(error).strip().partition("\n")[0]
+        hint = "Give --storage an address such as sqlite:///study.db"
+        raise UserError(f"the study's storage cannot be used: {line}. {hint}") from None
+
+
+def trial_cells(study: Study, studies: "dict[str, optuna.Study]") -> list[PlannedCell]:
+    """The cells of all trials so far, by arm and number, each once."""
+    cells: dict[str, PlannedCell] = {}
+    for arm in study.arms:
+        for trial in studies[arm.name].get_trials(deepcopy=False):
+            if {dimension.key for dimension in arm.dimensions} <= trial.params.keys():
+                for cell in _plan(arm, trial.number, trial.params):
+                    cells.setdefault(cell.id, cell)
+    return list(cells.values())
+
+
+def list_cells(folder: Path, cells: list[PlannedCell]) -> None:
+    """Add cells to `run.json`; the caller holds the run's lock."""
+    info = store.read_json(folder / "run.json")
+    known = {entry["id"] for entry in info["cells"]}
+    info["cells"] += [
+        {"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()}
+        for cell in cells
+        if cell.id not in known
+    ]
+    store.write_json(folder / "run.json", info)
+
+
+def tune(
+    study: Study,
+    studies: "dict[str, optuna.Study]",
+    folder: Path,
+    *,
+    options: str,
+    jobs: int,
+    timeout: float | None,
+    say: Callable[[str], None],
+) -> Outcome:
+    """Run trials until every arm has had its number of them, time is up, or the user stops.
+
+    Args:
+        study: what is tuned.
+        studies: of `open_studies`.
+        folder: the run store, with its `run.json`.
+        options: JSON of `bench.cell.Options`.
+        jobs: cells side by side.
+        timeout: seconds after which no trial is begun.
+        say: takes one line for each trial that has ended.
+    """
+    worker = folder / "workers" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    worker.mkdir(parents=True)
+    with store.locked(worker):
+        tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
+        completed = run_cells(tuner.tasks(), jobs, tuner.hear, tuner.unwanted)
+    return Outcome(not completed, tuner.failed, tuner.elsewhere())
+
+
+def mean_curve(cells: list[Path], metric: str) -> "pd.Series":
+    """Validation accuracy by round, averaged over cells, for the rounds that all of them have."""
+    curves = []
+    for folder in cells:
+        rows = read_table(folder, "metrics")
+        rows = rows[(rows["quantity"] == "accuracy") & (rows["split"] == "validation")]
+        curves.append(selection_curve(rows, metric))
+    return pd.concat(curves, axis=1, join="inner").mean(axis=1).sort_index()
+
+
+class _Tuner:
+    """Asks for trials, hands out their cells, and tells what came out."""
+
+    def __init__(
+        self,
+        study: Study,
+        studies: "dict[str, optuna.Study]",
+        folder: Path,
+        worker: str,
+        options: str,
+        timeout: float | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.study = study
+        self.studies = studies
+        self.folder = folder
+        self.worker = worker
+        self.options = options
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.say = say
+        self.unwanted: set[str] = set()
+        self.failed: list[str] = []
+        self._live: list[_Live] = []
+
+    def tasks(self) -> Iterator[Task]:
+        """The cells of one trial after the other. A trial is chosen when a worker is free for its first cell."""
+        while (self.deadline is None or time.monotonic() < self.deadline) and (live := self._take()):
+            for cell in live.cells:
+                if live.over:
+                    break
+                self.unwanted.discard(cell.id)
+                yield Task(cell.settings, self.folder / cell.id, self.options)
+
+    def hear(self, event: Event) -> None:
+        """Take note of what happened to a cell."""
+        for live in [live for live in self._live if event.cell in {cell.id for cell in live.cells}]:
+            if event.state in ("diverged", "failed"):
+                status = store.read_status(self.folder / event.cell)
+                reason = f"{event.cell} {status.state}: {status.reason}"
+                self._prune(live, reason) if event.state == "diverged" else self._give_up(live, reason)
+            else:
+                live.done |= {event.cell} if event.state == "done" else set()
+                self._follow(live)
+
+    def elsewhere(self) -> int:
+        """Trials that other workers have."""
+        from optuna.trial import TrialState
+
+        return sum(
+            trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") != self.worker
+            for arm in self.study.arms
+            for trial in self.studies[arm.name].get_trials(deepcopy=False)
+        )
+
+    def _take(self) -> _Live | None:
+        """The next trial: one whose worker died, else a new one of the arm that has had the fewest."""
+        from optuna.trial import Trial, TrialState
+
+        with store.locked(self.folder, wait=True):
+            found = {arm: self.studies[arm.name].get_trials(deepcopy=False) for arm in self.study.arms}
+            for arm, trials in found.items():
+                for orphan in filter(self._is_orphan, trials):
+                    self._seed(arm, orphan.number)
+                    log.info("%s trial %d goes on", arm.name, orphan.number)
+                    return self._start(arm, Trial(self.studies[arm.name], orphan._trial_id), orphan)
+            begun = {arm: sum(one.state != TrialState.WAITING for one in trials) for arm, trials in found.items()}
+            short = [arm for arm in self.study.arms if begun[arm] < arm.trials]
+            if not short:
+                return None
+            arm = min(short, key=lambda one: begun[one])
+            return self._start(arm, self._ask(arm, found[arm]), None)
+
+    def _is_orphan(self, trial: "FrozenTrial") -> bool:
+        from optuna.trial import TrialState
+
+        worker = trial.user_attrs.get("worker", self.worker)
+        if trial.state != TrialState.RUNNING or worker == self.worker:
+            return False
+        folder = self.folder / "workers" / worker  # not there: a worker with a run folder of its own
+        return folder.is_dir() and not store.is_locked(folder)
+
+    def _ask(self, arm: Arm, trials: "list[FrozenTrial]") -> "Trial":
+        """A new trial. It is queued first, for then it has its worker's name from its first moment."""
+        from optuna.trial import TrialState
+
+        optuna_study = self.studies[arm.name]
+        waiting = [trial.number for trial in trials if trial.state == TrialState.WAITING]
+        if not waiting:
+            point = arm.points[len(trials)] if arm.points else {}
+            optuna_study.enqueue_trial(point, user_attrs={"worker": self.worker})
+        self._seed(arm, waiting[0] if waiting else len(trials))
+        return optuna_study.ask()
+
+    def _seed(self, arm: Arm, number: int) -> None:
+        """A sampler for one trial: its draws do not depend on what this process did before."""
+        self.studies[arm.name].sampler = _sampler(self.study.file.sampler, key(arm.name, "sampler", number) % 2**32)
+
+    def _start(self, arm: Arm, trial: "Trial", before: "FrozenTrial | None") -> _Live:
+        trial.set_user_attr("worker", self.worker)
+        values = {dimension.key: dimension.suggest(trial) for dimension in arm.dimensions}
+        live = _Live(arm, trial, _plan(arm, trial.number, values), set(before.intermediate_values) if before else set())
+        list_cells(self.folder, live.cells)
+        trial.set_user_attr("cells", [cell.id for cell in live.cells])
+        self._live.append(live)
+        return live
+
+    def _follow(self, live: _Live) -> None:
+        """Report new rounds of the trial, prune it if they are poor, end it if they are all."""
+        folders = [self.folder / cell.id for cell in live.cells]
+        if len(self.study.metrics) == 1:
+            for round_, value in mean_curve(folders, self.study.metrics[0]).items():
+                step = int(str(round_))
+                if step <= live.checked:
+                    continue
+                live.checked = step
+                if step not in live.reported:
+                    live.trial.report(value, step)
+                if live.trial.should_prune():
+                    self._prune(live, f"round {step}: {value:.4f} is poor beside other trials")
+                    return
+        if live.done == {cell.id for cell in live.cells}:
+            self._complete(live, folders)
+
+    def _complete(self, live: _Live, folders: list[Path]) -> None:
+        figures = {metric: mean_curve(folders, metric) for metric in ("gm", "pm")}
+        missing = [metric for metric in self.study.metrics if figures[metric].empty]
+        if missing:
+            self._give_up(live, f"there is no validation accuracy of {' and '.join(missing)}")
+            return
+        for metric, curve in figures.items():
+            if not curve.empty:
+                live.trial.set_user_attr(metric, float(curve.max()))
+                live.trial.set_user_attr(f"{metric}_round", int(curve.index[int(curve.to_numpy().argmax())]))
+        values = [float(figures[metric].max()) for metric in self.study.metrics]
+        self.studies[live.arm.name].tell(live.trial, values)
+        self._end(live, ", ".join(f"{name.upper()} {curve.max():.4f}" for name, curve in figures.items() if len(curve)))
+
+    def _prune(self, live: _Live, reason: str) -> None:
+        from optuna.trial import TrialState
+
+        live.trial.set_user_attr("reason", reason)
+        self.studies[live.arm.name].tell(live.trial, state=TrialState.PRUNED)
+        self._end(live, f"pruned, {reason}")
+
+    def _give_up(self, live: _Live, reason: str) -> None:
+        """Leave the trial as it is: it has no result, and the next command takes it over."""
+        self.failed.append(f"{live.name}: {reason}")
+        self._end(live, reason)
+
+    def _end(self, live: _Live, text: str) -> None:
+        live.over = True
+        self._live.remove(live)
+        wanted = {cell.id for other in self._live for cell in other.cells}
+        self.unwanted.update(cell.id for cell in live.cells if cell.id not in wanted)
+        self.say(f"{live.name} of {live.arm.trials} ({values_text(live.trial.params)}): {text}")
+
+
+def _plan(arm: Arm, number: int, values: dict[str, Any]) -> list[PlannedCell]:
+    return [PlannedCell(cell_id(one, declared_checksum(one)), one) for one in arm.trial(number, values)]
+
+
+def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
+    from optuna import samplers
+
+    match name:
+        case "tpe":
+            return samplers.TPESampler(seed=seed)
+        case "nsga2":
+            return samplers.NSGAIISampler(population_size=POPULATION, seed=seed)
+    return samplers.RandomSampler(seed=seed)  # also for `grid`, whose points are given
+
+
+def _pruner(name: str, rounds: int) -> "optuna.pruners.BasePruner":
+    from optuna import pruners
+
+    match name:
+        case "median":
+            return pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=rounds // 4)
+        case "halving":
+            return pruners.SuccessiveHalvingPruner(min_resource=max(1, rounds // 9), reduction_factor=3)
+    return pruners.NopPruner()

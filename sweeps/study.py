@@ -1,0 +1,308 @@
+"""A study file: what is searched over which grid, by which sampler, on which seeds (docs/sweeps.md)."""
+
+import importlib.resources
+import json
+import math
+import pathlib
+import re
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bench import yaml_lines
+from bench.axes import name_problem
+from bench.errors import UserError
+from bench.grid import Grid, load_grid, read_grid
+from bench.identity import cell_id, declared_checksum
+from bench.plugin import did_you_mean
+from bench.results import dataset_name
+from bench.rng import key
+from bench.settings import Settings
+from bench.validate import check_field, shown
+from bench.yaml_lines import Document
+from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
+
+MAX_POINTS = 10_000
+
+Metric = Literal["pm", "gm"]
+Seed = Annotated[int, Field(ge=0)]
+
+
+class StudyFile(BaseModel):
+    """The keys of a study file. Unknown keys are errors.
+
+    Attributes:
+        grid: name or path of the base grid, or the grid itself; each of its tasks and methods is tuned by itself.
+        set: overrides of the grid, as `--set`.
+        space: range by setting; a method of which it names nothing is searched over the ranges in its own file.
+        trials: for every method and task; sampler `grid`: by default every point once.
+        seeds: of the trials.
+        report_seeds: of the reported runs of the best setting.
+        objective: validation accuracy of which model; both: their Pareto front.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    description: str = ""
+    grid: str | dict[str, Any]
+    set: dict[str, Any] = Field(default_factory=dict)
+    space: dict[str, Any] = Field(default_factory=dict)
+    sampler: Literal["tpe", "grid", "random", "nsga2"] = "tpe"
+    pruner: Literal["none", "median", "halving"] = "median"
+    trials: int | None = Field(None, ge=1)
+    seeds: list[Seed] = Field(min_length=2)
+    report_seeds: list[Seed] = Field(min_length=1)
+    objective: Metric | list[Metric] = "pm"
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One method on one task: what one Optuna study tunes.
+
+    Attributes:
+        name: of the Optuna study; it ends with a digest of everything but the number of trials.
+        label: of the method; `task`: what it is tuned on.
+        cells: one per tuning seed, before any trial's settings.
+        dimensions: what is searched.
+        points: sampler `grid`: the settings to try, in order; else empty.
+        trials: how many.
+    """
+
+    name: str
+    label: str
+    task: str
+    cells: tuple[Settings, ...]
+    dimensions: tuple[Dimension, ...]
+    points: tuple[dict[str, Any], ...]
+    trials: int
+
+    def trial(self, number: int, values: dict[str, Any]) -> list[Settings]:
+        """The cells of a trial."""
+        said = f"trial {number}: {values_text(values)}"
+        return [
+            settings_at(cell, values).model_copy(update={"case": f"{cell.case} {said}".strip()}) for cell in self.cells
+        ]
+
+    def reported(self, values: dict[str, Any], seeds: list[int]) -> list[Settings]:
+        """The cells that are reported for a setting."""
+        cell = settings_at(self.cells[0], values)
+        return [cell.model_copy(update={"seed": seed, "protocol": "honest"}) for seed in seeds]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study, ready to run.
+
+    Attributes:
+        file: its keys.
+        name: by default of its file.
+        source: text of the file.
+        grid: the base grid with the tuning seeds.
+        arms: methods and tasks, in the grid's order.
+    """
+
+    file: StudyFile
+    name: str
+    source: str
+    grid: Grid
+    arms: tuple[Arm, ...]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """What is maximised."""
+        return [self.file.objective] if isinstance(self.file.objective, str) else self.file.objective
+
+    @property
+    def described_grid(self) -> Grid:
+        """The grid under the study's name, as `run.json` describes it."""
+        return replace(self.grid, name=self.name, description=self.file.description, source=self.source)
+
+
+def builtin_studies() -> list[str]:
+    """Names of the studies that come with the harness."""
+    folder = importlib.resources.files("sweeps") / "studies"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def load_study(name_or_path: str, overrides: list[str], trials: int | None = None) -> Study:
+    """Read a study file and everything it leads to.
+
+    Args:
+        name_or_path: a file, or the name of a built-in study; a file goes first.
+        overrides: `key=value` with a YAML value, for a key of the study or else of its grid.
+        trials: instead of the file's number.
+
+    Raises:
+        UserError: no such study, or problems in it or in its grid, with their lines.
+    """
+    path, builtin = pathlib.Path(name_or_path), name_or_path.removesuffix(".yaml")
+    if path.is_file():
+        return read_study(path.read_text(encoding="utf-8"), str(path), path.stem, overrides, trials)
+    known = builtin_studies()
+    if builtin not in known:
+        hint = did_you_mean(builtin, known) or f" Known: {', '.join(known)}"
+        raise UserError(f"there is no study file {name_or_path!r}, and no built-in study of that name.{hint}")
+    text = (importlib.resources.files("sweeps") / "studies" / f"{builtin}.yaml").read_text(encoding="utf-8")
+    return read_study(text, f"{builtin}.yaml", builtin, overrides, trials)
+
+
+def read_study(source: str, file: str, stem: str, overrides: list[str], trials: int | None) -> Study:
+    """The study in a text; `file` is what messages call it, `stem` its name where it gives none.
+
+    Raises:
+        UserError: problems in it or in its grid.
+    """
+    document = yaml_lines.parse(source, file)
+    if not isinstance(document.data, dict):
+        raise UserError(f"{file}:1: a study is keys with values; write for instance `grid: quickstart`")
+    for_grid = [one for one in overrides if not _override(document, one)]
+    content = _content(document)
+    name = content.name or stem
+    if problem := name_problem(name):
+        document.complain(("name",), f"the name {shown(name)} of the study {problem}")
+    both = [seed for seed in content.report_seeds if seed in content.seeds]
+    for axis in ("seeds", "report_seeds"):
+        if len(set(getattr(content, axis))) < len(getattr(content, axis)):
+            document.complain((axis,), f"{axis} = {shown(getattr(content, axis))} has a seed twice")
+    if both:
+        document.complain(("report_seeds",), f"report_seeds has tuning seeds ({shown(both)}); results need fresh ones")
+    _check_methods_of_search(document, content)
+    space = {}
+    for where, given in content.space.items():
+        with document.noting(("space", where)):
+            space[where] = read_dimension(where, given)
+    document.check()
+    settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
+    fixed = [f"seeds={json.dumps(content.seeds)}", "protocol=tuning"]
+    grid = _grid(document, name, [*settings, *for_grid, *fixed])
+    arms = _arms(document, content, name, grid, space, trials or content.trials)
+    document.check()
+    return Study(content, name, source, grid, arms)
+
+
+def values_text(values: dict[str, Any]) -> str:
+    """E.g. `tau=0.4, lr=0.05`."""
+    return ", ".join(f"{name.rpartition('.')[2]}={_plain(value)}" for name, value in values.items())
+
+
+def _override(document: Document, override: str) -> bool:
+    """Put `key=value` into the study if the key is one of its own."""
+    name, equals, text = override.partition("=")
+    if not equals or not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(f"--set {override}: write key=value, for instance --set trials=5")
+    if name not in StudyFile.model_fields or name in ("name", "description"):
+        return False
+    value = yaml_lines.parse(text, f"--set {name}")
+    value.check()
+    document.put(name, value.data, f"--set {name}")
+    return True
+
+
+def _content(document: Document) -> StudyFile:
+    known = list(StudyFile.model_fields)
+    for name in document.data:
+        if name not in known:
+            document.complain(
+                (name,), f"unknown key {name!r}.{did_you_mean(name, known) or ' Keys: ' + ', '.join(known)}"
+            )
+            continue
+        with document.noting((name,)):
+            check_field(StudyFile, name, document.data[name])
+    for name, field in StudyFile.model_fields.items():
+        if field.is_required() and name not in document.data:
+            document.complain((), f"the study has no {name!r}: it needs `grid`, `seeds` and `report_seeds`")
+    document.check()
+    return StudyFile(**document.data)
+
+
+def _check_methods_of_search(document: Document, content: StudyFile) -> None:
+    several = not isinstance(content.objective, str)
+    if several and (content.sampler not in ("nsga2", "grid") or sorted(content.objective) != ["gm", "pm"]):
+        document.complain(("objective",), "two objectives are [pm, gm], searched by `sampler: nsga2` (or `grid`)")
+    if several and content.pruner != "none":
+        document.complain(("pruner",), "with two objectives no trial can be pruned; write `pruner: none`")
+    if not several and content.sampler == "nsga2":
+        document.complain(("sampler",), "nsga2 is for two objectives; write `objective: [pm, gm]`")
+
+
+def _grid(document: Document, name: str, overrides: list[str]) -> Grid:
+    base = document.data["grid"]
+    if isinstance(base, str):
+        return load_grid(base, overrides)
+    return read_grid(document.part("grid"), "", name, overrides)
+
+
+def _arms(
+    document: Document, content: StudyFile, study: str, grid: Grid, space: dict[str, Dimension], trials: int | None
+) -> tuple[Arm, ...]:
+    methods = {cell.method for cell in grid.cells}
+    for where in space:
+        if "." in where and where.partition(".")[0] not in methods:
+            document.complain(("space", where), f"{where!r} concerns none of the grid's methods")
+    arms = []
+    for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, _task(cell))):
+        cells = tuple(group)
+        with document.noting(("space",)):
+            dimensions = _dimensions(cells[0].method, space)
+            points = _points(dimensions) if content.sampler == "grid" else ()
+            if trials is None and not points:
+                raise UserError("`trials` is missing: how many for each method and task")
+            for value in (end for dimension in dimensions for end in _ends(dimension)):
+                settings_at(cells[0], value)
+            digest = _digest([cell_id(cell, declared_checksum(cell)) for cell in cells], dimensions, content)
+            arms.append(
+                Arm(
+                    f"{study} {label} {task} {digest}",
+                    label,
+                    task,
+                    cells,
+                    dimensions,
+                    points,
+                    min(trials or len(points), len(points) or MAX_POINTS),
+                )
+            )
+    return tuple(arms)
+
+
+def _task(cell: Settings) -> str:
+    alpha = [] if cell.alpha is None else [f"alpha={cell.alpha:g}"]
+    return " ".join([dataset_name(cell), *([cell.case] if cell.case else []), *alpha])
+
+
+def _dimensions(method: str, space: dict[str, Dimension]) -> tuple[Dimension, ...]:
+    own = [dimension for where, dimension in space.items() if where.startswith(f"{method}.")]
+    common = [dimension for where, dimension in space.items() if "." not in where]
+    found = [*(own or own_dimensions(method)), *common]
+    if not found:
+        raise UserError(f"{method!r} has no ranges of its own; give `space` a setting to search, such as `lr`")
+    return tuple(found)
+
+
+def _points(dimensions: tuple[Dimension, ...]) -> tuple[dict[str, Any], ...]:
+    for dimension in dimensions:
+        if not dimension.choices:
+            raise UserError(f"sampler `grid` needs a list of values for {dimension.key!r}")
+    count = math.prod(len(dimension.choices) for dimension in dimensions)
+    if count > MAX_POINTS:
+        raise UserError(f"the grid of the space has {count} points; the limit is {MAX_POINTS}")
+    points: list[dict[str, Any]] = [{}]
+    for dimension in dimensions:
+        points = [{**point, dimension.key: value} for point in points for value in dimension.choices]
+    return tuple(points)
+
+
+def _ends(dimension: Dimension) -> list[dict[str, Any]]:
+    return [{dimension.key: value} for value in dimension.choices or (dimension.low, dimension.high)]
+
+
+def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyFile) -> str:
+    """What two searches must share to be one: their trials can be told apart by nothing else."""
+    said = json.dumps([cells, [[one.key, one.text] for one in dimensions], content.objective])
+    return f"{key(said, content.sampler, content.pruner):032x}"[:8]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
