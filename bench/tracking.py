@@ -1,21 +1,23 @@
 """MLflow as a mirror of the run store (docs/tracking.md): filled from the store's files, never a condition of a run.
 
-`bench run` starts one process of low priority beside its workers (`Follower`), which looks at the run folder now and
+`bench run` starts one process beside its workers (`Follower`), which looks at the run folder now and
 then and writes what is new; training never waits for it. What MLflow has is derived from the files alone, so anybody
 can fill in later what an outage left out (`bench track`): a cell's MLflow run is found again by its tags, and the tags
 `mirrored_rounds` and `mirrored_digest` say what it has.
 """
 
+import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -34,14 +36,11 @@ PASS_SECONDS = 10.0
 RETRY_SECONDS = 60.0
 """Time between two attempts while the tracking store does not answer."""
 
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 60.0
 """Longest time that a finished run waits for its mirror."""
 
 STOP_SECONDS = 5.0
 """The same for a run that the user stopped."""
-
-NICENESS = 10
-"""Leaves the mirror a tenth of a core that training wants, and all of one that it does not want."""
 
 ARTIFACTS = ("settings.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "error.txt", "log.txt")
 
@@ -55,6 +54,7 @@ ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # MLflow's own defaults wait minutes for a server that is not there
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its server starts slow helpers for jobs that we have none of
 }
 """How MLflow is asked to behave, where the user's environment does not say otherwise."""
 
@@ -89,7 +89,7 @@ def mirror_run(run: Path, uri: str) -> int:
     try:
         return _Mirror(run, uri).update()
     except _outages() as error:
-        raise UserError(f"{shown(uri)} cannot be written: {_reason(error)}") from None
+        raise UserError(f"{shown(uri)} does not take the run: {_reason(error, uri)}") from None
 
 
 class Follower:
@@ -104,42 +104,33 @@ class Follower:
         self._run = run
         self._uri = uri
         self._warned = False
-        folder = run / "tracking"
-        folder.mkdir(exist_ok=True)
-        with open(folder / "log.txt", "a", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.tracking", str(run)],
-                env={**os.environ, "MLFLOW_TRACKING_URI": uri},  # not an argument: it may hold a password
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        (run / "tracking").mkdir(exist_ok=True)
+        self._pipe, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=_follow, args=(theirs, run, uri), daemon=True)
+        self._process.start()
+        theirs.close()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def finish(self, seconds: float) -> None:
         """Let it write what is left, for at most so many seconds. What is missing then is one warning."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write("finish\n")
-            self._process.stdin.flush()
-            ended = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and its exit status says how
+            self._pipe.send(None)
+        self._process.join(seconds)
+        if self._process.is_alive():
             self._process.kill()
-            self._process.wait()
+            self._process.join()
             self._warn("it is too slow to have everything by now")
-        except BrokenPipeError:
-            self._warn(f"see {self._run}/tracking/log.txt")
-        else:
-            if ended != 0:
-                self._warn(f"see {self._run}/tracking/log.txt")
+        elif self._process.exitcode != 0:
+            self._warn(f"{self._run}/tracking/log.txt says why it ended")
         self._listener.join()
+        self._pipe.close()
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._warn(line.strip())
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            while True:
+                self._warn(self._pipe.recv())
 
     def _warn(self, reason: str) -> None:
         if self._warned:
@@ -196,7 +187,14 @@ class _Mirror:
 
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
-        return found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
+        if not found:
+            return self._client.create_experiment(name, self._artifacts)
+        if self._artifacts and found.artifact_location != self._artifacts:
+            raise UserError(
+                f"{self._run} was moved or copied, and mlflow.db means files at the old place: remove mlflow.db and "
+                "mlartifacts there and mirror the run anew"
+            )
+        return found.experiment_id
 
     def _find(self, experiment: str, key: Mapping[str, str]) -> "Run | None":
         condition = " and ".join(f"tags.{name} = '{value}'" for name, value in key.items())
@@ -326,16 +324,21 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def _outages() -> tuple[type[Exception], ...]:
-    """What a store raises that is not there, not writable or not MLflow's."""
+def _outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a store raises that is not there, not writable, not MLflow's or lacks a driver here, and others."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, OSError
+    return MlflowException, SQLAlchemyError, OSError, ImportError, *others
 
 
-def _reason(error: Exception) -> str:
-    line = str(error).strip().partition("\n")[0]
+def _reason(error: Exception, uri: str) -> str:
+    """One short line: what the operating system said, where it said something, else the beginning of the message."""
+    innermost: BaseException = error
+    while cause := innermost.__cause__ or innermost.__context__:
+        innermost = cause
+    text = str(innermost if isinstance(innermost, OSError) else error).strip().replace(uri, shown(uri))
+    line = text.partition("\n")[0]
     return line if len(line) <= 200 else line[:200] + " ..."
 
 
@@ -345,8 +348,14 @@ def shown(uri: str) -> str:
     return uri.replace(f"{parts.netloc.rpartition('@')[0]}@", "") if "@" in parts.netloc else uri
 
 
-def _follow(run: Path, uri: str, finishing: threading.Event) -> Iterator[str]:
-    """Mirror a run until it finishes; yields why it could not, each time."""
+def _follow(pipe: Connection, run: Path, uri: str) -> None:
+    """The follower's life: sends one line for each failed attempt, ends at the parent's word."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says what to do
+    with open(run / "tracking" / "log.txt", "a", encoding="utf-8") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    finishing = threading.Event()
+    threading.Thread(target=_hear, args=(pipe, finishing), daemon=True).start()
     mirror: _Mirror | None = None
     pause, failing, last = 0.0, False, False
     while not last:
@@ -356,32 +365,17 @@ def _follow(run: Path, uri: str, finishing: threading.Event) -> Iterator[str]:
         try:
             mirror = mirror or _Mirror(run, uri)
             mirror.update()
-        except _outages() as error:
+        except _outages(UserError) as error:
             pause, failing = RETRY_SECONDS, True
-            yield _reason(error)
+            pipe.send(_reason(error, uri))
         else:
             pause, failing = PASS_SECONDS, False
 
 
-def _hear(finishing: threading.Event) -> None:
+def _hear(pipe: Connection, finishing: threading.Event) -> None:
     """Wait for the parent's word; without a parent there is nobody to mirror for."""
-    if sys.stdin.readline() != "finish\n":
+    try:
+        pipe.recv()
+    except (EOFError, ConnectionResetError):
         os._exit(1)
     finishing.set()
-
-
-def main(run: Path) -> None:
-    """The follower's life. Its standard output is for the user, one line for each reason why MLflow has not all."""
-    for sign in (signal.SIGINT, signal.SIGTERM):  # both reach the whole group; the parent says what to do
-        signal.signal(sign, signal.SIG_IGN)
-    os.nice(NICENESS)
-    finishing = threading.Event()
-    threading.Thread(target=_hear, args=(finishing,), daemon=True).start()
-    user = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    for reason in _follow(run, os.environ["MLFLOW_TRACKING_URI"], finishing):
-        print(reason, file=user, flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,0 +1,382 @@
+"""MLflow as a mirror: a real SQLite store, a real `mlflow server`, and stores that are not there."""
+
+import csv
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bench import store
+from bench.errors import UserError
+from bench.results import CellView, load_run
+from bench.tracking import Follower, choose_store, embedded_uri, mirror_run
+
+# MLflow's own imports use what SQLAlchemy is about to remove
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.xdist_group("tracking")]
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+
+GRID = {
+    "partition": "dirichlet",
+    "clients": 4,
+    "model": "logistic",
+    "lr": 0.5,
+    "batch_size": 10,
+    "alphas": [1.0],
+    "rounds": 3,
+    "methods": ["fedavg", "local", "fedper", {"name": "ditto", "lam": 0.1}],
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(address: str, deadline: float) -> None:
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            assert time.monotonic() < deadline, address
+            time.sleep(0.2)
+
+
+@contextmanager
+def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
+    """End a process and all that it has started."""
+    try:
+        with process:
+            try:
+                yield
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+@pytest.fixture(scope="module")
+def grid30(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grid of 30 cells that takes seconds."""
+    methods = [*GRID["methods"], {"name": "fedavg", "label": "long", "set": {"rounds": 4}}]
+    content = {**GRID, "methods": methods, "seeds": list(range(6)), "datasets": [{"name": "npz", "path": str(arrays)}]}
+    path = tmp_path_factory.mktemp("grid") / "thirty.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run30(grid30: Path, environment: dict[str, str]) -> Path:
+    """The 30 cells, mirrored into the run folder while they ran."""
+    run = grid30.parent / "run"
+    command = [sys.executable, "-m", "bench.cli", "run", "--grid", grid30, "--out", run, "--device", "cpu"]
+    done = subprocess.run(
+        command, env={**environment, "BENCH_TRACKING": "1"}, cwd=run.parent, text=True, capture_output=True, check=True
+    )
+    assert "warning:" not in done.stderr
+    assert "mlflow" not in (done.stdout + done.stderr).lower()  # its chatter is in RUN/tracking/log.txt
+    return run
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new SQLite store; MLflow needs seconds to make one, so the tests copy it."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("template") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def uri(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An SQLite store of the test's own."""
+    monkeypatch.chdir(tmp_path)  # where MLflow puts artifacts of stores that are not ours
+    return f"sqlite:///{shutil.copy(empty_store, tmp_path / 'own.db')}"
+
+
+@pytest.fixture(scope="module")
+def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real tracking server, which is what `bench ui` starts, with an empty store."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    port = free_port()
+    command = [sys.executable, "-m", "bench.cli", "ui", str(folder), "--port", str(port)]
+    with open(folder / "log.txt", "wb") as log:
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    with ended(process):
+        answers(f"http://127.0.0.1:{port}/health", time.monotonic() + 120)
+        assert f"http://127.0.0.1:{port} shows".encode() in (folder / "log.txt").read_bytes()
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def small(run30: Path, tmp_path: Path) -> Path:
+    """A run of one cell, with nothing of MLflow."""
+    info = store.read_json(run30 / "run.json")
+    run = tmp_path / "small"
+    shutil.copytree(run30 / info["cells"][0]["id"], run / info["cells"][0]["id"])
+    store.write_json(run / "run.json", {**info, "cells": info["cells"][:1]})
+    return run
+
+
+def found(uri: str) -> dict[str, Any]:
+    """MLflow's runs by cell; each cell may have one only."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    experiments = {one.name: one.experiment_id for one in client.search_experiments()}
+    assert set(experiments) <= {"thirty", "Default"}
+    runs = client.search_runs(list(experiments.values())) if "thirty" in experiments else []
+    by_cell = {run.data.tags["cell"]: run for run in runs}
+    assert len(by_cell) == len(runs)
+    return by_cell
+
+
+def written(cell: CellView) -> dict[str, list[tuple[int, float]]]:
+    """What a cell's files say, by metric: rounds and values."""
+    curves = defaultdict(list)
+    with open(cell.folder / "metrics.csv", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            name = "/".join(row[part] for part in ("metric", "on", "mean", "split", "quantity") if row[part])
+            curves[name].append((int(row["round"]), float(row["value"])))
+    with open(cell.folder / "ledger.csv", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            for name in store.COLUMNS["ledger"][1:]:
+                curves[f"ledger/{name}"].append((int(row["round"]), float(row[name])))
+    return dict(curves)
+
+
+def curves(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
+    """What MLflow says, by metric: every value it was given."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    return {
+        name: sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name))
+        for name in run.data.metrics
+    }
+
+
+def assert_complete(uri: str, run: Path, histories: int) -> None:
+    """MLflow has everything of every cell; every value of every round is compared for some."""
+    from mlflow import MlflowClient
+
+    runs, cells = found(uri), load_run(run).cells
+    assert set(runs) == {cell.id for cell in cells}
+    for cell in cells:
+        mirrored = runs[cell.id]
+        assert mirrored.info.status == "FINISHED"
+        assert mirrored.info.run_name == cell.name
+        seconds = store.read_json(cell.folder / "timing.json")["seconds"]
+        assert (mirrored.info.end_time - mirrored.info.start_time) / 1000 == pytest.approx(seconds, abs=2)
+        assert mirrored.data.metrics == {name: curve[-1][1] for name, curve in written(cell).items()}
+        assert mirrored.data.params["method"] == cell.settings.method
+        assert mirrored.data.params["dataset_options.path"] == cell.settings.dataset_options["path"]
+        assert len(mirrored.data.params) >= len(type(cell.settings).model_fields) - 6
+        tags = mirrored.data.tags
+        assert (tags["label"], tags["status"]) == (cell.label, "done")
+        assert tags["partition"] == store.read_json(cell.folder / "partition.json")["hash"]
+        assert tags["path.device"] == "cpu"
+        assert tags.get("commit") == store.read_json(run / "run.json")["commit"]
+    assert {runs[cell.id].data.params["hp.lam"] for cell in cells if cell.settings.method == "ditto"} == {"0.1"}
+    client = MlflowClient(uri)
+    for cell in cells[:: len(cells) // histories]:
+        assert curves(uri, runs[cell.id]) == written(cell)
+        own = {"settings.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "log.txt"}
+        assert {file.path for file in client.list_artifacts(runs[cell.id].info.run_id)} == own
+        fetched = client.download_artifacts(runs[cell.id].info.run_id, "metrics.csv")
+        assert Path(fetched).read_bytes() == (cell.folder / "metrics.csv").read_bytes()
+
+
+def test_thirty_cells_in_the_run_folder(run30: Path) -> None:
+    assert_complete(embedded_uri(run30), run30, histories=6)
+    assert (run30 / "mlartifacts").is_dir()
+    assert not (run30.parent / "mlruns").exists()
+
+
+def test_thirty_cells_through_a_server(run30: Path, server: str) -> None:
+    assert mirror_run(run30, server) == 30
+    before = {cell: run.info.run_id for cell, run in found(server).items()}
+    assert mirror_run(run30, server) == 30
+    assert {cell: run.info.run_id for cell, run in found(server).items()} == before
+    assert_complete(server, run30, histories=3)
+
+
+def test_values_that_are_no_numbers(small: Path, server: str) -> None:
+    table = next(small.glob("*/metrics.csv"))
+    lines = table.read_text().splitlines()
+    lines[-1] = lines[-1].rpartition(",")[0] + ",nan"
+    table.write_text("\n".join(lines) + "\n")
+    store.write_json(small / "run.json", {**store.read_json(small / "run.json"), "grid": "thirty", "created": "later"})
+    mirror_run(small, server)
+    from mlflow import MlflowClient
+
+    latest = MlflowClient(server).search_runs(
+        [MlflowClient(server).get_experiment_by_name("thirty").experiment_id], "tags.run = 'small later'"
+    )[0]
+    assert sum(math.isnan(value) for value in latest.data.metrics.values()) == 1
+
+
+def cut(cell: CellView, rounds: int, state: store.State) -> dict[str, bytes]:
+    """Put a finished cell's files back to an earlier round; returns what they were."""
+    before = {path.name: path.read_bytes() for path in cell.folder.iterdir()}
+    for name in ("metrics", "clients", "ledger"):
+        lines = before[f"{name}.csv"].decode().splitlines(keepends=True)
+        early = [line for line in lines[1:] if int(line.partition(",")[0]) <= rounds]
+        (cell.folder / f"{name}.csv").write_text("".join([lines[0], *early]))
+    store.write_status(cell.folder, replace(cell.status, state=state, rounds=rounds))
+    return before
+
+
+def test_a_cell_that_goes_on_is_updated(small: Path, uri: str) -> None:
+    cell = load_run(small).cells[0]
+    whole = cut(cell, 2, "interrupted")
+    mirror_run(small, uri)
+    half = found(uri)[cell.id]
+    assert half.info.status == "KILLED"
+    assert {step for curve in curves(uri, half).values() for step, _ in curve} == {1, 2}
+    cut(cell, 1, "interrupted")  # as after a resumption from an older checkpoint
+    mirror_run(small, uri)
+    for name, content in whole.items():
+        (cell.folder / name).write_bytes(content)
+    mirror_run(small, uri)
+    full = found(uri)[cell.id]
+    assert (full.info.run_id, full.info.status) == (half.info.run_id, "FINISHED")
+    assert curves(uri, full) == written(cell)
+
+
+def test_a_running_cell_shows_whole_rounds_only(small: Path, uri: str) -> None:
+    cell = load_run(small).cells[0]
+    store.write_status(cell.folder, replace(cell.status, state="running", rounds=2))
+    with store.locked(cell.folder):
+        mirror_run(small, uri)
+    running = found(uri)[cell.id]
+    assert running.info.status == "RUNNING"
+    assert {step for curve in curves(uri, running).values() for step, _ in curve} == {1, 2}
+
+
+def test_a_cell_that_started_again_replaces_its_run(small: Path, uri: str) -> None:
+    cell = load_run(small).cells[0]
+    mirror_run(small, uri)
+    first = found(uri)[cell.id]
+    table = cell.folder / "metrics.csv"
+    lines = table.read_text().splitlines()
+    lines[1] = lines[1].rpartition(",")[0] + ",0.125"
+    table.write_text("\n".join(lines) + "\n")
+    mirror_run(small, uri)
+    second = found(uri)[cell.id]
+    assert second.info.run_id != first.info.run_id
+    assert curves(uri, second) == written(cell)
+
+
+def test_a_failed_cell_and_its_second_attempt(small: Path, uri: str) -> None:
+    cell = load_run(small).cells[0]
+    good = cell.status
+    store.write_status(cell.folder, replace(good, state="failed", reason="RuntimeError: no luck", rounds=1))
+    store.write_text(cell.folder / "error.txt", "Traceback\n")
+    mirror_run(small, uri)
+    failed = found(uri)[cell.id]
+    assert (failed.info.status, failed.data.tags["reason"]) == ("FAILED", "RuntimeError: no luck")
+    assert "error.txt" in artifacts(uri, failed)
+    (cell.folder / "error.txt").unlink()
+    store.write_status(cell.folder, good)
+    mirror_run(small, uri)
+    done = found(uri)[cell.id]
+    assert (done.info.status, "reason" in done.data.tags) == ("FINISHED", False)
+    assert "error.txt" not in artifacts(uri, done)
+
+
+def artifacts(uri: str, run: Any) -> set[str]:
+    from mlflow import MlflowClient
+
+    return {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
+
+
+def test_an_outage_is_one_warning(bench_here: Bench, grid30: Path, uri: str, tmp_path: Path) -> None:
+    run, nobody = tmp_path / "run", f"http://somebody:secret@127.0.0.1:{free_port()}"
+    options = ("--only", "method=local,seed=0", "--out", run, "--device", "cpu", "--tracking")
+    done = bench_here("run", "--grid", grid30, *options, "--tracking-uri", nobody)
+    assert done.stderr.count("warning:") == 1, done.stderr
+    assert f"`bench track {run}` fills in what is missing" in done.stderr
+    assert "127.0.0.1" in done.stderr
+    assert "secret" not in done.stderr
+    assert "Connection refused" in done.stderr
+    cells = {cell.id for cell in load_run(run).cells if cell.status.state == "done"}
+    assert len(cells) == 1
+    refused = bench_here("track", run, "--tracking-uri", nobody, code=2)
+    assert "does not take the run: [Errno" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert f"1 cells of {run} are in {uri}" in bench_here("track", run, "--tracking-uri", uri).stdout
+    assert set(found(uri)) == cells
+
+
+def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        follower = Follower(small, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        follower.finish(0.5)
+    assert time.monotonic() - began < 5
+    assert capsys.readouterr().err.count("warning: tracking in http") == 1
+
+
+@pytest.mark.faults
+def test_the_mirror_dies_with_its_run(small: Path, environment: dict[str, str]) -> None:
+    code = f"""
+import pathlib, time
+from bench.tracking import Follower
+follower = Follower(pathlib.Path({str(small)!r}), "http://127.0.0.1:{free_port()}")
+print(follower._process.pid, flush=True)
+time.sleep(100)
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_run_folder_that_was_copied(run30: Path, small: Path) -> None:
+    shutil.copy(run30 / "mlflow.db", small)
+    with pytest.raises(UserError, match="was moved or copied"):
+        mirror_run(small, embedded_uri(small))
+
+
+def test_a_page_needs_a_store_and_a_port(bench_here: Bench, run30: Path, small: Path, server: str) -> None:
+    assert "has no mlflow.db" in bench_here("ui", small, code=2).stderr
+    assert "Choose another one" in bench_here("ui", run30, "--port", server.rpartition(":")[2], code=2).stderr
+
+
+def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert choose_store(tmp_path, None) == f"sqlite:///{tmp_path.resolve()}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg://host/runs")
+    assert choose_store(tmp_path, None) == "postgresql+psycopg://host/runs"
+    assert choose_store(tmp_path, "http://host:5000") == "http://host:5000"
+    with pytest.raises(UserError, match="--tracking-uri htp://host: MLflow needs an address"):
+        choose_store(tmp_path, "htp://host")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "mlruns")
+    with pytest.raises(UserError, match="MLFLOW_TRACKING_URI mlruns"):
+        choose_store(tmp_path, None)
