@@ -26,7 +26,7 @@ from bench.results import CellView, load_run
 from bench.tracking import Follower, choose_store, embedded_uri, mirror_run
 
 # MLflow's own imports use what SQLAlchemy is about to remove
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.xdist_group("tracking")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -380,3 +380,12 @@ def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "mlruns")
     with pytest.raises(UserError, match="MLFLOW_TRACKING_URI mlruns"):
         choose_store(tmp_path, None)
+
+
+def test_a_bad_address_writes_nothing(bench_here: Bench, grid30: Path, tmp_path: Path) -> None:
+    options = ("--out", tmp_path / "run", "--device", "cpu", "--tracking", "--tracking-uri", "htp://host")
+    assert (
+        "--tracking-uri htp://host: MLflow needs an address"
+        in bench_here("run", "--grid", grid30, *options, code=2).stderr
+    )
+    assert not (tmp_path / "run").exists()
