@@ -27,6 +27,7 @@ from bench.method import (
     mean,
 )  # fmt: skip
 
+INBOX: dict[str, Params] = {}
 OUTBOX: dict[int, Params] = {}
 TEACHER = torch.ones(1, dtype=torch.float64)
 
@@ -193,6 +194,18 @@ class ModuleOutbox(Sound):
     def aggregate(self, server: Server, messages: list[Message]) -> None:
         sent = [Message(m.client, {"model": OUTBOX[m.client]}, m.weight, m.version) for m in messages]
         server.state["model"] = mean(sent, "model")
+
+
+@METHODS.register("broken_module_inbox")
+class ModuleInbox(Sound):
+    """The server hands its model over in a module variable."""
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        INBOX["model"] = server.state["model"]
+        return {}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        return (yield from super().client_round(client, {"model": INBOX["model"]}))
 
 
 @METHODS.register("broken_reads_server")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from bench import checks
+from bench.checks import Case
 from bench.conformance import CHECKS, Finding, check, load
 from bench.errors import UserError
 from bench.plugin import METHODS
@@ -34,6 +36,7 @@ BROKEN = {
     "in_place_upload": {"nothing changed in place", "weights sum to 1"},
     "outbox": {"messages say all"},
     "module_outbox": {"messages say all"},
+    "module_inbox": {"messages say all"},
     "reads_server": {"messages say all"},
     "reads_client": {"messages say all"},
     "writes_client": {"messages say all"},
@@ -111,6 +114,15 @@ def test_every_broken_method_is_tried_and_every_check_fails_for_one_but_that_of_
 )
 def test_says_what_and_where(broken: None, name: str, says: str) -> None:
     assert says in next(iter(problems(name).values()))
+
+
+@pytest.mark.parametrize("column", ["up", "down_receivers"])
+def test_a_ledger_that_does_not_add_up_is_found(column: str) -> None:
+    case = Case("fedavg")
+    assert case.expected
+    assert checks.ledger(case) == ""
+    case.reference.ledger[1][column] += 8
+    assert checks.ledger(case).startswith(f"the ledger's column {column!r} comes to ")
 
 
 def test_leaves_the_global_generators_as_they_were(broken: None) -> None:
