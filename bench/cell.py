@@ -135,6 +135,8 @@ class _Run:
     def _train(self) -> tuple[store.State, str]:
         dataset = load_dataset(self.settings, self.options.data_root)
         partition = load_partition(self.settings, dataset)
+        if self.settings.protocol == "tuning":
+            dataset = dataset.training_part()  # what a trial does not have it cannot read
         _write_partition(self.folder / "partition.json", dataset, partition)
         device = choose_device(self.options.device)
         federation = Federation(self.settings, dataset, partition, device=device, executor=self.options.executor)

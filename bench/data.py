@@ -1,7 +1,7 @@
 """What the harness knows of data: a data set in memory and its partition over clients (design, section 7)."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,10 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.x.shape[1:])
+
+    def training_part(self) -> "Dataset":
+        """The same without the official test part."""
+        return replace(self, x=self.x[: self.n_train], y=self.y[: self.n_train])
 
 
 @dataclass(frozen=True)

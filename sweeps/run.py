@@ -339,7 +339,7 @@ def _pruner(name: str, rounds: int) -> "optuna.pruners.BasePruner":
 
     match name:
         case "median":
-            return pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=rounds // 4)
+            return pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=rounds // 4 + 1)
         case "halving":
             return pruners.SuccessiveHalvingPruner(min_resource=max(1, rounds // 9), reduction_factor=3)
     return pruners.NopPruner()

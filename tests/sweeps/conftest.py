@@ -1,0 +1,65 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from bench.rng import generator
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 small images of three classes that a logistic model learns, but not at once."""
+    rng = generator("tests", "sweeps", "arrays")
+    labels = rng.integers(3, size=200)
+    images = rng.normal(100 + 20 * labels[:, None, None], 60, size=(200, 6, 6)).clip(0, 255).astype(np.uint8)
+    path = tmp_path_factory.mktemp("data") / "blobs.npz"
+    np.savez(
+        path, train_images=images[:150], train_labels=labels[:150], test_images=images[150:], test_labels=labels[150:]
+    )
+    return path
+
+
+@pytest.fixture
+def write(arrays: Path, tmp_path: Path) -> Write:
+    """Write a study file of small cells; `grid` changes its grid, the rest the study."""
+
+    def write(grid: dict[str, object] | None = None, **changes: object) -> Path:
+        base = {
+            "methods": ["fedprox"], "datasets": [{"name": "npz", "path": str(arrays)}], "alphas": [1.0],
+            "clients": 4, "model": "logistic", "lr": 0.1, "batch_size": 10, "rounds": 5,
+        }  # fmt: skip
+        study = {
+            "grid": {**base, **(grid or {})}, "space": {"lr": {"low": 0.01, "high": 1.0, "log": True}},
+            "trials": 3, "pruner": "none", "seeds": [100, 101], "report_seeds": [0, 1],
+        }  # fmt: skip
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump({**study, **changes}), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Start `bench sweep` in a process group of its own; its pool has one worker if nothing else is said."""
+
+    def start(*arguments: object) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "bench.cli", "sweep", "--device", "cpu", "--no-tracking", *map(str, arguments)]
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, stdout=pipe, stderr=pipe, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    return start

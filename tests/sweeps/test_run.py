@@ -1,0 +1,173 @@
+"""Trials in the worker pool: what is told to Optuna, what is pruned, and what a killed command leaves behind."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from bench import store
+from bench.cli.run import write_run
+from bench.results import load_run
+from bench.rng import generator
+from sweeps.fair import budget_table, choose, reported_cells
+from sweeps.run import Outcome, mean_curve, open_studies, tune
+from sweeps.study import Study, load_study
+from tests.sweeps.conftest import Write
+
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+OPTIONS = '{"device": "cpu", "executor": "sequential"}'
+RATES = [0.3, 0.2, 0.4, 0.25, 0.35, 1e-6, 1e30]
+"""The sixth learns nothing, the last one blows up."""
+
+
+def run(study: Study, folder: Path, timeout: float | None = None) -> tuple[Outcome, dict[str, Any], list[str]]:
+    """Tune with one worker process, as the command does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    studies = open_studies(study, f"sqlite:///{folder}/study.db")
+    write_run(folder, study.described_grid, [])
+    said: list[str] = []
+    outcome = tune(study, studies, folder, options=OPTIONS, jobs=1, timeout=timeout, say=said.append)
+    return outcome, studies, said
+
+
+def trials(study: Study, folder: Path) -> list[FrozenTrial]:
+    """All trials, arm by arm."""
+    studies = open_studies(study, f"sqlite:///{folder}/study.db")
+    return [trial for arm in study.arms for trial in studies[arm.name].get_trials(deepcopy=False)]
+
+
+def facts(found: list[FrozenTrial]) -> list[tuple[object, ...]]:
+    """All of a trial but its times and its worker."""
+    return [
+        (one.number, one.params, one.state.name, one.values, one.intermediate_values, one.user_attrs.get("cells"))
+        for one in found
+    ]
+
+
+def test_a_study_with_a_poor_and_a_diverging_trial(write: Write, tmp_path: Path) -> None:
+    file = write(sampler="grid", pruner="median", trials=len(RATES), space={"lr": RATES}, grid={"methods": ["fedavg"]})
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    outcome, studies, said = run(study, folder)
+    assert outcome == Outcome()
+    found = trials(study, folder)
+    assert [trial.params["lr"] for trial in found] == RATES
+    assert [trial.state for trial in found] == [TrialState.COMPLETE] * 5 + [TrialState.PRUNED] * 2
+    assert len(said) == len(RATES)
+
+    # by hand: the best round of the mean over the two seeds
+    first = [folder / cell for cell in found[0].user_attrs["cells"]]
+    by_hand = pd.concat([_validation(cell, "pm") for cell in first], axis=1).mean(axis=1)
+    assert found[0].values == [pytest.approx(by_hand.max(), abs=1e-15)]
+    assert found[0].intermediate_values == pytest.approx(by_hand.to_dict(), abs=1e-15)
+    assert mean_curve(first, "gm").max() == found[0].user_attrs["gm"]
+
+    # the poor one is stopped after the first round that may be judged, the other with the reason
+    assert list(found[5].intermediate_values) == [1, 2]
+    assert "round 2: " in found[5].user_attrs["reason"]
+    assert "diverged: round" in found[6].user_attrs["reason"]
+
+    # trials are cells of the run store, and another command has nothing to do
+    listed = {cell.id for cell in load_run(folder).cells}
+    assert {cell for trial in found for cell in trial.user_attrs["cells"]} == listed
+    assert run(study, folder)[2] == []
+
+    (choice,) = choose(study, studies)
+    assert choice.best is not None
+    assert choice.best.values == [max(trial.values[0] for trial in found[:5])]
+    assert {cell.lr for cell in reported_cells(study, [choice])} == {choice.best.params["lr"]}
+    assert {cell.seed for cell in reported_cells(study, [choice])} == {0, 1}
+
+
+def test_methods_take_turns_and_have_the_same_budget(write: Write, tmp_path: Path) -> None:
+    file = write(grid={"methods": ["fedavg", "local"], "rounds": 1}, trials=2, objective="gm")
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    _, studies, said = run(study, folder)
+    assert [line.split()[0] for line in said] == ["fedavg", "local", "fedavg", "local"]
+    table = budget_table(study, choose(study, studies))
+    assert [entries[1].value for _, entries in table.rows] == [2, 2]
+    assert table.notes[0] == "Every method had the same number of trials and of rounds."
+    more = load_study(str(file), [], trials=3)
+    assert len(run(more, folder)[2]) == 2  # the earlier trials count
+
+
+def test_no_trial_begins_after_the_time_is_up(write: Write, tmp_path: Path) -> None:
+    outcome, _, said = run(load_study(str(write()), []), tmp_path / "run", timeout=0)
+    assert (outcome, said) == (Outcome(), [])
+
+
+@pytest.mark.faults
+def test_killed_at_any_moment_nothing_is_lost_or_repeated(write: Write, start: Start, tmp_path: Path) -> None:
+    """One worker finds the same trials, with the same curves, whether it was killed or not."""
+    file = write(grid={"rounds": 8}, space={"lr": {"low": 1e-5, "high": 0.5, "log": True}, "fedprox.mu": "own"},
+                 trials=14, pruner="median")  # fmt: skip
+    arguments = ("--study", file, "--jobs", 1, "--quiet")
+    begun = time.monotonic()
+    with start(*arguments, "--out", tmp_path / "whole") as process:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    duration = time.monotonic() - begun
+    killed = tmp_path / "killed"
+    for moment in generator("tests", "sweeps", "kill").uniform(0.3, 0.7, 3):
+        with start(*arguments, "--out", killed) as process:
+            time.sleep(moment * duration)
+            process.kill()
+    with start(*arguments, "--out", killed) as process:
+        again, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    study = load_study(str(file), [])
+    found = trials(study, killed)
+    assert facts(found) == facts(trials(study, tmp_path / "whole"))
+    assert {trial.state.name for trial in found} == {"COMPLETE", "PRUNED"}
+    assert again.replace("killed", "whole") == out
+    logs = [(killed / cell / "log.txt").read_text() for trial in found for cell in trial.user_attrs["cells"]
+            if trial.state == TrialState.COMPLETE]  # fmt: skip
+    assert all(log.count("done after 8 rounds") == 1 for log in logs)
+
+
+@pytest.mark.faults
+def test_a_stopped_sweep_goes_on(write: Write, start: Start, tmp_path: Path) -> None:
+    file, folder = write(grid={"rounds": 300}, trials=2), tmp_path / "run"
+    with start("--study", file, "--jobs", 1, "--out", folder) as process:
+        deadline = time.monotonic() + 120
+        while not any(path.read_bytes().count(b"\n") > 3 for path in folder.glob("*/ledger.csv")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"The same command goes on: bench sweep --device cpu --no-tracking --study {file}" in err
+    assert "Traceback" not in err
+    (trial,) = trials(load_study(str(file), []), folder)
+    assert trial.state == TrialState.RUNNING
+    assert not store.is_locked(folder / "workers" / trial.user_attrs["worker"])
+
+
+def test_two_workers_share_a_study(write: Write, start: Start, tmp_path: Path) -> None:
+    file, folder = write(trials=6), tmp_path / "run"
+    arguments = ("--study", file, "--jobs", 1, "--out", folder)
+    with start(*arguments) as first, start(*arguments) as second:
+        ends = [process.communicate(timeout=300) for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), ends
+    found = trials(load_study(str(file), []), folder)
+    assert [trial.state for trial in found] == [TrialState.COMPLETE] * 6
+    assert len({trial.params["lr"] for trial in found}) == 6
+    assert (folder / "report" / "index.html").exists()
+    logs = [path.read_text() for path in folder.glob("*/log.txt")]
+    assert len(logs) == 6 * 2 + 2
+    assert all(log.count("starting with round 1") == 1 for log in logs)
+
+
+def _validation(cell: Path, metric: str) -> "pd.Series[float]":
+    rows = pd.read_csv(cell / "metrics.csv", keep_default_na=False)
+    rows = rows[(rows["split"] == "validation") & (rows["quantity"] == "accuracy") & (rows["metric"] == metric)]
+    return rows[rows["mean"] == "train_size"].set_index("round")["value"]

@@ -1,0 +1,166 @@
+"""Study files: what they amount to, and what is refused before the first trial."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.errors import UserError
+from bench.identity import cell_id, declared_checksum
+from bench.settings import Settings
+from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
+from sweeps.study import builtin_studies, load_study, read_study
+from tests.sweeps.conftest import Write
+
+
+@pytest.mark.parametrize("name", builtin_studies())
+def test_built_in_studies_are_fair(name: str) -> None:
+    """At least two tuning seeds, fresh reporting seeds, no test split, one budget for all."""
+    study = load_study(name, [])
+    assert len(study.file.seeds) >= 2
+    assert not set(study.file.seeds) & set(study.file.report_seeds)
+    assert {cell.protocol for cell in study.grid.cells} == {"tuning"}
+    assert len({(arm.trials, arm.cells[0].rounds) for arm in study.arms}) == 1
+    assert [[cell.seed for cell in arm.cells] for arm in study.arms] == [study.file.seeds] * len(study.arms)
+
+
+def test_the_bars_of_the_built_in_studies() -> None:
+    assert load_study("scd_tau_lambda", []).arms[0].trials >= 30
+    assert len(load_study("fair_table1", []).arms) >= 4
+    assert [len(load_study(f"table{n}", []).arms[0].points) for n in (6, 7, 8)] == [8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"space": {"fedprox.mu": {"low": -1, "high": 1}}}, r"mu = -1 should be greater than or equal to 0"),
+        ({"space": {"lr": [0.1, 0]}}, r"lr = 0 should be greater than 0"),
+        ({"space": {"lr": "own"}}, r"'lr' is no method's own, so its range has to be given"),
+        ({"space": {"lr": {"low": 1, "high": 0.1}}}, r"`low` should be below `high`"),
+        ({"space": {"momentum": {"low": 0, "high": 0.9, "log": True}}}, r"above 0 for `log`"),
+        ({"space": {"lr": {"low": 0.1}}}, r"should be \{low: ..., high: ...\}"),
+        ({"space": {"lr": [0.1]}}, r"two or more different values"),
+        ({"space": {"lr": 0.1}}, r"should be `own`, a list of values"),
+        ({"space": {"rounds": [1, 2]}}, r"'rounds' poses the problem"),
+        ({"space": {"alpha": [1, 2]}}, r"'alpha' poses the problem"),
+        ({"space": {"lrr": [1, 2]}}, r"unknown setting 'lrr'. Did you mean 'lr'"),
+        ({"space": {"fedprox.nu": "own"}}, r"unknown hyperparameter 'nu' of 'fedprox'"),
+        ({"space": {"ditto.lam": "own"}}, r"'ditto.lam' concerns none of the grid's methods"),
+        ({"grid": {"methods": ["fedavg"]}, "space": {}}, r"'fedavg' has no ranges of its own"),
+        ({"sampler": "grid"}, r"sampler `grid` needs a list of values for 'fedprox.mu'"),
+        ({"sampler": "tpee"}, r"sampler = \"tpee\" should be 'tpe'"),
+        ({"seeds": [1]}, r"seeds = \[1\]"),
+        ({"seeds": [1, 1]}, r"has a seed twice"),
+        ({"report_seeds": [100]}, r"report_seeds has tuning seeds \(\[100\]\)"),
+        ({"report_seeds": []}, r"report_seeds = \[\]"),
+        ({"trials": 0}, r"trials = 0"),
+        ({"trials": None}, r"`trials` is missing"),
+        ({"objective": ["pm", "gm"]}, r"two objectives are \[pm, gm\], searched by `sampler: nsga2`"),
+        ({"sampler": "nsga2"}, r"nsga2 is for two objectives"),
+        ({"objective": ["pm", "gm"], "sampler": "nsga2", "pruner": "median"}, r"no trial can be pruned"),
+        ({"prunner": "none"}, r"unknown key 'prunner'. Did you mean 'pruner'"),
+        ({"grid": {"lrr": 0.1}}, r"unknown key 'lrr'"),
+        ({"grid": {"methods": ["fedproxx"]}}, r"unknown method 'fedproxx'"),
+    ],
+)
+def test_refused(write: Write, changes: dict[str, object], problem: str) -> None:
+    with pytest.raises(UserError, match=problem) as refused:
+        load_study(str(write(**changes)), [])
+    assert "small.yaml:" in str(refused.value)
+
+
+def test_a_problem_names_its_line() -> None:
+    text = "grid: quickstart\nseeds: [8, 9]\nreport_seeds: [0]\ntrials: 2\nspace:\n  scd.tau: own\n  lr: [1, 0]\n"
+    with pytest.raises(UserError, match=r"^file\.yaml:7: lr = 0 should be greater than 0$"):
+        read_study(text, "file.yaml", "file", [], None)
+
+
+def test_a_problem_of_the_grid_names_its_line() -> None:
+    text = "seeds: [8, 9]\nreport_seeds: [0]\ntrials: 2\ngrid:\n  methods: [scd]\n  alphas: [1]\n  rounds: 0\n"
+    with pytest.raises(UserError, match=r"^file\.yaml:7: rounds = 0 "):
+        read_study(text, "file.yaml", "file", [], None)
+
+
+def test_no_such_study() -> None:
+    with pytest.raises(UserError, match="Did you mean 'table6'"):
+        load_study("tabel6", [])
+
+
+def test_one_arm_for_each_method_and_task(write: Write) -> None:
+    study = load_study(str(write(grid={"methods": ["fedavg", "fedprox"], "alphas": [1.0, 0.1]})), [])
+    assert [(arm.label, arm.task) for arm in study.arms] == [
+        ("fedavg", "blobs alpha=1"), ("fedprox", "blobs alpha=1"),
+        ("fedavg", "blobs alpha=0.1"), ("fedprox", "blobs alpha=0.1"),
+    ]  # fmt: skip
+    assert [[one.key for one in arm.dimensions] for arm in study.arms[:2]] == [["lr"], ["fedprox.mu", "lr"]]
+
+
+def test_own_ranges_and_narrower_ones(write: Write) -> None:
+    (own,) = own_dimensions("fedprox")
+    assert own == Dimension("fedprox.mu", low=1e-4, high=1, log=True)
+    narrow = load_study(str(write(space={"fedprox.mu": {"low": 0.1, "high": 0.2}})), []).arms[0].dimensions
+    assert narrow == (Dimension("fedprox.mu", low=0.1, high=0.2),)
+    assert read_dimension("fedrep.head_epochs", "own").choices == (1, 5, 10)
+    assert read_dimension("epochs", {"low": 1, "high": 4}) == Dimension("epochs", low=1, high=4)
+
+
+def test_set_reaches_the_study_and_its_grid(write: Write) -> None:
+    study = load_study(str(write()), ["seeds=[5, 6]", "rounds=9", "alpha=0.5"], trials=7)
+    assert study.file.seeds == [5, 6]
+    assert [(cell.seed, cell.rounds, cell.alpha) for cell in study.grid.cells] == [(5, 9, 0.5), (6, 9, 0.5)]
+    assert study.arms[0].trials == 7
+
+
+def test_the_name_of_a_search_tells_it_from_others(write: Write) -> None:
+    """More trials go on with the same search; whatever else changes makes another one."""
+    name = load_study(str(write()), []).arms[0].name
+    assert load_study(str(write(trials=9)), []).arms[0].name == name
+    others = [{"space": {"lr": [0.1, 0.2]}}, {"seeds": [8, 9]}, {"sampler": "random"}, {"objective": "gm"}]
+    assert name not in {load_study(str(write(**one)), []).arms[0].name for one in [*others, {"grid": {"rounds": 6}}]}
+
+
+def test_points_of_a_grid(write: Write) -> None:
+    space = {"lr": [0.1, 0.2], "fedprox.mu": [0, 1, 2]}
+    (arm,) = load_study(str(write(space=space, sampler="grid", trials=None)), []).arms
+    assert arm.trials == 6
+    assert arm.points[1] == {"fedprox.mu": 0.0, "lr": 0.2}
+    assert len({tuple(point.items()) for point in arm.points}) == 6
+
+
+def test_a_trial_is_the_cell_of_its_settings(write: Write) -> None:
+    """Written out in the grid, the same settings give the same cell ids."""
+    (arm,) = load_study(str(write()), []).arms
+    cells = arm.trial(4, {"fedprox.mu": 0.5, "lr": 0.3})
+    same = load_study(str(write(grid={"lr": 0.3, "fedprox.mu": 0.5})), []).arms[0].cells
+    assert [_id(cell) for cell in cells] == [_id(cell) for cell in same]
+    assert cells[0].case == "trial 4: mu=0.5, lr=0.3"
+    reported = arm.reported({"lr": 0.3}, [7])
+    assert [(cell.seed, cell.protocol, cell.lr, cell.case) for cell in reported] == [(7, "honest", 0.3, "")]
+
+
+def test_settings_that_a_method_refuses_together(write: Write) -> None:
+    (arm,) = load_study(str(write()), []).arms
+    with pytest.raises(UserError, match="mu = -1"):
+        settings_at(arm.cells[0], {"fedprox.mu": -1})
+
+
+@given(st.floats(0.001, 10), st.floats(1.5, 1e4), st.floats(0, 1))
+def test_edge_of_a_logarithmic_range(low: float, ratio: float, share: float) -> None:
+    dimension = Dimension("lr", low=low, high=low * ratio, log=True)
+    assert (
+        dimension.at_edge(low * ratio**share) == (share <= 0.05 or share >= 0.95) or 0.04 < min(share, 1 - share) < 0.06
+    )
+
+
+def test_edge_of_a_list() -> None:
+    dimension = Dimension("lr", choices=(0.2, 0.1, 0.3))
+    assert [dimension.at_edge(value) for value in dimension.choices] == [False, True, True]
+    assert not Dimension("augment", choices=("none", "crop_flip")).at_edge("none")
+
+
+def test_a_text_that_is_no_study() -> None:
+    with pytest.raises(UserError, match=r"file\.yaml:1: a study is keys with values"):
+        read_study("[1, 2]", "file.yaml", "file", [], None)
+
+
+def _id(cell: Settings) -> str:
+    return cell_id(cell, declared_checksum(cell))
