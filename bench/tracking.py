@@ -333,11 +333,14 @@ def _outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def _reason(error: Exception, uri: str) -> str:
-    """One short line: what the operating system said, where it said something, else the beginning of the message."""
-    innermost: BaseException = error
-    while cause := innermost.__cause__ or innermost.__context__:
-        innermost = cause
-    text = str(innermost if isinstance(innermost, OSError) else error).strip().replace(uri, shown(uri))
+    """One short line: what the system or the database said, where one did, else the beginning of MLflow's message."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    chain: list[BaseException] = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
+    plain = isinstance(chain[-1], OSError) or any(isinstance(one, SQLAlchemyError) for one in chain)
+    text = str(chain[-1] if plain else error).strip().replace(uri, shown(uri))
     line = text.partition("\n")[0]
     return line if len(line) <= 200 else line[:200] + " ..."
 

@@ -327,6 +327,11 @@ def test_an_outage_is_one_warning(bench_here: Bench, grid30: Path, uri: str, tmp
     assert set(found(uri)) == cells
 
 
+def test_a_store_that_may_only_be_read(small: Path, empty_store: Path) -> None:
+    with pytest.raises(UserError, match="does not take the run: attempt to write a readonly database"):
+        mirror_run(small, f"sqlite:///file:{empty_store}?mode=ro&uri=true")
+
+
 def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
