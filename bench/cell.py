@@ -105,6 +105,7 @@ class _Run:
         self.report = report
         self.stop = stop
         self.tables = store.Tables(folder)
+        self.writer = checkpoint.Writer(folder / "checkpoint")
         self.figures: dict[str, float] = {}
         self.saved_version: int | None = None
         self.seconds_before = 0.0
@@ -234,7 +235,7 @@ class _Run:
             "federation": rest,
         }
         saved = checkpoint.Checkpoint(federation.version, tensors, context)
-        checkpoint.save(self.folder / "checkpoint", saved, generations=generations)
+        self.writer.save(saved, generations=generations)
 
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started

@@ -6,11 +6,13 @@ through `torch.save` and come back through `torch.load(weights_only=True)`: noth
 between tensors of a group is stored once.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import shutil
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,28 +37,51 @@ class Checkpoint:
     rest: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint, *, generations: int = GENERATIONS) -> None:
-    """Add a generation to `folder` and remove all but the newest ones; a kill at any moment leaves the older ones."""
-    folder.mkdir(exist_ok=True)
-    final = folder / f"{checkpoint.version:08d}"
-    temporary = final.with_name(final.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    for group, tensors in _groups(checkpoint.tensors).items():
-        torch.save(tensors, temporary / f"{group}.pt")
-    state = {"version": checkpoint.version, "rest": checkpoint.rest}
-    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    checksums = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
-    (temporary / "manifest.json").write_text(json.dumps(checksums, indent=1), encoding="utf-8")
-    for path in temporary.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(temporary)
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(temporary, final)
-    sync_folder(folder)
-    for old in _newest_first(folder)[generations:]:
-        shutil.rmtree(old)
+class Writer:
+    """Writes the generations of one cell. A group whose tensors are still the same objects is linked, not written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last: Path | None = None
+        self._written: dict[str, dict[str, weakref.ref[torch.Tensor]]] = {}
+        self._checksums: dict[str, str] = {}
+
+    def save(self, checkpoint: Checkpoint, *, generations: int = GENERATIONS) -> None:
+        """Add a generation and remove all but the newest ones; a kill at any moment leaves the older ones."""
+        self._folder.mkdir(exist_ok=True)
+        final = self._folder / f"{checkpoint.version:08d}"
+        temporary = final.with_name(final.name + ".tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        groups = _groups(checkpoint.tensors)
+        checksums = {f"{group}.pt": self._group(group, tensors, temporary) for group, tensors in groups.items()}
+        state = {"version": checkpoint.version, "rest": checkpoint.rest}
+        (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        checksums["state.json"] = _checksum(temporary / "state.json")
+        (temporary / "manifest.json").write_text(json.dumps(checksums, indent=1), encoding="utf-8")
+        for path in temporary.iterdir():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(temporary)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(temporary, final)
+        sync_folder(self._folder)
+        self._last, self._checksums = final, checksums
+        self._written = {group: {n: weakref.ref(t) for n, t in tensors.items()} for group, tensors in groups.items()}
+        for old in _newest_first(self._folder)[generations:]:
+            shutil.rmtree(old)
+
+    def _group(self, group: str, tensors: dict[str, torch.Tensor], into: Path) -> str:
+        """Link or write the file of a group; its checksum. State is never changed in place: same object, same bytes."""
+        name = f"{group}.pt"
+        before = self._written.get(group, {})
+        if self._last and before.keys() == tensors.keys() and all(before[n]() is t for n, t in tensors.items()):
+            with contextlib.suppress(OSError):  # a file system without links, or a generation that somebody removed
+                os.link(self._last / name, into / name)
+                return self._checksums[name]
+        # A row of a cohort's matrix is a view; a copy keeps the rest of the matrix out of the file.
+        torch.save({n: t.detach().clone() for n, t in tensors.items()}, into / name)
+        return _checksum(into / name)
 
 
 def load(folder: Path) -> Iterator[Checkpoint]:
@@ -81,7 +106,7 @@ def remove(folder: Path) -> None:
 def _groups(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
     groups: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, tensor in tensors.items():
-        groups[name.partition("/")[0] if "/" in name else "state"][name] = tensor.detach()
+        groups[name.partition("/")[0] if "/" in name else "state"][name] = tensor
     return groups
 
 

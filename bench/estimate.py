@@ -2,23 +2,28 @@
 
 A rough figure with a stated basis: the time of one gradient step, measured here and now for each model and batch size,
 times the steps of one model per client and round. Evaluation is not in it, nor the second model that some methods
-train, nor what the `cohort` executor saves.
+train, nor what the `cohort` executor saves. What a method keeps is counted after a round of one step with few clients, and
+how fast a checkpoint is written is measured beside the folder where the run will lie.
 """
 
 import functools
 import json
 import math
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
 
 from bench import checkpoint
 from bench.cell import load_dataset
+from bench.data import Dataset, Partition
 from bench.errors import UserError
+from bench.federation import Federation
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.rng import generator
@@ -37,12 +42,17 @@ _REPEATS = 5
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of one cell: `seconds` of training by one process, bytes of `memory` in it, bytes of `disk` at its peak.
+    """Cost of one cell.
 
-    Memory is the data set and, disk is generations of, a state in which every client owns a model.
+    Attributes:
+        seconds: of training, by one process.
+        checkpoint: bytes of one checkpoint, once every client has taken part.
+        memory: bytes of the data set, the state and the round's new state.
+        disk: bytes at the peak: one generation more than stays, as the newest is written before the oldest goes.
     """
 
     seconds: float
+    checkpoint: int
     memory: int
     disk: int
 
@@ -54,17 +64,58 @@ def estimate(settings: Settings, data_root: Path, device: str) -> Estimate | Non
         return None
     shape, classes, samples = size
     options = json.dumps(settings.model_options, sort_keys=True)
-    step, parameters = _step(settings.model, shape, classes, options, settings.batch_size, device)
+    step = _step(settings.model, shape, classes, options, settings.batch_size, device)
     share = 1.0 if settings.protocol == "paper" else 1 - settings.validation_share
     own = share * samples / settings.clients
     steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
-    state = (settings.clients + 1) * parameters * torch.finfo(getattr(torch, settings.dtype)).bits // 8
+    fixed, each = _scalars(
+        settings.method, json.dumps(settings.hp, sort_keys=True), settings.model, options, shape, classes
+    )
+    width = torch.finfo(getattr(torch, settings.dtype)).bits // 8
+    state = round((fixed + each * settings.clients) * width)
     data = 4 * samples * math.prod(shape)
     return Estimate(
         seconds=settings.rounds * settings.participation * settings.clients * steps * step,
+        checkpoint=state,
         memory=data + 2 * state,
-        disk=(checkpoint.GENERATIONS + 1) * state,  # one more than stays: the newest is written before the oldest goes
+        disk=(checkpoint.GENERATIONS + 1) * state,
     )
+
+
+def checkpoint_rate(folder: Path) -> float:
+    """Bytes per second at which a checkpoint reaches the disk, measured with one of 64 MB beside `folder`."""
+    place = folder
+    while not place.is_dir():
+        place = place.parent
+    tensors = {f"client-{i}/0": torch.full((4 * 2**20,), float(i)) for i in range(4)}
+    with tempfile.TemporaryDirectory(dir=place, prefix=".checkpoint-") as scratch:
+        start = time.perf_counter()
+        checkpoint.Writer(Path(scratch) / "checkpoint").save(checkpoint.Checkpoint(1, tensors, {}))
+        return 64 * 2**20 / (time.perf_counter() - start)
+
+
+@functools.cache
+def _scalars(
+    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int
+) -> tuple[float, float]:
+    """Scalars of state that a method keeps: in any case, and per client that has taken part; counted after a round."""
+    rng = generator("estimate", method)
+    x = rng.normal(size=(12, *shape)).astype(np.float32)
+    data = Dataset("estimate", x, np.arange(12) % classes, 8, classes, (0.0,), (1.0,), "")
+    sizes = []
+    for clients in (2, 4):
+        train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
+        empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
+        settings = Settings(
+            method=method, hp=json.loads(hp), clients=clients, model=model, model_options=json.loads(options), steps=1,
+            batch_size=2,
+        )  # fmt: skip
+        partition = Partition(train, empty, empty, np.arange(8, 12))
+        federation = Federation(settings, data, partition, executor="sequential", public=data)
+        federation.advance()
+        sizes.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
+    each = (sizes[1] - sizes[0]) / 2
+    return sizes[0] - 2 * each, each
 
 
 def _size(settings: Settings, data_root: Path) -> tuple[tuple[int, ...], int, int] | None:
@@ -76,8 +127,8 @@ def _size(settings: Settings, data_root: Path) -> tuple[tuple[int, ...], int, in
 
 
 @functools.cache
-def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> tuple[float, int]:
-    """Seconds of one gradient of a model, by one thread, and its number of parameters."""
+def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> float:
+    """Seconds of one gradient of a model, by one thread."""
     torch.set_num_threads(1)
     net = build(name, shape, classes, json.loads(options))
     rng = generator("estimate", name)
@@ -96,4 +147,4 @@ def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: 
     start = time.perf_counter()
     for _ in range(_REPEATS):
         gradient()
-    return (time.perf_counter() - start) / _REPEATS, sum(weight.numel() for weight in weights.values())
+    return (time.perf_counter() - start) / _REPEATS

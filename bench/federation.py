@@ -350,32 +350,43 @@ class Federation:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that a later `restore` needs, as tensors and JSON."""
         packer = Packer()
-        plain = packer.pack(
-            {
-                "version": self.version,
-                "now": self.now,
-                "starts": self._starts,
-                "free": self._free,
-                "ledger": self.ledger,
-                "server": self.server.state,
-                "clients": self.clients.states(),
-                "local": self._local,
-                "held": self._held,
-                "unattended": self._unattended,
-                "flights": [_packed(f) for f in self._flights],
-            }
-        )
+        known = {
+            "version": self.version,
+            "now": self.now,
+            "starts": self._starts,
+            "free": self._free,
+            "ledger": self.ledger,
+            "unattended": self._unattended,
+        }
+        server = packer.pack(self.server.state, "server")
+        # A group of its own for each client: what did not change is not written again.
+        clients = {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()}
+        local = {str(i): packer.pack(w, f"local-{i}") for i, w in self._local.items()}
+        underway = packer.pack({"held": self._held, "flights": [_packed(f) for f in self._flights]}, "underway")
+        plain = {
+            "known": packer.pack(known),
+            "server": server,
+            "clients": clients,
+            "local": local,
+            "underway": underway,
+        }
         return packer.tensors, plain
 
     def restore(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        state = unpack(plain, tensors, self.server.specs, self._arena.device)
-        self.version, self.now, self._starts = state["version"], state["now"], state["starts"]
-        self._free, self.ledger, self._local = state["free"], state["ledger"], state["local"]
-        self._held, self._unattended = state["held"], state["unattended"]
-        self.server.state = state["server"]
-        self.clients.load(state["clients"])
-        self._flights = [self._unpacked(f) for f in state["flights"]]
+        placed = {name: tensor.to(self._arena.device) for name, tensor in tensors.items()}
+
+        def back(value: Any) -> Any:
+            return unpack(value, placed, self.server.specs)
+
+        known, underway = back(plain["known"]), back(plain["underway"])
+        self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
+        self._free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
+        self.server.state = back(plain["server"])
+        self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
+        self._local = {int(i): back(w) for i, w in plain["local"].items()}
+        self._held = underway["held"]
+        self._flights = [self._unpacked(f) for f in underway["flights"]]
 
     def _unpacked(self, raw: dict[str, Any]) -> Flight:
         client = self.clients.bare(raw["client"])

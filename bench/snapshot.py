@@ -1,9 +1,9 @@
 """State as tensors and plain JSON, and back: what a checkpoint holds. A tensor that is shared is kept once."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bench.params import Params, Spec
@@ -12,18 +12,27 @@ Plain = Any  # what JSON can hold
 
 
 class Packer:
-    """Turns nested state (model values, tensors, plain values, lists, dicts) into named tensors and JSON."""
+    """Turns nested state (model values, tensors, plain values, lists, dicts) into named tensors and JSON.
+
+    A tensor's name is its group, a slash, and its number in the group. The tensors are those of the state, not copies.
+    """
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
+        self._sizes: Counter[str] = Counter()
+        self._group = ""
 
-    def pack(self, value: Any) -> Plain:
-        """The JSON form; tensors go to `self.tensors`.
+    def pack(self, value: Any, group: str = "state") -> Plain:
+        """The JSON form; tensors go to `self.tensors`, those not yet there under `group`.
 
         Raises:
             TypeError: a value of another kind, or a dict whose keys are neither strings nor integers.
         """
+        self._group = group
+        return self._pack(value)
+
+    def _pack(self, value: Any) -> Plain:
         match value:
             case Params():
                 return {
@@ -35,38 +44,38 @@ class Packer:
             case None | bool() | int() | float() | str():
                 return value
             case list() | tuple():
-                return [self.pack(v) for v in value]
+                return [self._pack(v) for v in value]
             case Mapping():
                 if not all(isinstance(k, str | int) for k in value):
                     raise TypeError(f"state has a dict with keys other than text and integers: {list(value)!r}")
-                return {"$dict": [[k, self.pack(v)] for k, v in value.items()]}
+                return {"$dict": [[k, self._pack(v)] for k, v in value.items()]}
         raise TypeError(f"state may hold model values, tensors and plain values, not {type(value).__name__}")
 
     def _tensor(self, tensor: Tensor) -> str:
         at = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         if at not in self._names or not tensor.numel():
-            name = f"t{len(self.tensors)}"
-            # A row of a cohort's matrix is a view; a copy keeps the rest of the matrix out of the file.
-            self.tensors[name] = tensor.detach().clone()
+            name = f"{self._group}/{self._sizes[self._group]}"
+            self._sizes[self._group] += 1
+            self.tensors[name] = tensor
             self._names[at] = name
             return name
         return self._names[at]
 
 
-def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec], device: torch.device) -> Any:
+def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> Any:
     """The inverse of `Packer.pack`; `specs` are the whole specs by architecture."""
     match plain:
         case {"$params": [weights, buffers], "spec": [arch, names]}:
             spec = specs[arch]
             if names is not None:
                 spec = spec.part(tuple(names))
-            return Params(tensors[weights].to(device), tensors[buffers].to(device), spec)
+            return Params(tensors[weights], tensors[buffers], spec)
         case {"$tensor": name}:
-            return tensors[name].to(device)
+            return tensors[name]
         case {"$dict": items}:
-            return {k: unpack(v, tensors, specs, device) for k, v in items}
+            return {k: unpack(v, tensors, specs) for k, v in items}
         case list():
-            return [unpack(v, tensors, specs, device) for v in plain]
+            return [unpack(v, tensors, specs) for v in plain]
     return plain
 
 

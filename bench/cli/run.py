@@ -50,7 +50,7 @@ def run(
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder = out or Path("runs") / loaded.name
     if dry_run:
-        _print_estimate(chosen, data_root, device, jobs)
+        _print_estimate(chosen, folder, data_root, device, jobs)
         return
     from bench.cell import Options
     from bench.tracking import choose_store
@@ -168,16 +168,21 @@ def command_line() -> str:
     return shlex.join(["bench", *sys.argv[1:]])
 
 
-def _print_estimate(cells: "Sequence[Settings]", data_root: Path, device: str, jobs: int | None) -> None:
+def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, device: str, jobs: int | None) -> None:
     from bench.cell import choose_device
-    from bench.estimate import estimate
+    from bench.estimate import checkpoint_rate, estimate
     from bench.progress import duration_text
     from bench.results import cell_name
 
     side_by_side = min(worker_count(jobs, device), len(cells))
     costs = [estimate(settings, data_root, choose_device(device)) for settings in cells]
+    rate = checkpoint_rate(folder)
     for settings, cost in zip(cells, costs, strict=True):
-        print(f"{cell_name(settings)}: " + (f"about {duration_text(cost.seconds)}" if cost else "unknown data size"))
+        if cost is None:
+            print(f"{cell_name(settings)}: unknown data size")
+            continue
+        saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
+        print(f"{cell_name(settings)}: about {duration_text(cost.seconds)}, {saving}")
     known = [cost for cost in costs if cost]
     print(f"{len(cells)} cells, {side_by_side} side by side", end="")
     if not known:
@@ -189,8 +194,9 @@ def _print_estimate(cells: "Sequence[Settings]", data_root: Path, device: str, j
     print(f": about {duration_text(seconds)}, {_bytes(memory)} of memory, at most {_bytes(disk)} of disk")
     print(
         "Time: one gradient step measured now, times the steps of one model per client and round; without evaluation,\n"
-        "second models, and what the cohort executor saves. Memory and disk: data and a model for every client; two\n"
-        "checkpoints and one being written."
+        "second models, and what the cohort executor saves. Checkpoints: all that the method keeps once every client\n"
+        "has taken part, at the speed measured now; what did not change is not written again. Memory: data, state and\n"
+        "the round's new state. Disk: two checkpoints and one being written."
     )
     if len(known) < len(costs):
         print(f"{len(costs) - len(known)} cells are left out: the size of their data is not known before it is there.")

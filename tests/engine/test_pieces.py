@@ -182,7 +182,7 @@ def test_snapshots_come_back_and_share_what_was_shared() -> None:
     state = {"a": w, "b": [w, w.part("head"), 3], "c": {4: torch.ones(2), "d": None}, "e": (1.5, "x", True)}
     packer = Packer()
     plain = packer.pack(state)
-    back = unpack(plain, packer.tensors, {w.spec.arch: w.spec}, torch.device("cpu"))
+    back = unpack(plain, packer.tensors, {w.spec.arch: w.spec})
     assert torch.equal(back["a"].weights, w.weights)
     assert back["b"][1].spec == w.part("head").spec
     assert torch.equal(back["b"][1].weights, w.part("head").weights)

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench import checkpoint
-from bench.checkpoint import Checkpoint
+from bench.checkpoint import Checkpoint, Writer
 
 
 def make(version: int) -> Checkpoint:
@@ -21,7 +21,7 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
 def test_the_two_newest_generations_come_back(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     for version in (3, 9, 10):
-        checkpoint.save(folder, make(version))
+        Writer(folder).save(make(version))
     found = list(checkpoint.load(folder))
     assert len(found) == 2
     assert same(found[0], make(10))
@@ -43,8 +43,8 @@ def test_no_checkpoint(tmp_path: Path) -> None:
 def test_a_damaged_generation_is_passed_over(tmp_path: Path, data: st.DataObject) -> None:
     folder = tmp_path / "checkpoint"
     checkpoint.remove(folder)
-    checkpoint.save(folder, make(1))
-    checkpoint.save(folder, make(2))
+    Writer(folder).save(make(1))
+    Writer(folder).save(make(2))
     path = data.draw(st.sampled_from(sorted((folder / "00000002").iterdir())))
     content = bytearray(path.read_bytes())
     match data.draw(st.sampled_from(["flip", "cut", "gone"])):
@@ -64,9 +64,32 @@ def test_a_damaged_generation_is_passed_over(tmp_path: Path, data: st.DataObject
 
 def test_a_half_written_generation_is_ignored(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
-    checkpoint.save(folder, make(1))
+    Writer(folder).save(make(1))
     (folder / "00000002.tmp").mkdir()
     (folder / "00000002.tmp" / "state.pt").write_bytes(b"half")
     assert [one.version for one in checkpoint.load(folder)] == [1]
-    checkpoint.save(folder, make(2))
+    Writer(folder).save(make(2))
     assert [one.version for one in checkpoint.load(folder)] == [2, 1]
+
+
+def test_what_did_not_change_is_linked_and_what_did_is_written(tmp_path: Path) -> None:
+    """Also when a value is set back: another object, another file."""
+    folder = tmp_path / "checkpoint"
+    writer = Writer(folder)
+    tensors = {"server/0": torch.ones(3), "client-1/0": torch.ones(2), "client-2/0": torch.zeros(2)}
+    writer.save(Checkpoint(1, tensors, {}))
+    tensors = {**tensors, "server/0": torch.full((3,), 2.0), "client-2/0": torch.zeros(2)}
+    writer.save(Checkpoint(2, tensors, {}))
+    files = {g: [folder / f"0000000{v}" / f"{g}.pt" for v in (1, 2)] for g in ("server", "client-1", "client-2")}
+    assert {g: a.samefile(b) for g, (a, b) in files.items()} == {"server": False, "client-1": True, "client-2": False}
+    newest, older = checkpoint.load(folder)
+    assert newest.tensors["server/0"].tolist() == [2, 2, 2]
+    assert older.tensors["server/0"].tolist() == [1, 1, 1]
+    assert torch.equal(newest.tensors["client-1/0"], older.tensors["client-1/0"])
+    writer.save(Checkpoint(3, tensors, {}), generations=1)
+    assert [one.version for one in checkpoint.load(folder)] == [3]
+
+
+def test_a_view_is_saved_without_the_rest_of_its_matrix(tmp_path: Path) -> None:
+    Writer(tmp_path / "checkpoint").save(Checkpoint(1, {"client-0/0": torch.zeros(1000, 100)[3]}, {}))
+    assert (tmp_path / "checkpoint" / "00000001" / "client-0.pt").stat().st_size < 10_000
