@@ -76,7 +76,8 @@ class SPFL(Method):
         state = server.state
         if server.round == state["resync"]:
             return {"model": state["mean"], "probe": True}
-        return {"model": state["models"][client.id], "probe": False}
+        # A client that took no part in training has no model of its own yet.
+        return {"model": state["models"].get(client.id, state["mean"]), "probe": False}
 
     def client_round(self, client: Client, down: State) -> Program:
         start = {"w": down["model"]}

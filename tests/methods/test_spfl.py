@@ -189,3 +189,9 @@ def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
     """Before and after a re-synchronisation."""
     for at in (1, 2):
         assert_resumes("spfl", {"hp": {"gamma": 2}, **settings}, at=at, total=4)
+
+
+def test_a_new_client_starts_from_the_mean_model() -> None:
+    federation = toy("spfl", new_clients=1, rounds=2, new_client_epochs=(0, 2))
+    scores = run(federation, 2)
+    assert {m["metric"] for m in scores.metrics} >= {"new0", "new2"}
