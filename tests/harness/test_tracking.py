@@ -344,11 +344,11 @@ def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytes
 
 
 @pytest.mark.faults
-def test_the_mirror_dies_with_its_run(small: Path, environment: dict[str, str]) -> None:
+def test_the_mirror_dies_with_its_run(small: Path, uri: str, environment: dict[str, str]) -> None:
     code = f"""
 import pathlib, time
 from bench.tracking import Follower
-follower = Follower(pathlib.Path({str(small)!r}), "http://127.0.0.1:{free_port()}")
+follower = Follower(pathlib.Path({str(small)!r}), {uri!r})
 print(follower._process.pid, flush=True)
 time.sleep(100)
 """
