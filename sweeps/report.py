@@ -35,7 +35,12 @@ def run_sections(run: Path) -> list[Section]:
     if found is None:
         return []
     study = read_study(found["source"], found["file"], found["stem"], found["overrides"], found["trials"])
-    return sections(study, open_studies(study, found["storage"] or f"sqlite:///{run.resolve()}/study.db"))
+    studies = open_studies(study, found["storage"] or f"sqlite:///{run.resolve()}/study.db")
+    if not any(choice.trials for choice in choose(study, studies)):
+        return [
+            Section("tuning", "Tuning", "The trials are of an earlier code of the methods, or of the grid: tune anew.")
+        ]
+    return sections(study, studies)
 
 
 def sections(study: Study, studies: "dict[str, optuna.Study]") -> list[Section]:

@@ -89,6 +89,7 @@ def _open(
 ) -> "dict[str, optuna.Study]":
     """Optuna's studies, and `study.json`, from which `bench report` finds them again."""
     from bench import store
+    from bench.tracking import shown
     from sweeps.report import STUDY
     from sweeps.run import open_studies
 
@@ -96,7 +97,7 @@ def _open(
     with store.locked(folder, wait=True):
         studies = open_studies(study, storage or f"sqlite:///{folder.resolve()}/study.db")
         described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
-        trials = {"trials": study.arms[0].trials, "storage": storage}
+        trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}
         store.write_json(folder / STUDY, described | trials)
     return studies
 

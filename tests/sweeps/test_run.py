@@ -101,6 +101,31 @@ def test_methods_take_turns_and_have_the_same_budget(write: Write, tmp_path: Pat
     assert len(run(more, folder)[2]) == 2  # the earlier trials count
 
 
+def test_a_failed_trial_has_no_result_and_is_tried_again(write: Write, tmp_path: Path) -> None:
+    """Models that cannot be averaged."""
+    file = write(grid={"methods": ["fedavg"], "client_models": ["logistic", "mlp"]}, trials=2)
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    for _ in range(2):
+        outcome, studies, _ = run(study, folder)
+        assert [reason.partition(": ")[0] for reason in outcome.failed] == [
+            f"fedavg blobs alpha=1 trial {number}" for number in range(2)
+        ]
+        assert [trial.state for trial in trials(study, folder)] == [TrialState.RUNNING] * 2
+        assert choose(study, studies)[0].best is None
+
+
+def test_trials_of_the_same_settings_share_their_cells(write: Write, tmp_path: Path) -> None:
+    file = write(grid={"methods": ["fedavg"], "rounds": 2}, space={"batch_size": [10, 20]}, sampler="random", trials=3)
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    run(study, folder)
+    found = trials(study, folder)
+    values = {trial.params["batch_size"]: trial.values for trial in found}
+    assert [trial.values for trial in found] == [values[trial.params["batch_size"]] for trial in found]
+    logs = [path.read_text() for path in folder.glob("*/log.txt")]
+    assert len(logs) == 2 * len(values)
+    assert all(log.count("starting with round 1") == 1 for log in logs)
+
+
 def test_no_trial_begins_after_the_time_is_up(write: Write, tmp_path: Path) -> None:
     outcome, _, said = run(load_study(str(write()), []), tmp_path / "run", timeout=0)
     assert (outcome, said) == (Outcome(), [])

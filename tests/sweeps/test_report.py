@@ -1,0 +1,149 @@
+"""Chosen settings, the table of budgets, and the study's part of the report, from trials that were told by hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from bench.errors import UserError
+from reports.published import published_table
+from reports.tables import to_markdown
+from sweeps import figures
+from sweeps.fair import Choice, budget_table, choose, reported_cells, trials_table
+from sweeps.report import published_points, run_sections, sections
+from sweeps.run import open_studies
+from sweeps.study import Study, load_study
+from tests.sweeps.conftest import Write
+
+Tell = Callable[[Study], dict[str, Any]]
+
+
+@pytest.fixture
+def tell() -> Tell:
+    """Fill a study: the accuracy falls with the distance of the settings from the third trial's."""
+
+    def tell(study: Study) -> dict[str, Any]:
+        studies = open_studies(study, "sqlite:///:memory:")
+        for arm in study.arms:
+            asked = studies[arm.name]
+            for number in range(arm.trials):
+                asked.sampler = optuna.samplers.RandomSampler(seed=number)
+                asked.enqueue_trial(arm.points[number] if arm.points else {})
+                trial = asked.ask()
+                for dimension in arm.dimensions:
+                    dimension.suggest(trial)
+                if number == 1 and len(study.metrics) == 1:
+                    trial.report(0.1, 1)
+                    trial.set_user_attr("reason", "poor")
+                    asked.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                    continue
+                found = {"gm": 0.8 - 0.01 * abs(number - 2), "pm": 0.9 + 0.001 * number}
+                for metric, value in found.items():
+                    trial.set_user_attr(metric, value)
+                asked.tell(trial, [found[metric] for metric in study.metrics])
+        return studies
+
+    return tell
+
+
+def test_the_best_trial_is_chosen(write: Write, tell: Tell) -> None:
+    study = load_study(str(write(trials=5, objective="gm")), [])
+    studies = tell(study)
+    (choice,) = choose(study, studies)
+    assert choice.counts == {"complete": 4, "pruned": 1}
+    assert choice.best is not None
+    assert choice.best.number == 2
+    cells = reported_cells(study, [choice])
+    assert [(cell.seed, cell.protocol, cell.lr) for cell in cells] == [
+        (seed, "honest", choice.best.params["lr"]) for seed in (0, 1)
+    ]
+    assert trials_table(choice, "t").rows[1][1][-1].note == "poor"
+    table = to_markdown(budget_table(study, [choice]))
+    assert "| fedprox | blobs alpha=1 | 5 | 1 | 5 | mu: 0.0001 to 1 (log); lr: 0.01 to 1 (log) |" in table
+
+
+def test_of_a_front_the_best_mean_is_chosen(write: Write, tell: Tell) -> None:
+    study = load_study(str(write(trials=5, objective=["pm", "gm"], sampler="nsga2")), [])
+    (choice,) = choose(study, tell(study))
+    assert choice.best is not None
+    assert choice.best.number == 2
+
+
+def test_an_edge_is_flagged(write: Write, tell: Tell) -> None:
+    space = {"lr": [0.1, 0.2, 0.3], "fedprox.mu": [0.0, 1.0]}
+    study = load_study(str(write(sampler="grid", trials=None, space=space, objective="gm")), [])
+    (choice,) = choose(study, tell(study))
+    assert choice.best is not None
+    assert choice.best.params == {"fedprox.mu": 0.0, "lr": 0.3}
+    assert choice.at_edge == ["mu", "lr"]
+    assert "| mu, lr |" in to_markdown(budget_table(study, [choice]))
+
+
+def test_unequal_budgets_are_said(write: Write, tell: Tell) -> None:
+    study = load_study(str(write(grid={"methods": ["fedavg", "fedprox"]})), [])
+    studies = tell(study)
+    table = budget_table(study, choose(study, studies))
+    assert table.notes[0].startswith("Every method had the same number")
+    studies[study.arms[0].name].ask()
+    assert budget_table(study, choose(study, studies)).notes[0].startswith("The budgets differ")
+
+
+def test_nothing_to_report(write: Write) -> None:
+    study = load_study(str(write()), [])
+    with pytest.raises(UserError, match="no trial of the study 'small' came to its end"):
+        reported_cells(study, [Choice(study.arms[0], (), None, {})])
+
+
+def test_the_same_trials_give_the_same_pictures(write: Write, tell: Tell) -> None:
+    study = load_study(str(write(trials=6)), [])
+    studies = tell(study)
+    first, again = (sections(study, studies) for _ in range(2))
+    names = {picture.name for section in first for picture in section.pictures}
+    assert names == {"history", "importances", "slices_0", "parallel_coordinates_0"}
+    for one, other in zip(first, again, strict=True):
+        assert [picture.svg for picture in one.pictures] == [picture.svg for picture in other.pictures]
+        assert [picture.png for picture in one.pictures] == [picture.png for picture in other.pictures]
+
+
+def test_a_single_setting_has_no_importance(write: Write, tell: Tell) -> None:
+    study = load_study(str(write(trials=6, grid={"methods": ["fedavg"]})), [])
+    studies = tell(study)
+    assert figures.importances(study, studies, choose(study, studies)) is None
+
+
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        ({"fedprox.mu": [0.01, 0.1, 1]}, {"curves"}),
+        (
+            {"fedprox.mu": [0.01, 0.1, 1], "augment": ["none", "crop_flip"]},
+            {"importances", "heat_map_0", "slices_0", "parallel_coordinates_0"},
+        ),
+    ],
+)
+def test_pictures_of_grid_studies(write: Write, tell: Tell, space: dict[str, Any], names: set[str]) -> None:
+    study = load_study(str(write(sampler="grid", trials=None, space=space)), [])
+    _, sensitivity = sections(study, tell(study))
+    assert {picture.name for picture in sensitivity.pictures} == names
+
+
+def test_picture_of_a_front(write: Write, tell: Tell) -> None:
+    study = load_study(str(write(trials=5, objective=["pm", "gm"], sampler="nsga2")), [])
+    _, sensitivity = sections(study, tell(study))
+    assert "front_0" in {picture.name for picture in sensitivity.pictures}
+
+
+def test_points_beside_the_printed_table(tell: Tell) -> None:
+    study = load_study("table6", [])
+    table = published_points(study, choose(study, tell(study)), published_table("scd_t6"))
+    rows = dict(table.rows)
+    assert len(rows) == 16
+    gm, ours, pm, _ = rows["digits alpha=1, tau=0"]
+    assert (gm.value, pm.value) == (85.35, 91.86)
+    assert ours.value == pytest.approx(78)
+
+
+def test_a_run_of_a_grid_has_no_such_part(tmp_path: Path) -> None:
+    assert run_sections(tmp_path) == []
