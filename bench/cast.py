@@ -19,6 +19,11 @@ def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[
     return [i for i in ids if i not in new], new
 
 
+def degenerate(method: Method) -> list[str]:
+    """What the settings of a method and of its server rule amount to, where they lose their point."""
+    return method.hp.degenerate() + method.rule.hp.degenerate()
+
+
 def make_method(settings: Settings) -> Method:
     """The method of a cell with its hyperparameters and its server rule.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.arena import SERVER, Arena
 from bench.batches import Address
-from bench.cast import divide_clients, make_method
+from bench.cast import degenerate, divide_clients, make_method
 from bench.clock import Clock
 from bench.data import Dataset, Partition
 from bench.engine import Diverged, Engine, Executor, Running, Work
@@ -99,7 +99,7 @@ class Federation:
         self.version = 0
         self.now = 0.0
         self.ledger: list[dict[str, Any]] = []
-        self.warnings = self.method.hp.degenerate() + self.method.rule.hp.degenerate()
+        self.warnings = degenerate(self.method)
         self._flights: list[Flight] = []
         self._starts = 0
         self._free = dict.fromkeys(ids, 0.0)

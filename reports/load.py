@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench.results import CellView, load_run, tidy
+from bench.results import CellView, dataset_name, load_run, tidy
+from bench.settings import Settings
 from bench.store import COLUMNS, read_json
 
 TASK_FIELDS = (
@@ -55,7 +56,7 @@ class Cell:
     @property
     def flat(self) -> dict[str, Any]:
         """Its settings, the method's own as `hp.<name>`."""
-        return _flat(self.view.settings.model_dump())
+        return _flat(self.view.settings)
 
     def json(self, name: str) -> Any:
         """The content of `<name>.json` in the cell's folder, or None."""
@@ -153,7 +154,7 @@ def setting_text(name: str, value: Any) -> str:
 
 def _named(views: list[CellView]) -> tuple[Cell, ...]:
     """Give each cell its row, task and trial, each no longer than needed to tell it from the others."""
-    flat = [{**_flat(view.settings.model_dump()), "label": view.label} for view in views]
+    flat = [{**_flat(view.settings), "label": view.label} for view in views]
     names = list(dict.fromkeys(name for settings in flat for name in settings))
     task_names = [name for name in names if name in TASK_FIELDS and name != "dataset" and _varies(flat, name)]
     row_names = [name for name in names if name not in (*TASK_FIELDS, *_TRIAL_FIELDS, "label", "case", "protocol")]
@@ -176,10 +177,10 @@ def _task(settings: dict[str, Any], names: list[str]) -> str:
     return ", ".join([settings["dataset"], *given])
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the method's own beside the common ones, under names that cannot clash."""
-    own = {_OWN + name: value for name, value in settings.get("hp", {}).items()}
-    return {**{name: value for name, value in settings.items() if name != "hp"}, **own}
+def _flat(settings: Settings) -> dict[str, Any]:
+    """Settings with the method's own beside the common ones, under names that cannot clash; data by given names."""
+    plain = settings.model_dump(exclude={"hp"})
+    return {**plain, "dataset": dataset_name(settings), **{_OWN + name: value for name, value in settings.hp.items()}}
 
 
 def _varies(settings: list[dict[str, Any]], name: str) -> bool:

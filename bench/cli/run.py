@@ -49,6 +49,8 @@ def run(
     loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder = out or Path("runs") / loaded.name
+    if not quiet:
+        _print_warnings(chosen)
     if dry_run:
         _print_estimate(chosen, folder, data_root, device, jobs)
         return
@@ -72,6 +74,15 @@ def run(
         raise typer.Exit(130)
     if any(state == "failed" for state in _states(folder, wanted)):
         raise typer.Exit(1)
+
+
+def _print_warnings(cells: "Sequence[Settings]") -> None:
+    """Say what settings amount to that take a method's point away; the run goes on, as somebody may want just that."""
+    from bench.cast import degenerate, make_method
+
+    found = {f"{settings.name}: {text}": None for settings in cells for text in degenerate(make_method(settings))}
+    for text in found:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def worker_count(jobs: int | None, device: str) -> int:

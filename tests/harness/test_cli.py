@@ -127,6 +127,16 @@ def test_a_mistyped_key_ends_a_real_process(bench: Bench, grid: Grid, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_settings_without_a_point_are_said_beforehand(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
+    file = grid(methods=["fedavg", {"name": "ditto", "lam": 0.0}, {"name": "ditto", "label": "pulled"}], seeds=[0, 1])
+    common = ("run", "--grid", file, "--out", tmp_path / "run", "--dry-run", "--device", "cpu")
+    assert (
+        bench_here(*common).stderr
+        == "warning: ditto lam=0.0: lam = 0: the personalized models of Ditto are those of Local\n"
+    )
+    assert bench_here(*common, "--quiet").stderr == ""
+
+
 def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
     file = grid(methods=["fedavg"], datasets=["cifar10"], model="cnn", clients=20)
     done = bench_here("run", "--grid", file, "--out", tmp_path / "run", "--dry-run", "--device", "cpu")

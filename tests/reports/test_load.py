@@ -23,6 +23,13 @@ def test_settings_that_belong_to_the_task_make_columns_and_no_rows(run, tmp_path
     assert store.rows == ["fedavg", "local", "fedper", "ditto", "scd"]
 
 
+def test_data_go_by_the_name_they_were_given(run, tmp_path):
+    def change(one):
+        one.update(dataset="npz", dataset_options={"path": "data/some.npz", "name": "cifar10-jpeg"})
+
+    assert load([_changed(run, tmp_path / "a", change)]).tasks == ["cifar10-jpeg, α=1", "cifar10-jpeg, α=0.1"]
+
+
 def test_a_method_s_own_alpha_is_not_the_partition_s(run, tmp_path):
     store = load([_changed(run, tmp_path / "a", lambda one: one["hp"].update(alpha=0.1 + one["seed"]), "scd")])
     assert "scd, alpha=1.1" in store.rows
