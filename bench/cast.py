@@ -21,7 +21,8 @@ def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[
 
 def degenerate(method: Method) -> list[str]:
     """What the settings of a method and of its server rule amount to, where they lose their point."""
-    return method.hp.degenerate() + method.rule.hp.degenerate()
+    found: list[str] = method.hp.degenerate() + method.rule.hp.degenerate()
+    return found
 
 
 def make_method(settings: Settings) -> Method:
