@@ -1,6 +1,7 @@
 """Runs client programs: collects what they ask for, answers it for all of them at once, and goes on."""
 
 import functools
+import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -242,6 +243,16 @@ class Engine:
         losses = [loss.sum() / max(1, len(loss)) for _, loss in pairs]
         right = [hit.to(self.dtype).sum() / max(1, len(hit)) for hit, _ in pairs]
         return torch.stack(losses), torch.stack(right)
+
+
+def settle(device: torch.device) -> None:
+    """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
+    if device.type != "cuda":
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

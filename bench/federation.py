@@ -5,9 +5,7 @@ changes, at their simulated times. A server version closes by the method's trigg
 K messages have arrived, or the round clock ticks.
 """
 
-import os
 import platform
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,8 +16,9 @@ from bench.batches import Address
 from bench.cast import degenerate, divide_clients, make_method
 from bench.clock import Clock
 from bench.data import Dataset, Partition
-from bench.engine import Diverged, Engine, Executor, Running, Work
+from bench.engine import Diverged, Engine, Executor, Running, Work, settle
 from bench.errors import UserError
+from bench.flight import Flight
 from bench.ledger import Ledger
 from bench.method import Arrivals, Client, Everyone, Message, Tick
 from bench.params import Params
@@ -30,28 +29,6 @@ from bench.sides import Clients, ServerSide, mean_of_models
 from bench.snapshot import Packer, unpack
 
 __all__ = ["Diverged", "Evaluation", "Federation"]
-
-
-@dataclass
-class Flight:
-    """A client's round under way, its work already computed.
-
-    Attributes:
-        client: the client with its new state, which it shows from `end` on.
-        end: when it has finished its local work and its last message has arrived.
-        messages: (time of arrival, message) still under way, in order.
-        local: its model right after local training, if its program returned one.
-    """
-
-    client: Client
-    end: float
-    messages: list[tuple[float, Message]] = field(default_factory=list)
-    local: Params | None = None
-
-    @property
-    def next(self) -> tuple[float, int]:
-        """When something happens to it next; the client's id settles ties."""
-        return (self.messages[0][0] if self.messages else self.end), self.client.id
 
 
 class Federation:
@@ -76,7 +53,7 @@ class Federation:
         public: Dataset | None = None,
     ) -> None:
         self.settings = settings
-        _settle(torch.device(device))
+        settle(torch.device(device))
         self.method = make_method(settings)
         self._arena = Arena(
             dataset,
@@ -362,7 +339,7 @@ class Federation:
         # A group of its own for each client: what did not change is not written again.
         clients = {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()}
         local = {str(i): packer.pack(w, f"local-{i}") for i, w in self._local.items()}
-        underway = packer.pack({"held": self._held, "flights": [_packed(f) for f in self._flights]}, "underway")
+        underway = packer.pack({"held": self._held, "flights": [f.plain() for f in self._flights]}, "underway")
         plain = {
             "known": packer.pack(known),
             "server": server,
@@ -386,30 +363,4 @@ class Federation:
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
         self._local = {int(i): back(w) for i, w in plain["local"].items()}
         self._held = underway["held"]
-        self._flights = [self._unpacked(f) for f in underway["flights"]]
-
-    def _unpacked(self, raw: dict[str, Any]) -> Flight:
-        client = self.clients.bare(raw["client"])
-        client.state = raw["state"]
-        messages = [(time, Message(**message)) for time, message in raw["messages"]]
-        return Flight(client, raw["end"], messages, raw["local"])
-
-
-def _settle(device: torch.device) -> None:
-    """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
-    if device.type != "cuda":
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-
-
-def _packed(flight: Flight) -> dict[str, Any]:
-    return {
-        "client": flight.client.id,
-        "state": flight.client.state,
-        "end": flight.end,
-        "messages": [[time, dict(vars(message))] for time, message in flight.messages],
-        "local": flight.local,
-    }
+        self._flights = [Flight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]

@@ -6,6 +6,7 @@ from bench.method import (
     METHODS, SGD, Batch, Client, Hyperparameters, Method, Params, Program, Range, Server, State, Train, Upload, Values,
     cross_entropy, hp,
 )  # fmt: skip
+from methods.losses import proximal
 
 
 class Hyper(Hyperparameters):
@@ -52,5 +53,4 @@ class Ditto(Method):
 
 def proximal_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
     """Cross-entropy + lam/2 ||v - w||^2, whose gradient is that of Algorithm 1, line 7."""
-    distance = values["w"].weights - ctx.center
-    return cross_entropy(model, values, batch, ctx) + ctx.hp.lam / 2 * (distance @ distance)
+    return cross_entropy(model, values, batch, ctx) + ctx.hp.lam * proximal(values["w"], ctx.center)

@@ -1,0 +1,46 @@
+"""A client's round under way between its download and the arrival of its last message."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.method import Client, Message
+from bench.params import Params
+
+
+@dataclass
+class Flight:
+    """A client's round under way, its work already computed.
+
+    Attributes:
+        client: the client with its new state, which it shows from `end` on.
+        end: when it has finished its local work and its last message has arrived.
+        messages: (time of arrival, message) still under way, in order.
+        local: its model right after local training, if its program returned one.
+    """
+
+    client: Client
+    end: float
+    messages: list[tuple[float, Message]] = field(default_factory=list)
+    local: Params | None = None
+
+    @property
+    def next(self) -> tuple[float, int]:
+        """When something happens to it next; the client's id settles ties."""
+        return (self.messages[0][0] if self.messages else self.end), self.client.id
+
+    def plain(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {
+            "client": self.client.id,
+            "state": self.client.state,
+            "end": self.end,
+            "messages": [[time, dict(vars(message))] for time, message in self.messages],
+            "local": self.local,
+        }
+
+    @classmethod
+    def of(cls, plain: dict[str, Any], client: Client) -> "Flight":
+        """The inverse of `plain`; `client` is the one it names, without state."""
+        client.state = plain["state"]
+        messages = [(time, Message(**message)) for time, message in plain["messages"]]
+        return cls(client, plain["end"], messages, plain["local"])
