@@ -1,4 +1,7 @@
-"""All samples on the device, and each owner's list of them. No loader stands between the data and a step."""
+"""All samples on the device, and each owner's list of them. No loader stands between the data and a step.
+
+A set that is too large for the device stays on the host, perhaps in a file, and batches travel.
+"""
 
 from dataclasses import dataclass
 
@@ -33,9 +36,8 @@ class Pool:
         scale = 255.0 if data.x.dtype == np.uint8 else 1.0
         mean = (torch.tensor(data.mean, dtype=torch.float64) * scale).view(shape).to(device, dtype)
         std = (torch.tensor(data.std, dtype=torch.float64) * scale).view(shape).to(device, dtype)
-        pool = cls(
-            torch.from_numpy(data.x).to(device), torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype
-        )
+        x = torch.from_numpy(data.x).to(_home(data.x.nbytes, device))
+        pool = cls(x, torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype)
         if data.x.size * dtype.itemsize > _KEEP_NORMALISED:
             return pool
         whole, y = pool.take(torch.arange(len(data.y), device=device))
@@ -43,7 +45,7 @@ class Pool:
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised inputs and labels at positions of any shape."""
-        x = self.x[positions.reshape(-1)]
+        x = self.x[positions.reshape(-1).to(self.x.device)].to(positions.device)
         if x.dtype != self.dtype:
             x = (x.to(self.dtype) - self.mean) / self.std
         return x.view(*positions.shape, *self.x.shape[1:]), self.y[positions]
@@ -65,6 +67,13 @@ class Pool:
         sample = torch.arange(len(images), device=x.device).view(-1, 1, 1, 1)
         channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
         return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]].view(x.shape)
+
+
+def _home(size: int, device: torch.device) -> torch.device:
+    """Where samples of that many bytes lie: on the device unless they would take more than half of what is free."""
+    if device.type == "cuda" and 2 * size > torch.cuda.mem_get_info(device)[0]:
+        return torch.device("cpu")
+    return device
 
 
 class Arena:

@@ -24,6 +24,7 @@ def assemble(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     classes: Sequence[str] = (),
+    checksum: str = "",
 ) -> Dataset:
     """The data set of given arrays; normalisation that is not given is computed from the training part.
 
@@ -34,6 +35,7 @@ def assemble(
         n_train: size of the training part.
         mean, std: per channel, in units of `x / 255` for images and of `x` otherwise.
         classes: names of the classes; without them there are as many classes as the largest label says.
+        checksum: of the content, where reading all of it again would take long; computed if empty.
 
     Raises:
         UserError: `mean` or `std` does not fit the channels, or a label is out of range.
@@ -50,7 +52,7 @@ def assemble(
         num_classes=len(classes) or int(y.max()) + 1,
         mean=computed[0] if mean is None else _per_channel(name, "mean", mean, x),
         std=computed[1] if std is None else _per_channel(name, "std", std, x),
-        checksum=_checksum(x, y, n_train),
+        checksum=checksum or content_checksum(x, y, n_train),
         classes=tuple(classes),
     )
 
@@ -101,7 +103,8 @@ def _per_channel(name: str, what: str, values: Sequence[float], x: Array) -> tup
     return tuple(float(value) for value in values)
 
 
-def _checksum(x: Array, y: Indices, n_train: int) -> str:
+def content_checksum(x: Array, y: Indices, n_train: int) -> str:
+    """Hex digest of samples and labels, their types and their order."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(f"{x.dtype.str} {x.shape} {n_train}".encode())
     digest.update(x.data)

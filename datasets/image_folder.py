@@ -95,14 +95,19 @@ def _read(files: dict[str, list[Path]], classes: list[str], size: int | None) ->
     """Pictures `[n, 3, height, width]` uint8 and labels `[n]`."""
     images: list[npt.NDArray[np.uint8]] = []
     for file in (file for own in files.values() for file in own):
-        images.append(_picture(file, size))
+        images.append(picture(file, size))
         if images[-1].shape != images[0].shape:
             raise UserError(_sizes_differ(file, images[-1], images[0]))
     labels = [classes.index(name) for name, own in files.items() for _ in own]
     return np.stack(images), np.array(labels)
 
 
-def _picture(file: Path, size: int | None) -> npt.NDArray[np.uint8]:
+def picture(file: Path, size: int | None) -> npt.NDArray[np.uint8]:
+    """One picture `[3, height, width]` as RGB, resized (bilinear) if a size is given.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     from PIL import Image, ImageOps
 
     try:
