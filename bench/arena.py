@@ -15,7 +15,7 @@ from bench.requests import Samples
 from bench.rng import generator
 
 SERVER = -1
-_KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
+KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Pool:
         std = (torch.tensor(data.std, dtype=torch.float64) * scale).view(shape).to(device, dtype)
         x = torch.from_numpy(data.x).to(_home(data.x.nbytes, device))
         pool = cls(x, torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype)
-        if data.x.size * dtype.itemsize > _KEEP_NORMALISED:
+        if data.x.size * dtype.itemsize > KEEP_NORMALISED:
             return pool
         whole, y = pool.take(torch.arange(len(data.y), device=device))
         return cls(whole, y, torch.zeros_like(mean), torch.ones_like(std), -mean / std, dtype)
