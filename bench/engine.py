@@ -70,6 +70,7 @@ class Sent:
     values: dict[str, Any]
     weight: float | None = None
     waits: bool = False
+    reply: Any = None
 
 
 @dataclass
@@ -145,9 +146,10 @@ class Engine:
         messages = []
         for p in programs:
             assert isinstance(p.waiting, Exchange)
-            p.events.append(Sent(dict(p.waiting.values), waits=True))
             messages.append(Message(p.owner, dict(p.waiting.values), 1.0, p.address.round))
         answers = reply(messages)
+        for p, message in zip(programs, messages, strict=True):
+            p.events.append(Sent(message.values, waits=True, reply=answers[p.owner]))
         return [answers[p.owner] for p in programs]
 
     def _answer(self, programs: list[Running]) -> list[Any]:

@@ -16,7 +16,7 @@ from bench.batches import Address
 from bench.cast import degenerate, divide_clients, make_method
 from bench.clock import Clock
 from bench.data import Dataset, Partition
-from bench.engine import Diverged, Engine, Executor, Running, Work, settle
+from bench.engine import Diverged, Engine, Executor, Running, Sent, Work, settle
 from bench.errors import UserError
 from bench.flight import Flight
 from bench.ledger import Ledger
@@ -27,6 +27,7 @@ from bench.scores import Evaluation, Scorer
 from bench.settings import Settings
 from bench.sides import Clients, ServerSide, mean_of_models
 from bench.snapshot import Packer, unpack
+from bench.timing import Span, Timer, Trip
 
 __all__ = ["Diverged", "Evaluation", "Federation"]
 
@@ -65,21 +66,24 @@ class Federation:
             holdout=self.method.holdout,
         )
         ids, self._new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
+        if settings.clock.dropout and self.method.everyone:
+            raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
         self.engine = Engine(settings, self._arena, self.method.hp, executor=executor, threads=threads)
         self.server = ServerSide(settings, self._arena, dataset.shape, ids)
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
         self._scorer = Scorer(self.engine, self._arena, self.server.sizes)
         self._newcomers = Scorer(self.engine, self._arena, {i: len(partition.train[i]) for i in self._new})
-        self._clock = Clock(delays=settings.stragglers)
+        archs = {i: self.server.architecture(i) for i in ids}
+        self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
+        self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
         self.version = 0
         self.now = 0.0
         self.ledger: list[dict[str, Any]] = []
         self.warnings = degenerate(self.method)
         self._flights: list[Flight] = []
         self._starts = 0
-        self._free = dict.fromkeys(ids, 0.0)
         self._held: dict[int, dict[str, Any]] = {}
         self._unattended: dict[int, int] = {}
         self._local: dict[int, Params] = {}
@@ -93,6 +97,7 @@ class Federation:
             Diverged: a weight is not finite.
         """
         self.server.round = self.version
+        self._timer.spans.clear()
         try:
             match self.method.trigger:
                 case Everyone():
@@ -101,7 +106,8 @@ class Federation:
                     inbox = self._arrivals(k, concurrency)
                 case Tick():
                     inbox = self._tick()
-            self._aggregate(inbox)
+            if self.server.selected or not isinstance(self.method.trigger, Everyone):  # all may have dropped out
+                self._aggregate(inbox)
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
         self.version += 1
@@ -115,7 +121,7 @@ class Federation:
             self._land(flight)
         self._train_unselected()
         arrived = [(time, m) for f in flights for time, m in f.messages]
-        self.now = max((time for time, _ in arrived), default=max(f.end for f in flights))
+        self.now = max((time for time, _ in arrived), default=max((f.end for f in flights), default=self.now))
         return [m for _, m in arrived]
 
     def _train_unselected(self) -> None:
@@ -125,7 +131,7 @@ class Federation:
             return
         for i in self.server.selected:
             self._unattended[i] = 0
-        others = [i for i in self.clients.ids if i not in self.server.selected]
+        others = [i for i in self._present(self.clients.ids) if i not in self.server.selected]
         if policy == "cap":
             others = [i for i in others if self._unattended.get(i, limit) < limit]
         running: list[tuple[Client, Running]] = []
@@ -172,7 +178,9 @@ class Federation:
         """One tick of the round clock: idle clients start, and what is due arrives."""
         busy = {f.client.id for f in self._flights}
         self.server.selected = [i for i in self._select() if i not in busy]
-        for flight in self._launch(self.server.selected, self.now):
+        flights = self._launch(self.server.selected, self.now)
+        self._timer.spans.clear()  # ticks are no seconds
+        for flight in flights:
             due = self.now + 1 + self._clock.delay(flight.client.id)
             flight.end, flight.messages = due, [(due, m) for _, m in flight.messages]
             self._flights.append(flight)
@@ -198,9 +206,12 @@ class Federation:
     def _select(self) -> list[int]:
         ids = self.clients.ids
         if self.method.everyone or self._share() == len(ids):
-            return ids
+            return self._present(ids)
         rng = generator("selection", self.settings.seed, self.version)
-        return sorted(int(i) for i in rng.choice(ids, self._share(), replace=False))
+        return self._present(sorted(int(i) for i in rng.choice(ids, self._share(), replace=False)))
+
+    def _present(self, ids: list[int]) -> list[int]:
+        return [i for i in ids if not self._clock.drops_out(i, self.version)]
 
     def _pick_idle(self, room: int, waiting: set[int]) -> list[int]:
         """Clients to start: neither at work nor in the buffer already (a client appears once per version)."""
@@ -208,9 +219,13 @@ class Federation:
         idle = [i for i in self.clients.ids if i not in busy]
         if room <= 0 or not idle:
             return []
-        rng = generator("start", self.settings.seed, self._starts)
-        self._starts += 1
-        return sorted(int(i) for i in rng.choice(idle, min(room, len(idle)), replace=False))
+        while True:
+            rng = generator("start", self.settings.seed, self._starts)
+            picked = sorted(int(i) for i in rng.choice(idle, min(room, len(idle)), replace=False))
+            present = [i for i in picked if not self._clock.drops_out(i, self._starts)]
+            self._starts += 1
+            if present or self._flights:
+                return present
 
     def _launch(self, ids: list[int], now: float) -> list[Flight]:
         """Send the current version to clients and compute their rounds, side by side."""
@@ -224,7 +239,12 @@ class Federation:
             address = Address(self.settings.seed, self.version, i)
             programs.append((client, Running(i, self.method.client_round(client, downs[i]), address)))
         self.engine.run([p for _, p in programs], self._reply)
-        return [self._flight(client, p, downs[client.id], now) for client, p in programs]
+        for client, program in programs:
+            for event in program.events:
+                if isinstance(event, Sent) and not event.waits:
+                    self.clients.keep_buffers(client, event.values)
+        trips = [Trip(client, program, downs[client.id]) for client, program in programs]
+        return self._timer.flights(trips, self.version, now)
 
     def _reply(self, messages: list[Message]) -> dict[int, Any]:
         messages.sort(key=lambda m: m.client)
@@ -233,32 +253,17 @@ class Federation:
             self._traffic.download(replies[message.client])
         return replies
 
-    def _flight(self, client: Client, program: Running, down: dict[str, Any], now: float) -> Flight:
-        """Put times to what a program did."""
-        time = max(now + self._clock.down(client.id, self._traffic.size(down)), self._free[client.id])
-        flight = Flight(client, time, local=program.result)
-        for event in program.events:
-            if isinstance(event, Work):
-                time += self._clock.work(client.id, event)
-                continue
-            self._traffic.upload(event.values)
-            arrival = time + self._clock.up(client.id, self._traffic.size(event.values))
-            if event.waits:
-                time = arrival
-                continue
-            self.clients.keep_buffers(client, event.values)
-            weight = client.n_train if event.weight is None else event.weight
-            flight.messages.append((arrival, Message(client.id, event.values, weight, self.version, base=down)))
-        self._free[client.id] = time
-        flight.end = max(time, *(arrival for arrival, _ in flight.messages)) if flight.messages else time
-        return flight
-
     def _land(self, flight: Flight) -> None:
         """The client shows its new state."""
         own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
         self.clients.commit(flight.client, own=own)
         if flight.local is not None:
             self._local[flight.client.id] = flight.local
+
+    @property
+    def spans(self) -> list[Span]:
+        """What the clients that were started in the last version did, and when."""
+        return self._timer.spans
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
@@ -331,7 +336,7 @@ class Federation:
             "version": self.version,
             "now": self.now,
             "starts": self._starts,
-            "free": self._free,
+            "free": self._timer.free,
             "ledger": self.ledger,
             "unattended": self._unattended,
         }
@@ -358,7 +363,7 @@ class Federation:
 
         known, underway = back(plain["known"]), back(plain["underway"])
         self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
-        self._free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
+        self._timer.free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
         self._local = {int(i): back(w) for i, w in plain["local"].items()}

@@ -1,8 +1,10 @@
 """The resolved settings of one cell: everything scientific, nothing about the machine."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from bench.profiles import Profile, resolve
 
 
 class Settings(BaseModel):
@@ -58,6 +60,10 @@ class Settings(BaseModel):
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
 
+    clock: Annotated[Profile, BeforeValidator(resolve)] = Field(
+        default_factory=Profile, description="simulated devices and network: a preset or a mapping, see docs/clock.md"
+    )
+    wait_free: bool = Field(True, description="off: uploads leave at the end of the local work; changes seconds only")
     stragglers: dict[int, int] = Field(
         default_factory=dict, description="round clock only: by how many rounds a client's answer is late"
     )

@@ -38,9 +38,7 @@ class ServerSide:
 
     def initial_model(self, client: int | None = None, *, draw: int = 0) -> Params:
         """The model value every method of this seed starts from (of a client's own architecture, if given)."""
-        name = self._settings.model
-        if client is not None and self._settings.client_models:
-            name = self._settings.client_models[client % len(self._settings.client_models)]
+        name = self._settings.model if client is None else self.architecture(client)
         if (name, draw) not in self._initial:
             options = self._settings.model_options if name == self._settings.model else {}
             module = build(name, self._shape, self.num_classes, options)
@@ -49,6 +47,11 @@ class ServerSide:
             arch = f"{name}({sizes}->{self.num_classes}{extras})"
             self._initial[name, draw] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw))
         return self._initial[name, draw]
+
+    def architecture(self, client: int) -> str:
+        """The name of a client's model."""
+        models = self._settings.client_models
+        return models[client % len(models)] if models else self._settings.model
 
     def build(self, arch: str, module: nn.Module) -> Params:
         """Initial values for a network of the method's own, built on the meta device."""

@@ -36,8 +36,10 @@ COLUMNS = {
         "down_distinct_buffers",
         "down_receivers_buffers",
     ),
+    "timeline": ("round", "client", "kind", "start", "end"),
 }
-"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds; none has wall time."""
+"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds, `timeline` what clients
+did in the first versions, in simulated seconds; none has wall time."""
 
 _LOCK = "lock"
 _TEMPORARY = ".tmp"

@@ -1,0 +1,92 @@
+"""Profiles of devices and networks: what a cell's setting `clock` says about its clients.
+
+The numbers of the presets are round figures of our own, not measurements: they say what the words mean here.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Spread(_Part):
+    """A lognormal distribution over clients."""
+
+    median: Rate
+    sigma: float = Field(0.5, ge=0, le=5, description="standard deviation of the logarithm")
+
+
+Amount = Rate | Annotated[tuple[Rate, ...], Field(min_length=1)] | Spread
+"""One value for all clients, values by client in turn, or a distribution."""
+
+
+class SlowClients(_Part):
+    """A fixed set of slow clients: those listed, or a share of all, drawn once."""
+
+    clients: tuple[int, ...] = ()
+    share: float = Field(0.0, ge=0, le=1)
+    factor: float = Field(ge=1, description="how many times longer they compute")
+
+
+class SlowRounds(_Part):
+    """Slow-downs of any client, drawn anew in each round."""
+
+    probability: float = Field(ge=0, le=1)
+    factor: float = Field(ge=1, description="how many times longer the round's computing takes")
+
+
+class Profile(_Part):
+    """Speeds of clients and of their connections.
+
+    Attributes:
+        samples_per_second: gradients and forward passes of single samples per second.
+        models: by architecture, a factor on that speed (1 where it is not listed).
+        uplink, downlink: bytes per second.
+        latency: seconds that every message takes on top, either way.
+        slow_clients, slow_rounds: stragglers.
+        dropout: probability that a selected client takes no part in a round: it receives and sends nothing.
+    """
+
+    samples_per_second: Amount = 1000.0
+    models: dict[str, Rate] = Field(default_factory=dict)
+    uplink: Amount = 1e6
+    downlink: Amount = 1e7
+    latency: float = Field(0.0, ge=0, allow_inf_nan=False)
+    slow_clients: SlowClients | None = None
+    slow_rounds: SlowRounds | None = None
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "mobile": {
+        "samples_per_second": {"median": 200, "sigma": 0.7},
+        "uplink": {"median": 1e6, "sigma": 0.7},
+        "downlink": {"median": 4e6, "sigma": 0.7},
+        "latency": 0.05,
+        "slow_rounds": {"probability": 0.1, "factor": 3},
+    },
+    "datacenter": {"samples_per_second": 1e4, "uplink": 1e9, "downlink": 1e9, "latency": 0.001},
+}
+
+
+def resolve(value: Any) -> Any:
+    """A preset's name, or a mapping that may change a `preset`, as the mapping of a `Profile`.
+
+    Raises:
+        ValueError: there is no preset of that name.
+    """
+    if isinstance(value, str):
+        value = {"preset": value}
+    if not isinstance(value, Mapping) or "preset" not in value:
+        return value
+    name = value["preset"]
+    if name not in PRESETS:
+        raise ValueError(f"{name!r} is no preset; there are {', '.join(PRESETS)}")
+    return {**PRESETS[name], **{key: one for key, one in value.items() if key != "preset"}}
