@@ -1,7 +1,7 @@
 """Who takes part in a cell: its method with hyperparameters and server rule, and which clients train."""
 
 from bench.errors import UserError
-from bench.method import Method
+from bench.method import Method, ServerRule
 from bench.plugin import METHODS, SERVER_RULES
 from bench.rng import generator
 from bench.settings import Settings
@@ -21,8 +21,7 @@ def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[
 
 def degenerate(method: Method) -> list[str]:
     """What the settings of a method and of its server rule amount to, where they lose their point."""
-    found: list[str] = method.hp.degenerate() + method.rule.hp.degenerate()
-    return found
+    return list(dict.fromkeys(method.hp.degenerate() + method.rule.hp.degenerate()))
 
 
 def make_method(settings: Settings) -> Method:
@@ -37,6 +36,8 @@ def make_method(settings: Settings) -> Method:
         options = dict(settings.server)
         name = options.pop("name")
         rule = SERVER_RULES.get(name)
+        if type(method.rule) is not ServerRule:
+            raise UserError(f"method {settings.method!r} has a server rule of its own; leave out `server: {name}`")
         if not method.mean_of or kind.aggregate is not Method.aggregate:
             raise UserError(
                 f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply"

@@ -57,7 +57,7 @@ class Diverged(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """Training or inference that a program had done, for the clock: gradient steps and samples seen."""
+    """Training or inference that a program had done, for the clock: steps, and samples times gradients of a step."""
 
     steps: int
     samples: int
@@ -167,11 +167,13 @@ class Engine:
                 request = _as_train(request)
             assert isinstance(request, Train), f"not a request: {request!r}"
             prepared = prepare(request, p.address, self.arena, self.settings)
-            p.events.append(Work(prepared.steps, prepared.samples))
             groups[prepared.recipe].append((i, prepared))
         for group in groups.values():
             trained = self.train([one for _, one in group])
             answers |= {i: t for (i, _), t in zip(group, trained, strict=True)}
+            for i, one in group:
+                gradients_of_one_step = self._trainer.gradients(one.recipe)
+                programs[i].events.append(Work(one.steps, one.samples * gradients_of_one_step))
         for i, request in gradients.items():
             answers[i] = _gradient(request, answers[i])
         self._look(programs, answers)

@@ -81,7 +81,7 @@ class Federation:
         self.version = 0
         self.now = 0.0
         self.ledger: list[dict[str, Any]] = []
-        self.warnings = degenerate(self.method)
+        self.warnings = degenerate(self.method) + self._too_few()
         self._flights: list[Flight] = []
         self._starts = 0
         self._held: dict[int, dict[str, Any]] = {}
@@ -154,19 +154,21 @@ class Federation:
     def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
         """The next k messages; a client that has finished makes room for another one."""
         inbox: list[Message] = []
-        while len(inbox) < k:
+        while len(inbox) < min(k, len(self.clients.ids)):
             room = (concurrency or self._share()) - len(self._flights)
             self._flights += self._launch(self._pick_idle(room, {m.client for m in inbox}), self.now)
-            if not self._flights:
-                raise UserError(
-                    f"the server waits for {k} messages, but only {len(self.clients.ids)} clients can send one"
-                )
             flight = min(self._flights, key=lambda f: f.next)
             self.now = flight.next[0]
             if flight.messages:
                 inbox.append(flight.messages.pop(0)[1])
             self._land_finished()
         return inbox
+
+    def _too_few(self) -> list[str]:
+        trigger, n = self.method.trigger, len(self.clients.ids)
+        if not isinstance(trigger, Arrivals) or trigger.k <= n:
+            return []
+        return [f"the server waits for {trigger.k} messages, but only {n} clients can send one: {n} make a version"]
 
     def _land_finished(self) -> None:
         for flight in sorted(self._flights, key=lambda f: f.client.id):

@@ -7,6 +7,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from bench.profiles import Profile, resolve
 
 
+def _switch(value: Any) -> Any:
+    """`on` and `off` are words in grid files."""
+    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+
+
 class Settings(BaseModel):
     """Settings of one training run: method x data set x alpha x seed. Unknown keys are errors.
 
@@ -63,7 +68,9 @@ class Settings(BaseModel):
     clock: Annotated[Profile, BeforeValidator(resolve)] = Field(
         default_factory=Profile, description="simulated devices and network: a preset or a mapping, see docs/clock.md"
     )
-    wait_free: bool = Field(True, description="off: uploads leave at the end of the local work; changes seconds only")
+    wait_free: Annotated[bool, BeforeValidator(_switch)] = Field(
+        True, description="off: uploads leave at the end of the local work; changes seconds only"
+    )
     stragglers: dict[int, int] = Field(
         default_factory=dict, description="round clock only: by how many rounds a client's answer is late"
     )

@@ -124,9 +124,11 @@ class _Do:
         self._lr = lr
         self.state = dict(state)
         self.loss: Tensor | None = None
+        self.gradients = 0
 
     def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
         """Gradients of the trained parts, and the values with moved buffers."""
+        self.gradients += 1
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
             model = Forward(frozen=self._recipe.frozen)
@@ -163,8 +165,10 @@ class _Do:
 StepFunction = Callable[..., tuple[Flat, dict[str, State], Tensor]]
 
 
-def make_step(recipe: Recipe, plain_hp: Mapping[str, Any]) -> StepFunction:
-    """The step function of a recipe.
+def make_step(
+    recipe: Recipe, plain_hp: Mapping[str, Any], count: Callable[[int], None] = lambda gradients: None
+) -> StepFunction:
+    """The step function of a recipe; `count` is told how many gradients a step takes.
 
     It takes (parts, optimizer states, learning rates, batch, context, hyperparameter tensors) and returns the new
     parts, the new states and the loss of the batch.
@@ -183,6 +187,7 @@ def make_step(recipe: Recipe, plain_hp: Mapping[str, Any]) -> StepFunction:
             assert recipe.loss is not None, "a Train request needs a loss or a step"
             gradients, values = do.gradient(recipe.loss, values, inside, ctx)
             values = do.update(values, gradients)
+        count(do.gradients)
         loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
         return flatten(values), do.state, loss
 

@@ -4,6 +4,7 @@ Both executors run the same step function on the same draws. `sequential` is the
 fixed number of lanes.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,11 +72,19 @@ class Trainer:
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
         self._mapped: dict[Recipe, Mapped] = {}
+        self._gradients: dict[Recipe, int] = {}
+
+    def gradients(self, recipe: Recipe) -> int:
+        """How many gradients one step of a recipe takes (1 where none was taken yet)."""
+        return self._gradients.get(recipe, 1)
+
+    def _step(self, recipe: Recipe) -> StepFunction:
+        return make_step(recipe, self._plain, functools.partial(self._gradients.__setitem__, recipe))
 
     def sequential(self, group: list[Prepared], threads: int) -> list[Trained]:
         """One client after the other; several at a time where threads are given."""
         rows = Rows(group)
-        step = make_step(group[0].recipe, self._plain)
+        step = self._step(group[0].recipe)
         if threads > 1 and len(group) > 1:
             with ThreadPoolExecutor(threads) as workers:
                 list(workers.map(lambda i: self._alone(rows, i, group[i], step), range(len(group))))
@@ -106,7 +115,7 @@ class Trainer:
         rows = Rows(group)
         recipe = group[0].recipe
         if recipe not in self._mapped:
-            self._mapped[recipe] = Mapped(make_step(recipe, self._plain))
+            self._mapped[recipe] = Mapped(self._step(recipe))
         for phase in _phases(group):
             lengths = [0] * len(group)
             for row, start, stop in phase.rows:

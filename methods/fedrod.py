@@ -1,12 +1,14 @@
 """FedRoD: Chen and Chao 2022, "On Bridging Generic and Personalized Federated Learning for Image Classification".
 
 The generic predictor is trained with the balanced softmax. The personalized predictor adds the logits of a second head:
-a linear one of the client's own, or one that a shared hyper-network makes from the client's class distribution.
+a linear one of the client's own, or one that a shared hyper-network makes from the client's class distribution. With
+`head_phase: after` the client's own head trains after the upload, so that training overlaps with communication.
 """
 
 from typing import Any, Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,12 +21,25 @@ ABSENT = 1e-8  # stands for the count of a class without samples: its logarithm 
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of FedRoD; `personal_lr` None: the cell's learning rate."""
+    """Hyperparameters of FedRoD; `personal_lr` None: the cell's learning rate.
+
+    Attributes:
+        head_phase: when the linear head trains: `joint` with the generic model, or `after` its upload.
+        personal_epochs: of the phase `after`; None: the cell's epochs.
+    """
 
     gamma: float = hp(1.0, ge=0, search=Range(0.25, 2.0))
     head: Literal["linear", "hyper"] = hp("linear", static=True)
     hidden: int = hp(16, ge=1, static=True)
     personal_lr: float | None = hp(None, ge=0, static=True)
+    head_phase: Literal["joint", "after"] = hp("joint", static=True)
+    personal_epochs: int | None = hp(None, ge=0, static=True)
+
+    @model_validator(mode="after")
+    def _only_an_own_head_can_wait(self) -> "Hyper":
+        if self.head_phase == "after" and self.head == "hyper":
+            raise ValueError("head_phase 'after' needs head 'linear': a hyper-network is part of the upload")
+        return self
 
     def degenerate(self) -> list[str]:
         found = []
@@ -61,14 +76,26 @@ class FedRoD(Method):
 
     def client_round(self, client: Client, down: State) -> Program:
         linear, w = self.hp.head == "linear", down["model"]
+        context = {
+            "log_counts": client.label_counts.to(w.weights.dtype).clamp(min=ABSENT).log(),
+            "shares": class_shares(client, w),
+        }
+        if self.hp.head_phase == "after":
+            trained = yield Train({"w": w}, loss=generic_loss, context=context)
+            yield Upload({"model": trained["w"]})
+            personal = yield Train(
+                {"w": trained["w"], "personal": client.state["head"]},
+                loss=personal_loss,
+                optimizer={"personal": SGD(lr=self.hp.personal_lr)},
+                epochs=self.hp.personal_epochs,
+            )
+            client.state["head"] = personal["personal"]
+            return trained["w"]
         trained = yield Train(
             {"w": w, "personal": client.state["head"] if linear else down["hyper"]},
             loss=linear_losses if linear else hyper_losses,
             optimizer={"w": SGD(), "personal": SGD(lr=self.hp.personal_lr)},
-            context={
-                "log_counts": client.label_counts.to(w.weights.dtype).clamp(min=ABSENT).log(),
-                "shares": class_shares(client, w),
-            },
+            context=context,
         )
         if linear:
             client.state["head"] = trained["personal"]
@@ -98,8 +125,20 @@ def made_head(hyper: Params, shares: Tensor) -> Tensor:
     return t["2.weight"] @ torch.relu(t["0.weight"] @ shares + t["0.bias"]) + t["2.bias"]
 
 
+def generic_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """Balanced softmax, CE(logits + gamma log n_i, y)."""
+    logits = model(values["w"], batch.x)
+    return batch.mean(balanced(logits, batch, ctx))
+
+
+def personal_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """CE(stop[logits] + personal head(stop[features]), y); moves the personal head."""
+    z = model.features(values["w"], batch.x)
+    return batch.mean(residual(model, model.head(values["w"], z), z, values["personal"], batch))
+
+
 def linear_losses(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Balanced softmax of the generic model + cross-entropy of the sum of both heads' logits."""
+    """Both losses at once: the first moves `w`, the second the personal head."""
     return _losses(model, values["w"], values["personal"], batch, ctx)
 
 
@@ -110,9 +149,16 @@ def hyper_losses(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
 
 
 def _losses(model: Any, w: Params, personal: Params, batch: Batch, ctx: Any) -> Tensor:
-    """CE(logits + gamma log n_i, y) moves `w`; CE(stop[logits] + personal head(stop[features]), y) its second head."""
     z = model.features(w, batch.x)
     logits = model.head(w, z)
-    generic = functional.cross_entropy(logits + ctx.hp.gamma * ctx.log_counts, batch.y, reduction="none")
-    both = logits.detach() + model.head(personal, z.detach())
-    return batch.mean(generic + functional.cross_entropy(both, batch.y, reduction="none"))
+    return batch.mean(balanced(logits, batch, ctx) + residual(model, logits, z, personal, batch))
+
+
+def balanced(logits: Tensor, batch: Batch, ctx: Any) -> Tensor:
+    """Per sample, the cross-entropy as if classes were balanced."""
+    return functional.cross_entropy(logits + ctx.hp.gamma * ctx.log_counts, batch.y, reduction="none")
+
+
+def residual(model: Any, logits: Tensor, z: Tensor, personal: Params, batch: Batch) -> Tensor:
+    """Per sample, the cross-entropy of both heads' logits, constant but for the personal head."""
+    return functional.cross_entropy(logits.detach() + model.head(personal, z.detach()), batch.y, reduction="none")

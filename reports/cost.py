@@ -62,7 +62,7 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
             clients = store.of(row, task)[0].view.settings.clients
             mine = costs[(costs["row"] == row) & (costs["task"] == task)]
             traffic = mine.groupby("trial")["megabytes"].max() / clients
-            reached = [_first(group, wanted[task]) for _, group in own.groupby("trial")]
+            reached = [reached(group, wanted[task]) for _, group in own.groupby("trial")]
             rounds, megabytes, seconds = (_mean([one[k] for one in reached], 1 if k == 0 else 2) for k in range(3))
             target = number(wanted[task], decimals=0)
             rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
@@ -76,7 +76,7 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
     return Table("costs", "What an accuracy costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
 
 
-def _first(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
+def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
     """Round, megabytes and seconds of the first evaluation that reaches the target; nan where none does."""
     there = curve[curve["accuracy"] >= target].sort_values("round")
     if there.empty:

@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 from bench.errors import UserError
-from reports import accuracy, cost, fairness, figures, tables
+from reports import accuracy, cost, fairness, figures, speedup, tables, timeline
 from reports.figures import Picture
 from reports.html import environment
 from reports.load import Cell, Store, load, setting_text
-from reports.published import comparison, published_table
+from reports.published import FIGURES, comparison, published_table
 from reports.tables import Column, Entry, Table, number, words
 
 
@@ -114,12 +114,9 @@ def _sections(store: Store) -> Iterator[Section]:
         ),
     )
     printed = list(dict.fromkeys(run["published"] for run in store.runs if run.get("published")))
-    if printed:
-        yield Section(
-            "published",
-            "Beside the paper",
-            tables=tuple(comparison(store, published_table(name)) for name in printed),
-        )
+    beside = [table for name in printed if set((table := published_table(name)).metrics) & set(FIGURES)]
+    if beside:
+        yield Section("published", "Beside the paper", tables=tuple(comparison(store, table) for table in beside))
     metrics, costs = store.table("metrics"), cost.totals(store)
     curves = {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
     if any(len(curve) for curve in curves.values()):
@@ -132,7 +129,13 @@ def _sections(store: Store) -> Iterator[Section]:
         pictures = tuple(
             figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()
         )
-        yield Section("cost", "Cost", tables=(cost.cost_table(store, curves["PM"], costs),), pictures=pictures)
+        shown = [cost.cost_table(store, curves["PM"], costs)]
+        speedups = speedup.speedup_table(store, curves["PM"], [published_table(name) for name in printed])
+        yield Section(
+            "cost", "Cost", tables=tuple(shown if speedups is None else [*shown, speedups]), pictures=pictures
+        )
+    if (drawn := timeline.timelines(store)) is not None:
+        yield Section("timeline", "Time", pictures=(drawn,))
     varied = figures.varied(store)
     if varied:
         pictures = tuple(figures.sensitivity(store, setting, chosen) for setting in varied)

@@ -1,0 +1,94 @@
+"""How much sooner a target is reached by not waiting: Tables 4 and 9 of the SCD paper."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports import statistics
+from reports.accuracy import PM
+from reports.cost import reached, targets
+from reports.load import Cell, Store
+from reports.published import PublishedTable
+from reports.tables import Column, Entry, Table, number, words
+
+WAITING = ("wait_free", "server")
+"""Settings that say who waits for whom; cells that differ in nothing else are compared."""
+
+
+def speedup_table(store: Store, curve: pd.DataFrame, printed: list[PublishedTable]) -> Table | None:
+    """Speed-ups over the cell that waits (`wait_free: off`, no server rule), per method and target; None without one.
+
+    Args:
+        store: cells of one protocol.
+        curve: `reports.cost.curves` of the personalized models.
+        printed: published tables of the run; those of speed-ups give targets and their factors.
+    """
+    pairs = list(_pairs(store))
+    if not pairs:
+        return None
+    factors = {
+        (row.method, row.axes.get("pm_epochs"), float(row.axes["target_acc"])): row.mean
+        for table in printed
+        for row in table.rows
+        if row.metric == "speedup"
+    }
+    own = targets(curve)
+    rows = []
+    for task in store.tasks:
+        for row, base in dict.fromkeys((cell.row, base.row) for cell, base in pairs if cell.task == task):
+            cell = store.of(row, task)[0]
+            for target in sorted({target for _, _, target in factors} | {own[task]}):
+                paper = factors.get((cell.view.label, cell.flat.get("hp.personal_epochs"), target))
+                rows.append((row, tuple(_line(curve, task, row, base, target, paper))))
+    caption = (
+        f"Until the first evaluation at or above the target ({PM.text}): the waiting method's rounds, seconds per "
+        "round and seconds, each divided by those of the method in this row; mean ± standard deviation over seeds; a "
+        "dash: not reached by both in any seed. Seconds are simulated."
+    )
+    heads = ("task", "compared with", "target %", "rounds", "seconds per round", "speed-up", "paper")
+    return Table("speedup", "Speed-up by not waiting", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+
+
+def _pairs(store: Store) -> Iterator[tuple[Cell, Cell]]:
+    """Every cell with the one that waits and is the same in all else."""
+    waiting = {_all_else(cell): cell for cell in store.cells if _waits(cell)}
+    for cell in store.cells:
+        if not _waits(cell) and (base := waiting.get(_all_else(cell))) is not None:
+            yield cell, base
+
+
+def _waits(cell: Cell) -> bool:
+    return not cell.view.settings.wait_free and cell.view.settings.server is None
+
+
+def _all_else(cell: Cell) -> str:
+    return str(cell.view.settings.model_dump(exclude={*WAITING, "label", "case", "rounds", "eval_every"}))
+
+
+def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, paper: Any) -> Iterator[Entry]:
+    found = {name: _by_trial(curve, task, name, target) for name in (row, base)}
+    ratios = [
+        (theirs[0] / ours[0], (theirs[1] / theirs[0]) / (ours[1] / ours[0]), theirs[1] / ours[1])
+        for trial, ours in found[row].items()
+        if (theirs := found[base].get(trial)) is not None
+    ]
+    yield from (words(task), words(base), number(target, decimals=0))
+    for k in range(3):
+        yield _mean([ratio[k] for ratio in ratios])
+    yield words("–") if paper is None else number(paper, decimals=2)
+
+
+def _by_trial(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[str, tuple[float, float]]:
+    """Rounds and seconds to the target, of the trials that reach it."""
+    own = curve[(curve["row"] == row) & (curve["task"] == task)]
+    firsts = {str(trial): reached(group, target) for trial, group in own.groupby("trial")}
+    return {trial: (first[0], first[2]) for trial, first in firsts.items() if not np.isnan(first[0])}
+
+
+def _mean(values: list[float]) -> Entry:
+    if not values:
+        return words("–")
+    summary = statistics.summarise(values)
+    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=2)
