@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from bench.data import Partition
 from bench.federation import Federation
 from bench.settings import Settings
+from methods.fedrod import Hyper
 from tests.engine.problems import everything, generic, personal, run, toy, toy_data
 from tests.programs.reference import (
     LR,
@@ -150,3 +152,35 @@ def test_executors_agree_with_a_hyper_network(corner: dict[str, Any]) -> None:
         found.append(everything(federation))
     for name in found[0]:
         torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-9, atol=1e-9)
+
+
+def test_a_head_that_trains_after_the_upload_leaves_the_generic_model_alone() -> None:
+    """GM as with `joint`; the own head starts from the updated body and is its own number of epochs away from zero."""
+    joint, after, none = (
+        toy("fedrod", hp=hp) for hp in ({}, {"head_phase": "after"}, {"head_phase": "after", "personal_epochs": 0})
+    )
+    for federation in (joint, after, none):
+        run(federation, 3)
+    torch.testing.assert_close(generic(after), generic(joint), rtol=1e-12, atol=1e-12)
+    heads = [federation.clients[0].state["head"].weights for federation in (joint, after, none)]
+    assert not torch.allclose(heads[0], heads[1])
+    assert torch.equal(heads[2], torch.zeros_like(heads[2]))
+
+
+def test_the_head_after_the_upload_follows_the_formula() -> None:
+    """One full batch: the head moves by -lr times the gradient of CE(logits + head(features)) at the updated model."""
+    federation = toy("fedrod", sizes=[8], hp={"head_phase": "after"}, epochs=1, batch_size=8, momentum=0.0)
+    run(federation, 1)
+    (positions,) = federation._arena.partition.train
+    pool = federation._arena.local
+    x, y = pool.take(torch.from_numpy(positions))
+    local = federation._local[0].tensors()
+    z = x.flatten(1) @ local["inner.weight"].T
+    shares = (z @ local["head.weight"].T).softmax(1)
+    gradient = (shares - torch.nn.functional.one_hot(y, 3)).T @ z / len(y)
+    torch.testing.assert_close(federation.clients[0].state["head"].weights, (-0.1 * gradient).reshape(-1))
+
+
+def test_a_hyper_network_cannot_wait() -> None:
+    with pytest.raises(ValidationError, match="needs head 'linear'"):
+        Hyper(head="hyper", head_phase="after")

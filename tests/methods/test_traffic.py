@@ -25,6 +25,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedrep", {}, B, B),
         ("fedbabu", {}, B, B),
         ("fedrod", {}, D, D),
+        ("fedrod", {"head_phase": "after"}, D, D),
         ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
         ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
     ],
