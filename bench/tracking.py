@@ -42,7 +42,16 @@ DRAIN_SECONDS = 60.0
 STOP_SECONDS = 5.0
 """The same for a run that the user stopped."""
 
-ARTIFACTS = ("settings.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "error.txt", "log.txt")
+ARTIFACTS = (
+    "settings.json",
+    "partition.json",
+    "metrics.csv",
+    "clients.csv",
+    "ledger.csv",
+    "timeline.csv",
+    "error.txt",
+    "log.txt",
+)
 
 _BATCH = 900  # MLflow takes up to 1000 metrics in a request
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
@@ -153,6 +162,7 @@ class _Mirror:
         self._artifacts = (run.resolve() / "mlartifacts").as_uri() if uri == embedded_uri(run) else None
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self._seen: dict[str, store.Status] = {}
+        self._study = ""
 
     def update(self) -> int:
         """Write what is new; the number of cells that have begun, all of which MLflow has now."""
@@ -178,6 +188,8 @@ class _Mirror:
             run = None
         run = run or self._client.create_run(experiment, _started(cell), key, cell.name)
         tags = {**key, **_tags(info, cell, points, run.data.tags)}
+        if cell.settings.protocol == "tuning":
+            tags["mlflow.parentRunId"] = self._parent(experiment, info["grid"], key["run"])
         if all(run.data.tags.get(name) == value for name, value in tags.items()):
             return
         self._write_params(run, cell)
@@ -200,6 +212,15 @@ class _Mirror:
         condition = " and ".join(f"tags.{name} = '{value}'" for name, value in key.items())
         found = self._client.search_runs([experiment], condition, max_results=1)
         return found[0] if found else None
+
+    def _parent(self, experiment: str, study: str, run: str) -> str:
+        """The MLflow run of a study, under which its trials stand."""
+        if not self._study:
+            key = {"study": study, "run": run}
+            found = self._find(experiment, key) or self._client.create_run(experiment, None, key, study)
+            self._study = found.info.run_id
+            self._client.set_terminated(self._study)
+        return self._study
 
     def _write_params(self, run: "Run", cell: "CellView") -> None:
         from mlflow.entities import Param

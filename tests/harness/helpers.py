@@ -7,7 +7,7 @@ from pathlib import Path
 from bench import store
 from bench.results import CellView, load_run
 
-RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv")
+RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "timeline.csv")
 """Files of a cell that no interruption may change."""
 
 

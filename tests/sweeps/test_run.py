@@ -194,6 +194,18 @@ def _run_elsewhere(study: Study, folder: Path, kill_after: float | None = None) 
     assert process.exitcode == (0 if kill_after is None else -signal.SIGKILL)
 
 
+def test_successive_halving_keeps_the_better_third_going(write: Write, tmp_path: Path) -> None:
+    """Trials report after each round; the rung after the first round lets a third of those seen so far pass."""
+    rates = [0.3, 0.2, 1e-6, 0.4]
+    file = write(sampler="grid", pruner="halving", trials=len(rates), space={"lr": rates}, grid={"methods": ["fedavg"]})
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    run(study, folder)
+    found = trials(study, folder)
+    assert found[0].state == TrialState.COMPLETE
+    assert found[2].state == TrialState.PRUNED
+    assert max(found[2].intermediate_values) < max(found[0].intermediate_values)
+
+
 def _validation(cell: Path, metric: str) -> "pd.Series[float]":
     rows = pd.read_csv(cell / "metrics.csv", keep_default_na=False)
     rows = rows[(rows["split"] == "validation") & (rows["quantity"] == "accuracy") & (rows["metric"] == metric)]
