@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -92,7 +92,16 @@ class Running:
     result: Any = None
     waiting: Request | None = None
     done: bool = False
+    fitted: bool = False
 
+    @property
+    def uploaded(self) -> bool:
+        """Whether it has sent a message that it does not wait for."""
+        return any(isinstance(event, Sent) and not event.waits for event in self.events)
+
+
+Budget = Callable[[], Mapping[int, int]]
+"""By owner, how many steps fit into the time until the next broadcast."""
 
 Reply = Callable[[list[Message]], Mapping[int, Any]]
 
@@ -120,12 +129,20 @@ class Engine:
         self.fallbacks: list[str] = []
         self._trainer = Trainer(arena, hp_values(hyper, self.dtype, arena.device), self.dtype)
 
-    def run(self, programs: list[Running], reply: Reply | None = None) -> None:
-        """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one."""
+    def run(self, programs: list[Running], reply: Reply | None = None, budget: Budget | None = None) -> None:
+        """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.
+
+        With a `budget`, the first training after a program's upload has as many steps as that says, once every program
+        stands there or has ended.
+        """
         for p in programs:
             _advance(p, None)
         while open_ := [p for p in programs if not p.done]:
-            work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
+            fit = [p for p in open_ if budget and p.uploaded and not p.fitted and isinstance(p.waiting, Train)]
+            if budget and len(fit) == len(open_):
+                _fit(fit, budget())
+                continue
+            work = [p for p in open_ if not isinstance(p.waiting, Exchange) and id(p) not in map(id, fit)]
             answers = self._answer(work) if work else self._exchange(open_, reply)
             for p, answer in zip(work or open_, answers, strict=True):
                 _advance(p, answer)
@@ -270,6 +287,12 @@ def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) 
             torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
         )
     return found
+
+
+def _fit(programs: list[Running], steps: Mapping[int, int]) -> None:
+    for p in programs:
+        assert isinstance(p.waiting, Train)
+        p.waiting, p.fitted = replace(p.waiting, epochs=None, steps=steps[p.owner]), True
 
 
 def _advance(p: Running, answer: Any) -> None:

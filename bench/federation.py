@@ -6,6 +6,7 @@ K messages have arrived, or the round clock ticks.
 """
 
 import platform
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from bench.batches import Address
 from bench.cast import degenerate, divide_clients, make_method
 from bench.clock import Clock
 from bench.data import Dataset, Partition
-from bench.engine import Diverged, Engine, Executor, Running, Sent, Work, settle
+from bench.engine import Budget, Diverged, Engine, Executor, Running, Sent, Work, settle
 from bench.errors import UserError
 from bench.flight import Flight
 from bench.ledger import Ledger
@@ -68,6 +69,9 @@ class Federation:
         ids, self._new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
         if settings.clock.dropout and self.method.everyone:
             raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
+        synchronous = isinstance(self.method.trigger, Everyone)
+        if settings.pm_until_broadcast and not (synchronous and settings.wait_free):
+            raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
         self.engine = Engine(settings, self._arena, self.method.hp, executor=executor, threads=threads)
         self.server = ServerSide(settings, self._arena, dataset.shape, ids)
         self.method.init(self.server)
@@ -240,12 +244,15 @@ class Federation:
             client = self.clients.copy(i)
             address = Address(self.settings.seed, self.version, i)
             programs.append((client, Running(i, self.method.client_round(client, downs[i]), address)))
-        self.engine.run([p for _, p in programs], self._reply)
+        trips = [Trip(client, program, downs[client.id]) for client, program in programs]
+        budget: Budget | None = None
+        if self.settings.pm_until_broadcast:
+            budget = partial(self._timer.steps_until_broadcast, trips, self.version, now, self.settings.batch_size)
+        self.engine.run([p for _, p in programs], self._reply, budget)
         for client, program in programs:
             for event in program.events:
                 if isinstance(event, Sent) and not event.waits:
                     self.clients.keep_buffers(client, event.values)
-        trips = [Trip(client, program, downs[client.id]) for client, program in programs]
         return self._timer.flights(trips, self.version, now)
 
     def _reply(self, messages: list[Message]) -> dict[int, Any]:

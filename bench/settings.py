@@ -71,6 +71,9 @@ class Settings(BaseModel):
     wait_free: Annotated[bool, BeforeValidator(_switch)] = Field(
         True, description="off: uploads leave at the end of the local work; changes seconds only"
     )
+    pm_until_broadcast: bool = Field(
+        False, description="training after the upload goes on until the next model arrives on the simulated clock"
+    )
     stragglers: dict[int, int] = Field(
         default_factory=dict, description="round clock only: by how many rounds a client's answer is late"
     )

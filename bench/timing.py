@@ -65,6 +65,22 @@ class Timer:
             waiting = {i: _go_on(walks[i], ready) for i, arrival in waiting.items() if arrival is not None}
         return flights
 
+    def steps_until_broadcast(self, trips: list[Trip], version: int, now: float, batch_size: int) -> dict[int, int]:
+        """How many steps each client can take after its upload until the next version has come; one at least.
+
+        That arrives when the slowest upload has come in and a download as large as this round's is over.
+        """
+        dry = Timer(self._clock, Ledger(self._traffic.buffers_travel), [], wait_free=True)
+        dry.free = dict(self.free)
+        ready = max(arrival for flight in dry.flights(trips, version, now) for arrival, _ in flight.messages)
+        steps = {}
+        for trip in trips:
+            i = trip.client.id
+            next_model = ready + self._clock.down(i, self._traffic.size(trip.down))
+            one = self._clock.work(i, Work(1, min(batch_size, trip.client.n_train)), version)
+            steps[i] = max(1, int((next_model - dry.free[i]) / one))
+        return steps
+
     def _walk(self, trip: Trip, flight: Flight, version: int, now: float) -> Generator[float, float, None]:
         """Time a client's events; at an `Exchange` yields its arrival and takes when the server is ready."""
         i = trip.client.id

@@ -69,6 +69,33 @@ def test_equal_clients_have_the_closed_form() -> None:
         assert seconds[2] - seconds[1] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("method", ["ditto", "scd"])
+def test_personal_training_until_the_next_model_fills_the_time(method: str) -> None:
+    """Whole steps as they fit before the next model has come, one at least; the generic model does not notice."""
+    clock = {"samples_per_second": [10.0, 30.0, 20.0], "uplink": [20.0, 30.0, 500.0], "downlink": 100.0}
+    fixed, filled = (toy(method, sizes=[9, 5, 1], clock=clock, pm_until_broadcast=until) for until in (False, True))
+    for federation in (fixed, filled):
+        federation.advance()
+    if method == "ditto":
+        assert torch.equal(generic(fixed), generic(filled))
+    next_model = filled.now + BYTES / 100.0
+    for client, (rate, batch) in enumerate([(10.0, 4), (30.0, 4), (20.0, 1)]):
+        (span,) = [s for s in filled.spans if s.client == client and s.kind == "personal training"]
+        steps = int((next_model - span.start) / (batch / rate))
+        assert steps > 3
+        samples = (span.end - span.start) * rate
+        whole = {0: lambda k: 4 * k - 3 * (k // 3), 1: lambda k: 4 * k - 3 * (k // 2), 2: lambda k: k}[client]
+        assert samples == pytest.approx(whole(steps))  # the last batch of an epoch is short
+    states = [federation.clients[0].state["personal"].weights for federation in (fixed, filled)]
+    assert not torch.equal(*states)
+
+
+def test_until_broadcast_needs_a_synchronous_wait_free_server() -> None:
+    for more in ({"wait_free": False}, {"server": {"name": "fedasync"}}):
+        with pytest.raises(UserError, match="needs a synchronous server"):
+            toy("ditto", pm_until_broadcast=True, **more)
+
+
 def test_the_timeline_has_every_phase_in_its_place() -> None:
     federation = ditto({"samples_per_second": 10.0, "uplink": BYTES / 2.0, "downlink": BYTES / 0.5})
     federation.advance()
