@@ -17,6 +17,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedavg", {}, D, D),
         ("local", {}, 0, 0),
         ("ditto", {}, D, D),
+        ("scd", {}, D, D),
         ("fedprox", {}, D, D),
         ("fedavgm", {}, D, D),
         ("feddyn", {}, D, D),
