@@ -84,6 +84,7 @@ class Federation:
         self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
         self.version = 0
         self.now = 0.0
+        self._settled = 0.0
         self.ledger: list[dict[str, Any]] = []
         self.warnings = degenerate(self.method) + self._too_few()
         self._flights: list[Flight] = []
@@ -115,7 +116,7 @@ class Federation:
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
         self.version += 1
-        self.ledger.append(self._traffic.close(self.version, self.now))
+        self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
 
     def _everyone(self) -> list[Message]:
         """All selected clients answer; a client's later work overlaps with the network and the server."""
@@ -123,6 +124,7 @@ class Federation:
         flights = self._launch(self.server.selected, self.now)
         for flight in flights:
             self._land(flight)
+        self._settled = max((f.end for f in flights), default=self.now)
         self._train_unselected()
         arrived = [(time, m) for f in flights for time, m in f.messages]
         self.now = max((time for time, _ in arrived), default=max((f.end for f in flights), default=self.now))

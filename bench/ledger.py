@@ -12,11 +12,6 @@ from torch import Tensor
 
 from bench.params import Params
 
-COLUMNS = (
-    "round", "seconds", "up", "down_distinct", "down_receivers",
-    "up_buffers", "down_distinct_buffers", "down_receivers_buffers",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Size:
@@ -83,11 +78,18 @@ class Ledger:
                 self._seen[at] = tensor
                 self.down_distinct += self._one(tensor, is_buffer)
 
-    def close(self, round: int, seconds: float) -> dict[str, Any]:
-        """The row of a version; counting starts again from zero."""
+    def close(self, round: int, seconds: float, settled: float) -> dict[str, Any]:
+        """The row of a version; counting starts again from zero.
+
+        Args:
+            round: the version's number, from 1.
+            seconds: when the version was there.
+            settled: when its clients had ended their local work as well.
+        """
         row = {
             "round": round,
             "seconds": seconds,
+            "settled": settled,
             "up": self.up.main,
             "down_distinct": self.down_distinct.main,
             "down_receivers": self.down_receivers.main,

@@ -135,7 +135,7 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
     if not whole:
         return pd.DataFrame(columns=list(COLUMNS[name]))
     exact: dict[str, Callable[[str], Any]] = {
-        column: float for column in ("value", "seconds") if column in COLUMNS[name]
+        column: float for column in ("value", "seconds", "settled", "start", "end") if column in COLUMNS[name]
     }
     # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
     return pd.read_csv(io.StringIO(whole), keep_default_na=False, converters=exact)

@@ -29,6 +29,7 @@ COLUMNS = {
     "ledger": (
         "round",
         "seconds",
+        "settled",
         "up",
         "down_distinct",
         "down_receivers",
@@ -38,8 +39,9 @@ COLUMNS = {
     ),
     "timeline": ("round", "client", "kind", "start", "end"),
 }
-"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds, `timeline` what clients
-did in the first versions, in simulated seconds; none has wall time."""
+"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds (`seconds`: when a version
+was there, `settled`: when its personalized models were, too), `timeline` what clients did in the first versions, in
+simulated seconds; none has wall time."""
 
 _LOCK = "lock"
 _TEMPORARY = ".tmp"

@@ -15,17 +15,20 @@ _KEYS = ["row", "task", "trial"]
 
 
 def totals(store: Store) -> pd.DataFrame:
-    """Costs up to the end of every round: row, task, trial, round, seconds (simulated), megabytes (all clients).
+    """Costs up to the end of every round: row, task, trial, round, seconds and settled (simulated; the second when the
+    personalized models were ready as well), megabytes (all clients).
 
     Every receiver of a download counts, and buffers count too.
     """
     ledger = store.table("ledger").sort_values([*_KEYS, "round"])
     megabytes = ledger[list(_BYTES)].sum(axis=1).groupby([ledger[key] for key in _KEYS]).cumsum() / MEGABYTE
-    return ledger[[*_KEYS, "round", "seconds"]].assign(megabytes=megabytes)
+    return ledger[[*_KEYS, "round", "seconds", "settled"]].assign(megabytes=megabytes)
 
 
 def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.DataFrame:
     """Test accuracy in percent by round with its costs: row, task, trial, round, accuracy, seconds, megabytes.
+
+    A personalized model's seconds include the training that goes on while the server works.
 
     Args:
         metrics: `metrics.csv` of all cells.
@@ -40,7 +43,8 @@ def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.Dat
         & (metrics["quantity"] == "accuracy")
     ]
     accuracy = chosen.assign(accuracy=100 * chosen["value"])[[*_KEYS, "round", "accuracy"]]
-    return accuracy.merge(costs, on=[*_KEYS, "round"], how="left")
+    found = accuracy.merge(costs, on=[*_KEYS, "round"], how="left")
+    return found.assign(seconds=found["settled"] if figure.metric == "pm" else found["seconds"])
 
 
 def targets(curve: pd.DataFrame) -> dict[str, float]:
@@ -62,8 +66,8 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
             clients = store.of(row, task)[0].view.settings.clients
             mine = costs[(costs["row"] == row) & (costs["task"] == task)]
             traffic = mine.groupby("trial")["megabytes"].max() / clients
-            reached = [reached(group, wanted[task]) for _, group in own.groupby("trial")]
-            rounds, megabytes, seconds = (_mean([one[k] for one in reached], 1 if k == 0 else 2) for k in range(3))
+            firsts = [reached(group, wanted[task]) for _, group in own.groupby("trial")]
+            rounds, megabytes, seconds = (_mean([one[k] for one in firsts], 1 if k == 0 else 2) for k in range(3))
             target = number(wanted[task], decimals=0)
             rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
     caption = (

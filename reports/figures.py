@@ -248,6 +248,8 @@ def _legend(canvas: "Canvas", lines: dict[str, dict[str, Any]]) -> None:
     handles = [Line2D([], [], label=label, **style) for label, style in lines.items()]
     longest = max(len(label) for label in lines)
     across = max(1, int(canvas.get_figwidth() / (0.6 + 0.075 * longest)))
+    lines_of_text = math.ceil(len(handles) / across)
+    canvas.set_figheight(canvas.get_figheight() + 0.17 * (lines_of_text - 1))  # the panels keep their height
     canvas.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), across))
 
 

@@ -53,6 +53,7 @@ def test_wait_free_changes_seconds_only_and_by_the_formulas(
             end = [start[i] + g[i] + p[i] for i in clients]
             ready = max(start[i] + g[i] + (0 if early else p[i]) + u[i] for i in clients)
             assert row["seconds"] == pytest.approx(ready, rel=1e-12)
+            assert row["settled"] == pytest.approx(max(ready, *end), rel=1e-12)
 
 
 def test_equal_clients_have_the_closed_form() -> None:

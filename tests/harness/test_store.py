@@ -11,7 +11,7 @@ from bench import store
 from bench.results import read_table
 from bench.store import BusyError, Status, Tables
 
-LEDGER_ROW = {name: 1.5 if name == "seconds" else 7 for name in store.COLUMNS["ledger"][1:]}
+LEDGER_ROW = {name: 1.5 if name in ("seconds", "settled") else 7 for name in store.COLUMNS["ledger"][1:]}
 
 
 def hold(folder: Path) -> "subprocess.Popen[str]":
@@ -69,7 +69,7 @@ def test_tables_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
     tables.append("ledger", 2, [LEDGER_ROW, LEDGER_ROW])
     assert tables.cut(sizes)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert before["ledger.csv"].endswith(b"\n1,1.5,7,7,7,7,7,7\n")
+    assert before["ledger.csv"].endswith(b"\n1,1.5,1.5,7,7,7,7,7,7\n")
     (tmp_path / "metrics.csv").write_text("", encoding="utf-8")
     assert not tables.cut(sizes)
 

@@ -87,7 +87,7 @@ def _write_cell(folder: Path, settings: Settings, state: str) -> None:
         },
     )
     metrics, clients = _evaluations(settings, size, rounds)
-    ledger = [(k, 1.5 * k, 4e5, 2e4, 4e5, 0, 0, 0) for k in range(1, rounds + 1)]
+    ledger = [(k, 1.5 * k, 1.5 * k, 4e5, 2e4, 4e5, 0, 0, 0) for k in range(1, rounds + 1)]
     for name, rows in {"metrics": metrics, "clients": clients, "ledger": ledger}.items():
         pd.DataFrame(rows, columns=list(COLUMNS[name])).to_csv(folder / f"{name}.csv", index=False)
 
