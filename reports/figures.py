@@ -66,15 +66,15 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
         "seconds": "simulated seconds",
     }
     figures = [figure for figure in HEADLINE if len(curves[figure.name])]
-    lines = _lines(store)
+    lines = styles(store)
     with drawing(store.tasks, len(figures)) as (canvas, axes):
         for axis, (figure, task) in zip(axes, _panels(figures, store.tasks), strict=True):
             curve = curves[figure.name]
             for row in store.rows:
-                _band(axis, curve[(curve["row"] == row) & (curve["task"] == task)], x, lines[row])
+                band(axis, curve[(curve["row"] == row) & (curve["task"] == task)], x, lines[row])
             axis.locator_params("x", integer=x == "round")
             axis.set(title=task, xlabel=labels[x], ylabel=f"{figure.name} accuracy (%)")
-        _legend(canvas, lines)
+        legend(canvas, lines)
         names = " and ".join(figure.text for figure in figures)
         caption = f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds."
         return finish(canvas, f"convergence_{x}", f"Convergence against {labels[x].split(',')[0]}", caption)
@@ -98,7 +98,7 @@ def partitions(store: Store) -> Picture:
 
 def distribution(store: Store, clients: pd.DataFrame) -> Picture:
     """Share of clients whose personalized model is at or below an accuracy, a panel per task."""
-    lines = _lines(store)
+    lines = styles(store)
     with drawing(store.tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             for row in store.rows:
@@ -106,7 +106,7 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
                 if len(own):
                     axis.ecdf(own.to_numpy(), **lines[row])
             axis.set(title=task, xlabel="PM accuracy of a client (%)", ylabel="share of clients")
-        _legend(canvas, lines)
+        legend(canvas, lines)
         caption = (
             "Share of clients (all seeds together) whose personalized model is at or below an accuracy: the further "
             "right and the steeper, the better for everyone; the left tail are the clients served worst."
@@ -116,7 +116,7 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
 
 def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
     """Mean gain over `local` of five groups of clients, by how much training data they have."""
-    lines = {row: style for row, style in _lines(store).items() if row in set(gains["row"])}
+    lines = {row: style for row, style in styles(store).items() if row in set(gains["row"])}
     with drawing(store.tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             here = gains[gains["task"] == task]
@@ -126,7 +126,7 @@ def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
                 axis.plot(groups["n_train"], groups["gain"], marker="o", markersize=3, **lines[row])
             axis.axhline(0, color="#777777", linewidth=0.8)
             axis.set(title=task, xlabel="training samples of a client", ylabel="gain over local (points)")
-        _legend(canvas, lines)
+        legend(canvas, lines)
         caption = (
             "Gain of the personalized model over training alone, in percentage points: mean over fifths of the clients "
             "(all seeds together), from those with the least to those with the most training data."
@@ -157,7 +157,7 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
             if min(values) > 0 and max(values) / min(values) >= _DECADE:
                 axis.set_xscale("log")
             axis.set(title=panel, xlabel=setting_text(setting, "")[:-1], ylabel=f"{figure.name} accuracy (%)")
-        _legend(canvas, {curve: _style(k) for k, curve in enumerate(curves)})
+        legend(canvas, {curve: _style(k) for k, curve in enumerate(curves)})
         caption = "Test accuracy against a setting: mean and standard deviation over seeds."
         short = setting.removeprefix("hp.")
         return finish(canvas, f"sensitivity_{short}", f"Sensitivity to {short}", caption)
@@ -198,9 +198,16 @@ def _panels(figures: Sequence[Figure], tasks: Sequence[str]) -> list[tuple[Figur
 
 @contextmanager
 def drawing(
-    panels: Sequence[str], blocks: int, panel: tuple[float, float] = _PANEL
+    panels: Sequence[str], blocks: int, panel: tuple[float, float] = _PANEL, *, share: bool = True
 ) -> "Iterator[tuple[Canvas, list[Axes]]]":
-    """Axes for `blocks` x `panels`, a block after the other, at most four side by side."""
+    """Axes for `blocks` x `panels`, a block after the other, at most four side by side.
+
+    Args:
+        panels: what stands in them.
+        blocks: how often.
+        panel: width and height of one, in inches.
+        share: whether the panels of a block have the same y axis.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
@@ -212,7 +219,7 @@ def drawing(
         canvas = Canvas(figsize=size, layout="constrained")
         axes = canvas.subplots(lines * blocks, across, squeeze=False).reshape(blocks, -1)
         for block in axes:
-            for axis in block[1 : len(panels)]:
+            for axis in block[1 : len(panels)] if share else []:
                 axis.sharey(block[0])
             for axis in block[len(panels) :]:
                 axis.set_visible(False)
@@ -223,12 +230,12 @@ def _style(k: int) -> dict[str, Any]:
     return {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k % len(DASHES)]}
 
 
-def _lines(store: Store) -> dict[str, dict[str, Any]]:
+def styles(store: Store) -> dict[str, dict[str, Any]]:
     """Every row's style, the same in all pictures."""
     return {row: _style(k) for k, row in enumerate(store.rows)}
 
 
-def _band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> None:
+def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> None:
     """Mean and standard deviation over seeds, where all seeds were evaluated."""
     if curve.empty or curve[x].isna().all():
         return
@@ -241,7 +248,7 @@ def _band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> No
         axis.fill_between(across, mean - std, mean + std, color=line["color"], alpha=0.18, linewidth=0)
 
 
-def _legend(canvas: "Canvas", lines: dict[str, dict[str, Any]]) -> None:
+def legend(canvas: "Canvas", lines: dict[str, dict[str, Any]]) -> None:
     """One legend below all panels."""
     from matplotlib.lines import Line2D
 

@@ -3,41 +3,21 @@
 import base64
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from bench.errors import UserError
-from reports import accuracy, cost, fairness, figures, speedup, tables, timeline
+from reports import accuracy, cost, fairness, figures, newcomers, speedup, tables, timeline
 from reports.figures import Picture
 from reports.html import environment
 from reports.load import Cell, Store, load, setting_text
+from reports.portraits import portraits
 from reports.published import FIGURES, comparison, published_table
+from reports.sections import Section
 from reports.tables import Column, Entry, Table, number, words
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page; what stands in `more` is folded away at first."""
-
-    id: str
-    title: str
-    text: str = ""
-    tables: tuple[Table, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    more: tuple[Table, ...] = ()
-
-    def named(self, suffix: str) -> "Section":
-        """The same with names that clash with no other protocol's."""
-        return replace(
-            self,
-            id=self.id + suffix,
-            tables=tuple(replace(table, id=table.id + suffix) for table in self.tables),
-            pictures=tuple(replace(picture, name=picture.name + suffix) for picture in self.pictures),
-            more=tuple(replace(table, id=table.id + suffix) for table in self.more),
-        )
 
 
 def write_report(runs: list[Path], out: Path | None = None, extra: Sequence[Section] = ()) -> Path:
@@ -63,14 +43,7 @@ def write_report(runs: list[Path], out: Path | None = None, extra: Sequence[Sect
     for name in ("figures", "tables"):
         (out / name).mkdir(parents=True, exist_ok=True)
     sections = [*_protocol_sections(store), *extra, _cells_section(store)]
-    for section in sections:
-        for table in (*section.tables, *section.more):
-            for ending, text in _texts(table).items():
-                folder = out if table.id.startswith("main") else out / "tables"
-                _write(folder / f"{table.id}.{ending}", text.encode())
-        for picture in section.pictures:
-            _write(out / "figures" / f"{picture.name}.svg", picture.svg)
-            _write(out / "figures" / f"{picture.name}.png", picture.png)
+    _write_files(out, [part for section in sections for part in section.all()])
     page = (
         environment()
         .get_template("page.html")
@@ -86,6 +59,24 @@ def write_report(runs: list[Path], out: Path | None = None, extra: Sequence[Sect
     )
     _write(out / "index.html", page.encode())
     return out / "index.html"
+
+
+def _write_files(out: Path, sections: Sequence[Section]) -> None:
+    """Tables and pictures; those of an earlier report that are no longer made go."""
+    files: dict[Path, bytes] = {}
+    for section in sections:
+        for table in (*section.tables, *section.more):
+            folder = out if table.id.startswith("main") else out / "tables"
+            files |= {folder / f"{table.id}.{ending}": text.encode() for ending, text in _texts(table).items()}
+        for picture in section.pictures:
+            files |= {
+                out / "figures" / f"{picture.name}.{ending}": getattr(picture, ending) for ending in ("svg", "png")
+            }
+    for old in (*out.glob("main*.*"), *(out / "tables").iterdir(), *(out / "figures").iterdir()):
+        if old not in files:
+            old.unlink()
+    for path, content in files.items():
+        _write(path, content)
 
 
 def _protocol_sections(store: Store) -> Iterator[Section]:
@@ -136,11 +127,20 @@ def _sections(store: Store) -> Iterator[Section]:
         )
     if (drawn := timeline.timelines(store)) is not None:
         yield Section("timeline", "Time", pictures=(drawn,))
+    found = newcomers.newcomers(store)
+    if len(found):
+        yield Section(
+            "newcomers",
+            "New clients",
+            tables=(newcomers.newcomer_table(store, found),),
+            pictures=(newcomers.newcomer_bars(store, found),),
+        )
     varied = figures.varied(store)
     if varied:
         pictures = tuple(figures.sensitivity(store, setting, chosen) for setting in varied)
         yield Section("sensitivity", "Sensitivity", pictures=pictures)
     yield Section("data", "Data", pictures=(figures.partitions(store),))
+    yield Section("methods", "Method by method", parts=tuple(portraits(store, curves, clients)))
 
 
 def _statistics_section(store: Store, chosen: str) -> Section:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from bench import store
 from bench.results import dataset_name
 from reports.figures import Picture
-from reports.page import Section
 from reports.published import PublishedTable, published_table
+from reports.sections import Section
 from reports.tables import Column, Entry, Table, number, words
 from sweeps import figures
 from sweeps.fair import Choice, budget_table, choose, trials_table

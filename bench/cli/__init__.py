@@ -23,6 +23,7 @@ for command in (
     look.log,
     look.results,
     look.report,
+    look.compare,
     track.track,
     track.ui,
     catalogue.methods,

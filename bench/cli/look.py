@@ -80,6 +80,20 @@ def report(
     print(write_report(runs, extra=run_sections(runs[0])))
 
 
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run folder of before.")],
+    after: Annotated[Path, typer.Argument(metavar="RUN_B", help="That of after.")],
+) -> None:
+    """Show what changed between two runs of a grid, cell by cell; exit status 1 if anything did."""
+    from reports.compare import compare_runs
+    from reports.tables import to_markdown
+
+    table = compare_runs(before, after)
+    print(to_markdown(table) if table.rows else table.caption)
+    if table.rows:
+        raise typer.Exit(1)
+
+
 def print_summary(run: Path) -> None:
     """Print accuracy in percent by label and setting, GM and PM, mean and standard deviation over seeds."""
     from bench.results import tidy

@@ -1,6 +1,8 @@
 """Two runs of one grid."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -53,3 +55,18 @@ def _new_id(run, old):
             cell["id"] = "another"
     path.write_text(json.dumps(content), encoding="utf-8")
     (run / old).rename(run / "another")
+
+
+def test_the_command_says_what_changed_by_its_status_too(store_writer, tmp_path):
+    same, other = (store_writer(tmp_path / name, seeds=1, methods=("scd",), alphas=(1.0,)) for name in "ab")
+    _raise_gm(other / "scd-1-0" / "metrics.csv", 0.01)
+    for after, status, said in (
+        (same, 0, "1 the same in both runs"),
+        (other, 1, "| scd |"),
+        (tmp_path, 2, "is not a run"),
+    ):
+        command = [sys.executable, "-m", "bench.cli", "compare", str(same), str(after)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == status
+        assert said in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr

@@ -153,3 +153,22 @@ def test_a_run_of_one_seed_and_one_method_without_a_generic_model(store_writer, 
     row = next(line for line in main.splitlines() if line.startswith("| local"))
     assert re.fullmatch(r"\| local \| – \| \*\*\d+\.\d\d\*\* \|", row), row
     assert "over 1 seed " in main
+
+
+def test_files_of_an_earlier_report_go(store_writer, tmp_path):
+    run = store_writer(tmp_path, seeds=1, methods=("fedavg",), alphas=(1.0,))
+    folder = write_report([run]).parent
+    strangers = [folder / "main_paper.md", folder / "tables" / "old.csv", folder / "figures" / "old.png"]
+    kept = folder / "notes.txt"
+    for path in (*strangers, kept):
+        path.write_text("of yesterday")
+    write_report([run])
+    assert not any(path.exists() for path in strangers)
+    assert kept.exists()
+
+
+def test_every_method_has_its_part(report):
+    text = report.read_text(encoding="utf-8")
+    assert text.count('class="part"') == 5
+    assert "α=0.1, seed 0: failed (RuntimeError: a &lt;made-up&gt; reason)" in text
+    assert "Settings of scd" in text

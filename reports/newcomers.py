@@ -1,0 +1,76 @@
+"""Clients that took no part in training: their accuracy after some epochs of their own (Figure 3 of the SCD paper)."""
+
+import numpy as np
+import pandas as pd
+
+from reports import statistics
+from reports.figures import Picture, drawing, finish, legend, styles
+from reports.load import Store
+from reports.tables import Column, Entry, Table, words
+
+_PREFIX = "new"
+
+
+def newcomers(store: Store) -> pd.DataFrame:
+    """Test accuracy in percent: row, task, trial, epochs, accuracy; empty where a run held no clients out."""
+    metrics = store.table("metrics")
+    chosen = metrics[
+        metrics["metric"].str.fullmatch(_PREFIX + r"\d+")
+        & (metrics["mean"] == "train_size")
+        & (metrics["split"] == "test")
+        & (metrics["quantity"] == "accuracy")
+    ]
+    epochs = chosen["metric"].str.removeprefix(_PREFIX).astype(int)
+    return chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])[["row", "task", "trial", "epochs", "accuracy"]]
+
+
+def newcomer_table(store: Store, found: pd.DataFrame) -> Table:
+    """Mean and standard deviation over seeds, a column per task and number of epochs."""
+    epochs = sorted(found["epochs"].unique())
+    columns = tuple(Column(_after(k), task) for task in store.tasks for k in epochs)
+    rows = tuple(
+        (row, tuple(_entry(_of(found, row, task, k)) for task in store.tasks for k in epochs)) for row in store.rows
+    )
+    caption = (
+        "Test accuracy in percent of the clients held out of training, weighted by training size, after the last round "
+        "and some epochs of adapting as the method does; mean ± standard deviation over seeds."
+    )
+    return Table("newcomers", "New clients", caption, "Method", columns, rows)
+
+
+def newcomer_bars(store: Store, found: pd.DataFrame) -> Picture:
+    """A panel per task: for each number of epochs a group of bars, one per method."""
+    lines = styles(store)
+    epochs = sorted(found["epochs"].unique())
+    width = 0.8 / len(store.rows)
+    with drawing(store.tasks, 1) as (canvas, axes):
+        for axis, task in zip(axes, store.tasks, strict=True):
+            for k, row in enumerate(store.rows):
+                values = [_of(found, row, task, one) for one in epochs]
+                means = np.array([one.mean() if len(one) else np.nan for one in values])
+                spread = np.array([one.std(ddof=1) if len(one) > 1 else 0.0 for one in values])
+                places = np.arange(len(epochs)) + (k - (len(store.rows) - 1) / 2) * width
+                axis.bar(places, means, width, yerr=spread, color=lines[row]["color"], error_kw={"linewidth": 0.8})
+            axis.set_xticks(range(len(epochs)), [_after(k) for k in epochs])
+            axis.set(title=task, ylabel="accuracy (%)")
+        legend(canvas, {row: {"color": line["color"], "linewidth": 5} for row, line in lines.items()})
+        caption = (
+            "Accuracy of clients held out of training, by epochs of adapting; lines: standard deviation over seeds."
+        )
+        return finish(canvas, "newcomers", "New clients", caption)
+
+
+def _of(found: pd.DataFrame, row: str, task: str, epochs: int) -> statistics.Floats:
+    own = found[(found["row"] == row) & (found["task"] == task) & (found["epochs"] == epochs)]
+    return own["accuracy"].to_numpy(dtype=float)
+
+
+def _after(epochs: int) -> str:
+    return f"{epochs} epoch{'' if epochs == 1 else 's'}"
+
+
+def _entry(values: statistics.Floats) -> Entry:
+    if not len(values):
+        return words("–")
+    summary = statistics.summarise(values)
+    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std)
