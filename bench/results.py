@@ -176,14 +176,15 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
     metrics = cell.table("metrics")
     accuracy = metrics[metrics["quantity"] == "accuracy"]
     test, validation = (accuracy[accuracy["split"] == split] for split in ("test", "validation"))
+    selecting = {metric: selection_curve(validation, str(metric)) for metric in test["metric"].unique()}
     figures = []
     for (metric, on, mean), rows in test.groupby(["metric", "on", "mean"], sort=False):
         curve = rows.set_index("round")["value"].sort_index()
         chosen = {"last": int(curve.index[-1])}
         if cell.settings.protocol == "paper":
             chosen["best"] = _first_best(curve)
-        elif not (by := selection_curve(validation, str(metric))).empty:
-            chosen["validation"] = choose_round(by)
+        elif not selecting[metric].empty:
+            chosen["validation"] = choose_round(selecting[metric])
         figures += [
             {
                 "metric": metric,

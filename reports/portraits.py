@@ -22,7 +22,7 @@ def portraits(store: Store, curves: dict[str, pd.DataFrame], clients: pd.DataFra
         cells = [cell for cell in store.cells if cell.row == row]
         own = {name: curve[curve["row"] == row] for name, curve in curves.items()}
         pictures = (_picture(at, row, store, own, clients[clients["row"] == row]),) if _drawable(own) else ()
-        yield Section(f"method_{at}", row, _troubles(cells), tables=(_settings(at, row, cells),), pictures=pictures)
+        yield Section(f"method_{at}", row, _troubles(cells), pictures=pictures, more=(_settings(at, row, cells),))
 
 
 def _drawable(curves: dict[str, pd.DataFrame]) -> bool:
