@@ -2,6 +2,7 @@
 
 import functools
 import os
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from bench.arena import SERVER, Arena
 from bench.batches import Address
+from bench.errors import shortage
 from bench.method import Hyperparameters, Message, Program
 from bench.optim import SGD
 from bench.outputs import Task, accuracy_and_loss, outputs
@@ -115,6 +117,8 @@ class Engine:
         lanes: clients per call of a cohort; fixed by model and device (the byte promise rests on it).
         threads: clients at a time in the sequential executor.
         fallbacks: losses that could not be mapped over clients.
+        notices: what the user should know of what happened so far.
+        steps, images, seconds: client steps trained so far, the samples in them, and what that took.
     """
 
     def __init__(
@@ -127,6 +131,9 @@ class Engine:
         self.threads = threads
         self.lanes = 16 if arena.device.type == "cpu" else 64
         self.fallbacks: list[str] = []
+        self.notices: list[str] = []
+        self.steps = self.images = 0
+        self.seconds = 0.0
         self._trainer = Trainer(arena, hp_values(hyper, self.dtype, arena.device), self.dtype)
 
     def run(self, programs: list[Running], reply: Reply | None = None, budget: Budget | None = None) -> None:
@@ -202,6 +209,7 @@ class Engine:
         Raises:
             Diverged: a trained value is not finite.
         """
+        start = time.perf_counter()
         slow_abreast = self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
         on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
         if self.executor == "sequential" or slow_abreast or on_server:
@@ -212,14 +220,29 @@ class Engine:
             for name, value in result.values.items():
                 tensor = value.weights if isinstance(value, Params) else value
                 if not bool(torch.isfinite(tensor).all()):
-                    who = "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
-                    raise Diverged(f"part {name!r} of {who} is not finite after training")
+                    raise Diverged(f"part {name!r} of {_who(one)} is not finite after training")
+            if not bool(torch.isfinite(result.loss)):
+                raise Diverged(f"the loss of {_who(one)} is not finite")
+        self.steps += sum(one.steps for one in group)
+        self.images += sum(one.samples for one in group)
+        self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
         return trained
 
     def _cohort(self, group: list[Prepared]) -> list[Trained]:
         try:
             return self._trainer.cohort(group, self.lanes)
+        except torch.OutOfMemoryError:  # of a GPU
+            if self.lanes == 1:
+                raise
+            self.lanes //= 2
+            self.notices.append(
+                f"GPU memory ran out: cohorts of {self.lanes} clients from here on; the bytes of this cell's results "
+                "are not promised to repeat"
+            )
+            return self._cohort(group)
         except (RuntimeError, ValueError) as error:
+            if shortage(error):
+                raise
             # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
             trained = self._trainer.sequential(group, self.threads)
             what = group[0].recipe.step or group[0].recipe.loss
@@ -264,6 +287,10 @@ class Engine:
         losses = [loss.sum() / max(1, len(loss)) for _, loss in pairs]
         right = [hit.to(self.dtype).sum() / max(1, len(hit)) for hit, _ in pairs]
         return torch.stack(losses), torch.stack(right)
+
+
+def _who(one: Prepared) -> str:
+    return "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
 
 
 def settle(device: torch.device) -> None:

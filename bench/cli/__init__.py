@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, look, method, run, show, sweep, track
+from bench.cli import catalogue, look, method, run, show, speed, sweep, track
 from bench.errors import UserError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for command in (
     look.compare,
     track.track,
     track.ui,
+    speed.speed,
     catalogue.methods,
     catalogue.datasets,
     catalogue.models,

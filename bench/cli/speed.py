@@ -1,0 +1,59 @@
+"""`bench speed`: how fast this machine trains, beside a plain loop."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from bench.errors import UserError
+
+
+def speed(
+    workload: Annotated[
+        list[str] | None, typer.Option(help="digits, mnist_cnn, cifar_cnn or resnet18; repeatable; default: all.")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="One round of each instead of five.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
+) -> None:
+    """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
+    from bench import store
+    from bench.cell import choose_device
+    from bench.speed.measure import measure
+    from bench.speed.workloads import WORKLOADS
+
+    names = workload or list(WORKLOADS)
+    if unknown := [name for name in names if name not in WORKLOADS]:
+        raise UserError(f"there is no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
+    found = measure(names, choose_device(device), repeats=1 if quick else 5)
+    if json_file:
+        store.write_json(json_file, found)
+    _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"FedAvg, batch 10; ceiling {found['ceiling_gflops']:.0f} GFLOP/s",
+        caption="ms per client step: with evaluation every round, every tenth round, and training alone. times: as "
+        "fast as the faster plain loop, in the same three ways. outside: share of a round outside training, one in ten "
+        "evaluated. cell: what `bench run` takes for one cell. grid: one cell per core side by side.",
+    )
+    for heading in ("workload", ""):
+        table.add_column(heading)
+    for heading in ("ms", "ms/10", "training", "images/s", "outside", "peak MB", "of ceiling"):
+        table.add_column(heading, justify="right")
+    for heading in ("times", "times/10", "training"):
+        table.add_column(heading, justify="right")
+    for workload, contestants in found["results"].items():
+        for who, f in contestants.items():
+            table.add_row(
+                workload, who, f"{f['ms']:.2f}", f"{f['ms_sparse']:.2f}", f"{f['ms_training']:.2f}",
+                f"{f['images']:.0f}", f"{f['outside']:.1%}", f"{f['memory'] / 1e6:.0f}", f"{f['ceiling']:.1%}",
+                f"{f['times']:.2f}", f"{f['times_sparse']:.2f}", f"{f['times_training']:.2f}",
+            )  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else 160).print(table)

@@ -1,0 +1,197 @@
+"""What is measured: each contestant is a process of its own that does a round when it is told to.
+
+Processes of their own keep threads and memory apart, and taking turns keeps ratios honest on a machine that is busy or
+changes its clock.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.federation import Federation
+from bench.machine import cores
+from bench.speed.plain import PlainLoop
+from bench.speed.workloads import WORKLOADS, Workload
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who takes part.
+
+    Attributes:
+        executor: of the engine, or PLAIN for the plain loop.
+        intra_op: threads of one operation.
+        threads: clients at a time in the sequential executor.
+        copies: how many cells run side by side.
+    """
+
+    name: str
+    executor: str
+    intra_op: int = 1
+    threads: int = 1
+    copies: int = 1
+
+
+def contestants(device: str) -> list[Contestant]:
+    """The plain loop, with one thread and with torch's usual number; our executors; one cell alone; a grid."""
+    found = [
+        Contestant("plain", PLAIN),
+        Contestant("plain, threads", PLAIN, intra_op=cores()),
+        Contestant("sequential", "sequential"),
+        Contestant("cohort", "cohort"),
+        Contestant("cell", "auto", threads=cores()),
+    ]
+    return found if device == "cuda" else [*found, Contestant("grid", "auto", copies=cores())]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of one contestant, in seconds of its own clock.
+
+    Attributes:
+        steps, images: client steps, and the samples in them.
+        training: in the executor; of the plain loop all but evaluation.
+        other: all else but evaluation.
+        evaluation: of the new generic model.
+        memory: peak of the process so far, in bytes; on a GPU that of the device.
+    """
+
+    steps: int
+    images: int
+    training: float
+    other: float
+    evaluation: float
+    memory: int
+
+
+class Process:
+    """A contestant's process, up to its first round."""
+
+    def __init__(self, contestant: Contestant, workload: str, device: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, contestant, workload, device), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def start(self) -> None:
+        """Have it do a round."""
+        self._pipe.send(None)
+
+    def result(self) -> Round:
+        """Wait for the round's figures.
+
+        Raises:
+            EOFError: the process has died.
+        """
+        found: Round = self._pipe.recv()
+        return found
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _work(pipe: Connection, contestant: Contestant, workload: str, device: str) -> None:
+    torch.set_num_threads(contestant.intra_op)
+    chosen = WORKLOADS[workload]
+    rounds = _plain(chosen, device) if contestant.executor == PLAIN else _ours(chosen, contestant, device)
+    while True:
+        try:
+            pipe.recv()
+        except EOFError:
+            return
+        pipe.send(next(rounds))
+
+
+def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[Round]:
+    data = workload.dataset()
+    executor: Any = contestant.executor
+    federation = Federation(
+        workload.settings, data, workload.partition(data), device=device, executor=executor, threads=contestant.threads
+    )
+    engine = federation.engine
+    while True:
+        steps, images, training = engine.steps, engine.images, engine.seconds
+        start = time.perf_counter()
+        federation.advance()
+        between = time.perf_counter()
+        federation.evaluate()
+        end = time.perf_counter()
+        training = engine.seconds - training
+        other = between - start - training
+        yield Round(engine.steps - steps, engine.images - images, training, other, end - between, peak_memory(device))
+
+
+def _plain(workload: Workload, device: str) -> Iterator[Round]:
+    data = workload.dataset()
+    loop = PlainLoop(workload.settings, data, workload.partition(data), torch.device(device))
+    clients = [i for i, client in enumerate(loop.clients) if client.size]
+    share = max(1, round(workload.settings.participation * len(clients)))
+    while True:
+        selected, clients = clients[:share], clients[share:] + clients[:share]
+        start = time.perf_counter()
+        steps = loop.round(selected)
+        between = time.perf_counter()
+        loop.evaluate(selected)
+        end = time.perf_counter()
+        images = sum(loop.clients[i].size for i in selected) * workload.settings.epochs
+        yield Round(steps, images, between - start, 0.0, end - between, peak_memory(device))
+
+
+def peak_memory(device: str) -> int:
+    """Bytes: of the device's memory, or of this process's."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    status = Path("/proc/self/status")
+    if status.exists():  # the figure of `getrusage` takes over that of the parent process
+        lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
+        return int(lines["VmHWM"].split()[0]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def take_turns(entered: list[Contestant], workload: str, device: str, repeats: int) -> dict[str, list[Round]]:
+    """The measured rounds of each contestant, who do one round after another in turn.
+
+    Side by side cells are started together, and each is one of the rounds.
+    """
+    processes = {c.name: [Process(c, workload, device) for _ in range(c.copies)] for c in entered}
+    rounds: dict[str, list[Round]] = {c.name: [] for c in entered}
+    try:
+        for k in range(WORKLOADS[workload].warmup + repeats):
+            for name, group in processes.items():
+                for process in group:
+                    process.start()
+                found = [process.result() for process in group]
+                if k >= WORKLOADS[workload].warmup:
+                    rounds[name].append(_merged(found))
+    finally:
+        for group in processes.values():
+            for process in group:
+                process.end()
+    return rounds
+
+
+def _merged(side_by_side: list[Round]) -> Round:
+    """The rounds of cells that ran at the same time as one: the slowest's seconds, everybody's work and memory."""
+    slowest = max(side_by_side, key=lambda r: r.training + r.other + r.evaluation)
+    return Round(
+        steps=sum(r.steps for r in side_by_side),
+        images=sum(r.images for r in side_by_side),
+        training=slowest.training,
+        other=slowest.other,
+        evaluation=slowest.evaluation,
+        memory=sum(r.memory for r in side_by_side),
+    )

@@ -1,0 +1,131 @@
+"""From rounds to figures: milliseconds per step, shares, and ratios to the plain loop."""
+
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.machine import cores, provenance
+from bench.models.factory import build
+from bench.speed.contestants import PLAIN, Contestant, Round, contestants, take_turns
+from bench.speed.workloads import WORKLOADS, Workload
+
+SPARSE = 10  # rounds from one evaluation to the next in the second figure of each pair
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What came out for one contestant: medians over its rounds.
+
+    Attributes:
+        ms: milliseconds per client step in rounds that are all evaluated.
+        ms_sparse: the same where every tenth round is evaluated.
+        ms_training: the same of training alone.
+        images: per second of training.
+        outside: share of a round outside training, where every tenth is evaluated; of the plain loop evaluation only.
+        memory: peak bytes.
+        ceiling: training's share of the measured arithmetic ceiling of the whole machine.
+        times, times_sparse, times_training: how many times as fast as the plain loop, by `ms`, `ms_sparse` and
+            `ms_training`: the median over repeats of ratios within a repeat; of the two the faster plain loop counts.
+    """
+
+    ms: float
+    ms_sparse: float
+    ms_training: float
+    images: float
+    outside: float
+    memory: int
+    ceiling: float
+    times: float
+    times_sparse: float
+    times_training: float
+
+
+def measure(names: list[str], device: str, repeats: int) -> dict[str, Any]:
+    """All contestants on the named workloads; `results[workload][contestant]` are the fields of `Figures`."""
+    entered = contestants(device)
+    peak = ceiling(device)
+    results = {name: _figures(name, entered, device, repeats, peak) for name in names}
+    return {
+        **provenance(),
+        "device": device,
+        "repeats": repeats,
+        "contestants": [asdict(one) for one in entered],
+        "ceiling_gflops": peak / 1e9,
+        "results": {name: {who: asdict(f) for who, f in found.items()} for name, found in results.items()},
+    }
+
+
+def _figures(name: str, entered: list[Contestant], device: str, repeats: int, peak: float) -> dict[str, Figures]:
+    rounds = take_turns(entered, name, device, repeats)
+    plain = min((rounds[one.name] for one in entered if one.executor == PLAIN), key=_milliseconds)
+    work = operations(WORKLOADS[name])
+    return {one.name: summary(rounds[one.name], plain, work / peak) for one in entered}
+
+
+def summary(rounds: list[Round], plain: list[Round], seconds_at_peak: float) -> Figures:
+    """Figures of a contestant; `seconds_at_peak`: what training on one image takes at the arithmetic ceiling."""
+
+    def median(values: list[float]) -> float:
+        return statistics.median(values)
+
+    def times(every: int) -> float:
+        return median([_per_step(p, every) / _per_step(r, every) for p, r in zip(plain, rounds, strict=True)])
+
+    images = median([r.images / r.training for r in rounds])
+    return Figures(
+        ms=_milliseconds(rounds),
+        ms_sparse=_milliseconds(rounds, SPARSE),
+        ms_training=1e3 * median([r.training / r.steps for r in rounds]),
+        images=images,
+        outside=median([1 - r.training / (r.steps * _per_step(r, SPARSE)) for r in rounds]),
+        memory=max(r.memory for r in rounds),
+        ceiling=images * seconds_at_peak,
+        times=times(1),
+        times_sparse=times(SPARSE),
+        times_training=median(
+            [p.training / p.steps / (r.training / r.steps) for p, r in zip(plain, rounds, strict=True)]
+        ),
+    )
+
+
+def _milliseconds(rounds: list[Round], every: int = 1) -> float:
+    return 1e3 * statistics.median(_per_step(r, every) for r in rounds)
+
+
+def _per_step(r: Round, every: int) -> float:
+    """Seconds per client step of a round, with the share of an evaluation that falls to it."""
+    return (r.training + r.other + r.evaluation / every) / r.steps
+
+
+def operations(workload: Workload) -> float:
+    """Floating-point operations of forward and backward pass for one image, a multiply-add counted as two."""
+    settings = workload.settings
+    net = build(settings.model, workload.shape, 10, settings.model_options)
+    samples = settings.batch_size
+    with FlopCounterMode(display=False) as counter, torch.device("meta"):
+        loss = nn.functional.cross_entropy(net(torch.empty(samples, *workload.shape)), torch.zeros(samples).long())
+        torch.autograd.backward([loss])
+    total: int = counter.get_total_flops()
+    return total / samples
+
+
+def ceiling(device: str, size: int = 2048, repeats: int = 10) -> float:
+    """Operations per second of the best of some large float32 matrix products, with all cores of a CPU."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(cores())
+    try:
+        a = torch.ones(size, size, device=device)
+        return max(_product(a) for _ in range(repeats))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _product(a: torch.Tensor) -> float:
+    start = time.perf_counter()
+    float((a @ a)[0, 0])  # reading a number waits for the device
+    return 2 * len(a) ** 3 / (time.perf_counter() - start)

@@ -1,0 +1,113 @@
+"""FedAvg written as the public libraries of the field write it: what `bench speed` compares with.
+
+Each client has a module, an optimizer and DataLoaders of its own and trains when its turn comes; evaluation goes over
+test and training samples in batches of the training size. It is a measure, no executor: no cell runs on it.
+"""
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from bench.arena import Pool
+from bench.data import Dataset, Indices, Partition
+from bench.models.factory import build
+from bench.models.init import initialise
+from bench.rng import generator
+from bench.settings import Settings
+
+
+class PlainLoop:
+    """One run of FedAvg.
+
+    Attributes:
+        net: the generic model.
+        clients: one per index list of the partition.
+    """
+
+    def __init__(self, settings: Settings, data: Dataset, partition: Partition, device: torch.device) -> None:
+        dtype = getattr(torch, settings.dtype)
+        pool = Pool.of(data, device, dtype)
+        self.net = build(settings.model, data.shape, data.num_classes, settings.model_options).to_empty(device=device)
+        start = initialise(self.net, generator("initial", settings.seed, settings.model, 0), dtype)
+        self.net.to(dtype).load_state_dict(start)
+        self.clients = [
+            PlainClient(i, self.net, settings, pool, train, test)
+            for i, (train, test) in enumerate(zip(partition.train, partition.test, strict=True))
+        ]
+
+    def round(self, selected: Iterable[int]) -> int:
+        """Train the selected clients and average their models, weighted by samples; returns how many steps it took."""
+        clients = [self.clients[i] for i in selected if self.clients[i].size]
+        steps = sum(client.train(self.net) for client in clients)
+        total = sum(client.size for client in clients)
+        states = [client.net.state_dict() for client in clients]
+        mean = {
+            name: torch.stack([state[name] * (c.size / total) for state, c in zip(states, clients, strict=True)]).sum(0)
+            for name in states[0]
+        }
+        self.net.load_state_dict(mean)
+        return steps
+
+    def evaluate(self, selected: Iterable[int]) -> list[tuple[float, float]]:
+        """Accuracy and loss of the generic model on the test and on the training samples of the selected clients."""
+        sums = torch.zeros(2, 3, dtype=torch.float64)
+        for i in selected:
+            client = self.clients[i]
+            client.net.load_state_dict(self.net.state_dict())
+            sums += torch.tensor([client.score(client.tests), client.score(client.batches)], dtype=torch.float64)
+        return [(float(right / samples), float(loss / samples)) for right, loss, samples in sums]
+
+
+class PlainClient:
+    """A client with all that it needs for itself.
+
+    Attributes:
+        size: number of training samples.
+        net: its module.
+        batches, tests: DataLoaders of its training and test samples.
+    """
+
+    def __init__(self, i: int, net: nn.Module, settings: Settings, pool: Pool, train: Indices, test: Indices) -> None:
+        self.size = len(train)
+        self.net = copy.deepcopy(net)
+        self._optimizer = torch.optim.SGD(
+            self.net.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+        )
+        self._epochs = settings.epochs
+        self._rng = torch.Generator().manual_seed(i)
+        self.batches = self._loader(pool, train, settings.batch_size, shuffle=True)
+        self.tests = self._loader(pool, test, settings.batch_size, shuffle=False)
+
+    def _loader(self, pool: Pool, positions: Indices, size: int, *, shuffle: bool) -> DataLoader[tuple[Tensor, ...]]:
+        samples = TensorDataset(*pool.take(torch.from_numpy(positions).to(pool.y.device)))
+        shuffle = shuffle and len(samples) > 0  # torch refuses to shuffle nothing
+        return DataLoader(samples, batch_size=size, shuffle=shuffle, generator=self._rng)
+
+    def train(self, start: nn.Module) -> int:
+        """Local epochs from another module's weights; returns the number of steps."""
+        self.net.load_state_dict(start.state_dict())
+        self.net.train()
+        steps = 0
+        for _ in range(self._epochs):
+            for x, y in self.batches:
+                loss = nn.functional.cross_entropy(self.net(x), y)
+                self._optimizer.zero_grad()
+                torch.autograd.backward([loss])
+                self._optimizer.step()
+                steps += 1
+        return steps
+
+    def score(self, loader: DataLoader[tuple[Tensor, ...]]) -> tuple[int, float, int]:
+        """How many of a loader's samples its model gets right, the sum of their losses, and how many there are."""
+        self.net.eval()
+        right, loss, samples = 0, 0.0, 0
+        with torch.no_grad():
+            for x, y in loader:
+                logits = self.net(x)
+                right += int((logits.argmax(1) == y).sum().item())
+                loss += nn.functional.cross_entropy(logits, y, reduction="sum").item()
+                samples += len(y)
+        return right, loss, samples

@@ -1,0 +1,61 @@
+"""The built-in workloads: synthetic images of the right shape, and clients of very different sizes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.cell import load_partition
+from bench.data import Dataset, Partition
+from bench.rng import generator
+from bench.settings import Settings
+
+_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Workload:
+    """FedAvg on a Dirichlet partition.
+
+    Attributes:
+        shape: of one image, `(channels, height, width)`.
+        train, test: number of samples.
+        settings: of the cell.
+        warmup: rounds before the first measured one; where steps are recorded, as many as that takes.
+    """
+
+    shape: tuple[int, int, int]
+    train: int
+    test: int
+    settings: Settings
+    warmup: int = 1
+
+    def dataset(self) -> Dataset:
+        """Noise around one random image per class, uint8."""
+        rng = generator("speed", *self.shape)
+        y = rng.integers(_CLASSES, size=self.train + self.test)
+        centres = rng.integers(256, size=(_CLASSES, *self.shape))
+        noise = rng.integers(256, size=(len(y), *self.shape))
+        x = ((centres[y] + noise) // 2).astype(np.uint8)
+        channels = self.shape[0]
+        return Dataset("synthetic", x, y, self.train, _CLASSES, (0.5,) * channels, (0.2,) * channels, "")
+
+    def partition(self, dataset: Dataset) -> Partition:
+        """The clients' samples."""
+        return load_partition(self.settings, dataset)
+
+
+def _fedavg(model: str, clients: int, participation: float = 1.0) -> Settings:
+    """Settings as the papers' tables have them; without a validation share, which the plain loop does not know."""
+    return Settings(
+        method="fedavg", model=model, clients=clients, participation=participation, alpha=0.5, protocol="paper",
+        batch_size=10, lr=0.01, rounds=1_000_000,
+    )  # fmt: skip
+
+
+WORKLOADS = {
+    "digits": Workload((1, 8, 8), 1348, 449, _fedavg("mlp", 20), warmup=8),
+    "mnist_cnn": Workload((1, 28, 28), 1000, 200, _fedavg("cnn", 20)),
+    "cifar_cnn": Workload((3, 32, 32), 1000, 200, _fedavg("cnn", 20)),
+    # Four of the hundred clients take part in a round: on a CPU a step takes most of a second.
+    "resnet18": Workload((3, 32, 32), 2000, 16, _fedavg("resnet18", 100, participation=0.04)),
+}

@@ -1,0 +1,75 @@
+"""The plain loop that `bench speed` compares with computes what the engine computes."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.data import Dataset, Partition
+from bench.federation import Federation
+from bench.settings import Settings
+from bench.speed.plain import PlainLoop
+
+SIZES = (13, 7, 1, 0, 9)
+
+
+def problem(repeat: bool) -> tuple[Dataset, Partition]:
+    """Unequal clients; with `repeat` all images of a client are the same, so that order means nothing."""
+    rng = np.random.default_rng(0)
+    n = sum(SIZES)
+    x = rng.normal(size=(n + 10, 1, 16, 16)).astype(np.float32)
+    y = rng.integers(3, size=n + 10)
+    cuts = np.cumsum([0, *SIZES])
+    train = tuple(np.arange(a, b) for a, b in itertools.pairwise(cuts))
+    if repeat:
+        for own in train:
+            x[own], y[own] = x[own[:1]], y[own[:1]]
+    tests = tuple(np.arange(n, n + 10) for _ in SIZES)
+    none = tuple(np.zeros(0, np.int64) for _ in SIZES)
+    return Dataset("speed", x, y, n, 3, (0.1,), (0.9,), ""), Partition(train, none, tests, np.arange(n, n + 10))
+
+
+def plain_and_ours(repeat: bool, **settings: Any) -> tuple[PlainLoop, Federation]:
+    chosen = Settings(method="fedavg", clients=len(SIZES), dtype="float64", epochs=2, lr=0.05, **settings)
+    data, partition = problem(repeat)
+    return PlainLoop(chosen, data, partition, torch.device("cpu")), Federation(chosen, data, partition)
+
+
+@pytest.mark.parametrize("settings", [{"model": "mlp", "momentum": 0.0}, {"model": "cnn", "weight_decay": 0.01}])
+@pytest.mark.parametrize(("repeat", "batch_size"), [(False, 13), (True, 4)])
+def test_a_round_of_the_plain_loop_is_a_round_of_the_engine(
+    settings: dict[str, Any], repeat: bool, batch_size: int
+) -> None:
+    """Whole clients as batches, and short batches where their order makes no difference."""
+    plain, ours = plain_and_ours(repeat, batch_size=batch_size, **settings)
+    before = torch.cat([p.flatten() for p in plain.net.parameters()])
+    steps = plain.round(range(len(SIZES)))
+    ours.advance()
+    assert steps == ours.engine.steps == 2 * sum(-(-n // batch_size) for n in SIZES)
+    weights = torch.cat([p.flatten() for p in plain.net.parameters()])
+    torch.testing.assert_close(weights, ours.server.state["model"].weights, rtol=1e-9, atol=1e-9)
+    assert not torch.equal(weights, before)
+
+
+def test_its_scores_are_those_of_the_engine() -> None:
+    plain, ours = plain_and_ours(False, model="mlp")
+    plain.round(range(len(SIZES)))
+    (accuracy, loss), (train_accuracy, _) = plain.evaluate(range(len(SIZES)))
+    weights = torch.cat([p.flatten() for p in plain.net.parameters()]).detach()
+    ours.server.state["model"] = ours.server.state["model"].with_weights(weights)
+    rows = {(r["on"], r["split"], r["quantity"]): r["value"] for r in ours.evaluate().metrics if r["metric"] == "gm"}
+    assert accuracy == pytest.approx(rows["global", "test", "accuracy"])
+    assert loss == pytest.approx(rows["global", "test", "loss"])
+    assert 0 < train_accuracy <= 1
+
+
+def test_every_client_starts_from_the_generic_model() -> None:
+    """Whatever its module held before."""
+    plain, _ = plain_and_ours(False, model="mlp", batch_size=13)
+    with torch.no_grad():
+        for p in plain.clients[1].net.parameters():
+            p.fill_(torch.nan)
+    plain.round([1])
+    assert all(p.isfinite().all() for p in plain.net.parameters())
