@@ -5,7 +5,7 @@ PACKAGES = bench methods datasets sweeps reports
 BIN = .venv/bin
 STAMP = .venv/.installed
 
-.PHONY: install demo test slow lint clean
+.PHONY: install demo test slow faults lint clean
 
 install: $(STAMP)
 
@@ -26,6 +26,10 @@ test: install
 
 slow: install
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# Kills at 24 seeded moments, full disks, broken files and the rest; `make test` has a short form of it.
+faults: install
+	$(BIN)/python -m pytest -n 2 -m faults
 
 lint: install
 	$(BIN)/ruff check .

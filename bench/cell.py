@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench import checkpoint, store
 from bench.data import Dataset, Partition
-from bench.errors import UserError
+from bench.errors import UserError, shortage
 from bench.federation import Diverged, Federation
 from bench.plugin import DATASETS
 from bench.progress import Event, figures_text
@@ -125,15 +125,20 @@ class _Run:
             state, reason = "diverged", f"round {error.round + 1}: {error.what}"
         except UserError as error:
             state, reason = "failed", str(error)
-            store.write_text(self.folder / "error.txt", f"{error}\n")
+            self._write_error(f"{error}\n")
         except Exception as error:  # the one place that keeps the failure of one cell, whatever it is, from the others
-            state, reason = "failed", f"{type(error).__name__}: {error}"
-            store.write_text(self.folder / "error.txt", traceback.format_exc())
+            state, reason = "failed", shortage(error) or f"{type(error).__name__}: {error}"
+            self._write_error(traceback.format_exc())
         self.status = replace(self.status, state=state, reason=reason)
-        self._write_status()
+        with contextlib.suppress(OSError):  # on a full disk the event alone says it
+            self._write_status()
         self._event()
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status
+
+    def _write_error(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            store.write_text(self.folder / "error.txt", text)
 
     def _train(self) -> tuple[store.State, str]:
         dataset = load_dataset(self.settings, self.options.data_root)

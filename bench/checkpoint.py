@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import shutil
 import weakref
 from collections import defaultdict
@@ -93,8 +94,12 @@ def load(folder: Path) -> Iterator[Checkpoint]:
             continue
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         tensors: dict[str, torch.Tensor] = {}
-        for file in sorted(path.glob("*.pt")):
-            tensors.update(torch.load(file, map_location="cpu", weights_only=True))
+        try:
+            for file in sorted(path.glob("*.pt")):
+                tensors.update(torch.load(file, map_location="cpu", weights_only=True))
+        except pickle.UnpicklingError:
+            log.warning("checkpoint %s holds something else than tensors: taking the one before it", path.name)
+            continue
         yield Checkpoint(state["version"], tensors, state["rest"])
 
 

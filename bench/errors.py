@@ -1,5 +1,25 @@
 """Errors that are meant for the user: one clear message, exit status 2, no traceback."""
 
+import errno
+
 
 class UserError(Exception):
     """Something the user asked for cannot be done; the message says what, where and what to do."""
+
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+def shortage(error: BaseException) -> str:
+    """One sentence with what to do for an error that means a full disk or no memory left; empty for any other."""
+    text = str(error)
+    writing = "PytorchStreamWriter failed writing" in text or "inline_container.cc" in text  # torch.save's words
+    if (isinstance(error, OSError) and error.errno in _FULL) or writing:
+        place = f" while writing {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"the disk is full{place}: free some space and give the same command again, it goes on from there"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+        return (
+            "out of memory: run fewer cells side by side (--jobs), or take a smaller model, batch_size or number of "
+            f"clients ({text.strip().splitlines()[0][:200] if text else 'no details'})"
+        )
+    return ""

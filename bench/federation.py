@@ -115,6 +115,8 @@ class Federation:
                 self._aggregate(inbox)
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
+        self.warnings += self.engine.notices
+        self.engine.notices.clear()
         self.version += 1
         self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
 
@@ -347,6 +349,8 @@ class Federation:
             "version": self.version,
             "now": self.now,
             "starts": self._starts,
+            "lanes": self.engine.lanes,
+            "warnings": self.warnings,
             "free": self._timer.free,
             "ledger": self.ledger,
             "unattended": self._unattended,
@@ -374,6 +378,7 @@ class Federation:
 
         known, underway = back(plain["known"]), back(plain["underway"])
         self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
+        self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self._timer.free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})

@@ -1,0 +1,260 @@
+"""Faults of the machine: kills at random moments, a full disk, no memory left, files with code in them."""
+
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import checkpoint
+from bench.cell import Options, run_cell
+from bench.errors import UserError, shortage
+from bench.method import (
+    METHODS,
+    Batch,
+    Client,
+    Message,
+    Method,
+    Program,
+    State,
+    Train,
+    Upload,
+    Values,
+    cross_entropy,
+    mean,
+)
+from bench.plugin import DATASETS
+from bench.results import load_run
+from bench.rng import generator
+from bench.settings import Settings
+from tests.engine.problems import generic, run, toy
+from tests.harness.helpers import contents, states, wait_for
+
+pytestmark = pytest.mark.faults
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+Grid = Callable[..., Path]
+Cell = Callable[..., Settings]
+
+OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
+MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 3 else []) for k in range(24)]
+"""Seeded moments of a kill: three in every run of the tests, all with `make faults`."""
+
+
+def workers_of(process: "subprocess.Popen[str]") -> list[int]:
+    """The processes below a run that train."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            text = folder.joinpath("cmdline").read_bytes()
+        except (OSError, ValueError):
+            continue
+        if parent == process.pid and b"spawn_main" in text:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.usefixtures("odd_methods")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, tmp_path: Path, moment: int) -> None:
+    """The main process or a worker, once to three times; the next command leaves what no kill would have left."""
+    rng = generator("tests", "faults", "moments", moment)
+    file, run_folder = grid(methods=[{"name": "odd_slow", "nap": 0.05}, "fedper"], rounds=12), tmp_path / "run"
+    arguments = (
+        "run",
+        "--grid",
+        file,
+        "--out",
+        run_folder,
+        "--device",
+        "cpu",
+        "--jobs",
+        1,
+        "--checkpoint-seconds",
+        0.1,
+    )
+    for kill in range(1 + moment % 3 if moment >= 3 else 1):
+        with start(*arguments, "--quiet") as process:
+            wait_for(process, run_folder, int(rng.integers(1, 6)) if kill == 0 else 0)
+            time.sleep(float(rng.uniform(0, 0.4)))
+            victims = [process.pid] if (moment + kill) % 2 == 0 else workers_of(process)[:1]
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            process.communicate(timeout=120)
+    deadline = time.monotonic() + 20  # a worker ends with its parent, and its lock with it
+    while "running" in states(run_folder).values():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    bench(*arguments)
+    assert set(states(run_folder).values()) == {"done"}
+    for cell in load_run(run_folder).cells:
+        run_cell(cell.settings, tmp_path / "whole" / cell.id, OPTIONS.model_copy(update={"executor": "auto"}))
+    assert contents(run_folder) == contents(tmp_path / "whole")
+    assert not list(run_folder.rglob("*.tmp"))
+
+
+@pytest.mark.usefixtures("odd_methods")
+def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environment: dict[str, str], bench: Bench,
+                                                            tmp_path: Path) -> None:  # fmt: skip
+    """No file may grow beyond 30 kB: the checkpoint does not fit, the cell fails, and with room the rest is done."""
+    file, folder = grid(methods=["fedavg", "local"], model="mlp", rounds=4, clients=8), tmp_path / "run"
+    arguments = ["run", "--grid", file, "--out", folder, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0]
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    command = [sys.executable, "-m", "bench.cli", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, preexec_fn=small_files, timeout=200,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "the disk is full" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    bench(*arguments)
+    assert set(states(folder).values()) == {"done"}
+    for cell in load_run(folder).cells:
+        run_cell(cell.settings, tmp_path / "whole" / cell.id, OPTIONS.model_copy(update={"executor": "auto"}))
+    assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_a_cell_without_memory_fails_alone(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+    methods = [{"name": "fedavg", "label": "huge", "set": {"model": "mlp", "model_options": {"hidden": 2 * 10**10}}}]
+    file, folder = grid(methods=[*methods, "fedavg"], rounds=2), tmp_path / "run"
+    done = bench("run", "--grid", file, "--out", folder, "--device", "cpu", "--jobs", 1, code=1)
+    assert states(folder) == {"huge": "failed", "fedavg": "done"}
+    assert "out of memory: run fewer cells side by side" in done.stdout + done.stderr
+
+
+def test_what_the_system_says_of_shortages_is_known() -> None:
+    assert "out of memory" in shortage(MemoryError("Unable to allocate 3 TiB"))
+    assert "the disk is full" in shortage(OSError(28, "No space left on device", "metrics.csv"))
+    assert not shortage(ValueError("something else"))
+    assert not shortage(OSError(2, "No such file or directory"))
+
+
+class _Greedy(Method):
+    """FedAvg that finds the GPU's memory full until cohorts are small enough."""
+
+    mean_of = ("model",)
+    refusals = 0
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=greedy_loss)
+        yield Upload({"model": trained["w"]})
+
+
+def greedy_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> torch.Tensor:
+    """Raises what torch raises on a GPU, twice."""
+    if _Greedy.refusals:
+        _Greedy.refusals -= 1
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+    return cross_entropy(model, values, batch, ctx)
+
+
+@pytest.fixture
+def greedy() -> Iterator[None]:
+    METHODS.register("test_greedy")(_Greedy)
+    _Greedy.refusals = 2
+    yield
+    _Greedy.refusals = 0
+    METHODS._items.pop("test_greedy")
+
+
+@pytest.mark.usefixtures("greedy")
+def test_without_gpu_memory_cohorts_are_halved_and_it_goes_on() -> None:
+    """Twice halved; the numbers are FedAvg's, the run says it, and a resumed one keeps the smaller cohorts."""
+    federation, plain = toy("test_greedy"), toy("fedavg")
+    lanes = federation.engine.lanes
+    for one in (federation, plain):
+        run(one, 2)
+    assert federation.engine.lanes == lanes // 4
+    assert not federation.engine.fallbacks
+    assert sum("GPU memory ran out" in text for text in federation.warnings) == 2
+    torch.testing.assert_close(generic(federation), generic(plain))
+    resumed = toy("test_greedy")
+    resumed.restore(*federation.state())
+    assert resumed.engine.lanes == lanes // 4
+    assert resumed.warnings == federation.warnings
+
+
+class _Nan(Method):
+    """FedAvg whose loss is no number from the second round on, while its gradient stays finite."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        late = torch.tensor(float(bool(down["model"].weights.abs().sum() != client.state["start"])))
+        trained = yield Train({"w": down["model"]}, loss=nan_loss, context={"late": late})
+        yield Upload({"model": trained["w"]})
+
+    def init_client(self, server: Any, client: Client) -> None:
+        client.state["start"] = server.state["model"].weights.abs().sum()
+
+
+def nan_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> torch.Tensor:
+    """Cross-entropy, and a constant that becomes nan."""
+    return cross_entropy(model, values, batch, ctx) + torch.where(ctx.late > 0, torch.nan, 0.0)
+
+
+def test_a_loss_that_is_no_number_ends_the_cell_at_its_round(cell: Cell, tmp_path: Path) -> None:
+    METHODS.register("test_nan")(_Nan)
+    try:
+        status = run_cell(cell(method="test_nan", rounds=5), tmp_path, OPTIONS)
+    finally:
+        METHODS._items.pop("test_nan")
+    assert (status.state, status.rounds) == ("diverged", 1)
+    assert status.reason.startswith("round 2: the loss of client 0 is not finite")
+    assert (tmp_path / "metrics.csv").read_text().count("\n") > 1  # its curve is kept
+
+
+class Bomb:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (os.environ["BENCH_TEST_BOMB"],)
+
+
+def test_files_from_others_run_no_code(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle in place of a checkpoint's tensors, with the checksum to match, and inside an .npz."""
+    trace = tmp_path / "ran"
+    monkeypatch.setenv("BENCH_TEST_BOMB", str(trace))
+    planted = tmp_path / "checkpoint"
+    checkpoint.Writer(planted).save(checkpoint.Checkpoint(1, {"server/w": torch.ones(2)}, {"x": 1}))
+    (file,) = planted.rglob("server.pt")
+    manifest = file.with_name("manifest.json")
+    old = checkpoint._checksum(file)
+    file.unlink()
+    torch.save({"server/w": Bomb()}, file)
+    manifest.write_text(manifest.read_text().replace(old, checkpoint._checksum(file)))
+    assert not list(checkpoint.load(planted))
+    np.savez(tmp_path / "evil.npz", train_images=np.array([Bomb()], dtype=object), train_labels=np.zeros(1, int))
+    with pytest.raises(UserError, match=r"evil\.npz"):
+        DATASETS.get("npz")(data_root=tmp_path, download=False, path=str(tmp_path / "evil.npz"))
+    assert not trace.exists()
+    pickle.loads(pickle.dumps(Bomb()))  # the bomb is live
+    assert trace.exists()
+
+
+@given(order=st.permutations(range(5)), equal=st.booleans())
+def test_an_aggregate_does_not_depend_on_the_order_of_arrival(order: list[int], equal: bool) -> None:
+    """To rounding by itself; bit for bit in a federation, which sorts by client."""
+    rng = generator("tests", "faults", "order")
+    sent = [Message(i, {"w": torch.from_numpy(rng.normal(size=7))}, float(rng.uniform(1, 9)), 0) for i in range(5)]
+    shuffled = [sent[i] for i in order]
+    torch.testing.assert_close(mean(shuffled, "w", equal=equal), mean(sent, "w", equal=equal), rtol=1e-14, atol=1e-15)
+    assert torch.equal(mean(sorted(shuffled, key=lambda m: m.client), "w", equal=equal), mean(sent, "w", equal=equal))
