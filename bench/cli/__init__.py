@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import catalogue, look, method, run, show, speed, sweep, track
-from bench.errors import UserError
+from bench.errors import UserError, shortage
 
 app = typer.Typer(
     help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
@@ -60,3 +60,8 @@ def main() -> None:
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if not (text := shortage(error)):
+            raise
+        print(f"bench: {text}", file=sys.stderr)
+        sys.exit(1)
