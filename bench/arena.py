@@ -69,6 +69,12 @@ class Pool:
         return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]].view(x.shape)
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Images `[n, channels, height, width]` with the channels of a pixel side by side; other samples as they are."""
+    # `contiguous` would return images of one channel as they are, and all layers would take the other layout.
+    return x.clone(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
 def _home(size: int, device: torch.device) -> torch.device:
     """Where samples of that many bytes lie: on the device unless they would take more than half of what is free."""
     if device.type == "cuda" and 2 * size > torch.cuda.mem_get_info(device)[0]:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from bench.arena import Pool
+from bench.arena import Pool, channels_last
 from bench.forward import Forward
 from bench.params import Params
-from bench.step import is_convolutional
+from bench.step import is_convolutional, takes_channels_last
 
 Output = Literal["probabilities", "logits", "features"]
 Task = tuple[Params, Tensor]  # a model value and the positions of its samples in the pool
@@ -44,7 +44,12 @@ def _alone(pool: Pool, w: Params, positions: Tensor, output: Output) -> Tensor:
     with torch.no_grad():
         # An empty list still runs once, on no samples, for the shape.
         chunks = torch.split(positions, _ALONE) if len(positions) else (positions,)
-        return torch.cat([_run(w, pool.take(chunk)[0], output) for chunk in chunks])
+        place = channels_last if takes_channels_last(w.spec) else _unchanged
+        return torch.cat([_run(w, place(pool.take(chunk)[0]), output) for chunk in chunks])
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
 
 
 def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int) -> list[Tensor]:

@@ -103,6 +103,12 @@ class Recipe:
         """Whether a part is a convolutional network."""
         return any(isinstance(kind, Spec) and is_convolutional(kind) for _, kind in self.parts)
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether all networks of the request take images in that layout."""
+        specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]
+        return bool(specs) and all(takes_channels_last(spec) for spec in specs)
+
 
 def is_convolutional(spec: Spec) -> bool:
     """Whether the network has convolutions."""
@@ -114,11 +120,40 @@ def has_batch_statistics(spec: Spec) -> bool:
     return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in spec.module.modules())
 
 
+def takes_channels_last(spec: Spec) -> bool:
+    """Whether the network says so (see `bench.models.network.Network`)."""
+    return bool(getattr(spec.module, "channels_last", False))
+
+
+Objective = Callable[[Flat], tuple[Tensor, tuple[Tensor, Flat]]]
+Differentiate = Callable[[Objective, Flat], tuple[Flat, tuple[Tensor, Flat]]]
+
+
+def differentiate(objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
+    """Gradients and what the objective gives beside its value, under `vmap` too."""
+    found: tuple[Flat, tuple[Tensor, Flat]] = torch.func.grad(objective, has_aux=True)(trained)
+    return found
+
+
+def differentiate_alone(objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
+    """The same of one client: the backward pass keeps nothing for a second one, which a CNN gains a quarter by."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
+    value, (loss, buffers) = objective(leaves)
+    gradients: tuple[Tensor, ...] = tuple(torch.zeros_like(t) for t in trained.values())
+    if value.requires_grad:  # else no trained part is in the loss
+        gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    rest = loss.detach(), {name: tensor.detach() for name, tensor in buffers.items()}
+    return dict(zip(trained, gradients, strict=True)), rest
+
+
 class _Do:
     """The tools of one step (see `bench.requests.Do`)."""
 
-    def __init__(self, recipe: Recipe, state: dict[str, State], lr: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, recipe: Recipe, state: dict[str, State], lr: Mapping[str, Tensor], differentiate: Differentiate
+    ) -> None:
         self._recipe = recipe
+        self._differentiate = differentiate
         self._optimizers = dict(recipe.optimizers)
         self._cuts = dict(recipe.cuts)
         self._lr = lr
@@ -137,7 +172,7 @@ class _Do:
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})
 
         trained = {name: self._take(name, values[name]) for name in self._optimizers}
-        gradients, (self.loss, buffers) = torch.func.grad(objective, has_aux=True)(trained)
+        gradients, (self.loss, buffers) = self._differentiate(objective, trained)
         return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
@@ -166,7 +201,10 @@ StepFunction = Callable[..., tuple[Flat, dict[str, State], Tensor]]
 
 
 def make_step(
-    recipe: Recipe, plain_hp: Mapping[str, Any], count: Callable[[int], None] = lambda gradients: None
+    recipe: Recipe,
+    plain_hp: Mapping[str, Any],
+    count: Callable[[int], None] = lambda gradients: None,
+    differentiate: Differentiate = differentiate,
 ) -> StepFunction:
     """The step function of a recipe; `count` is told how many gradients a step takes.
 
@@ -179,7 +217,7 @@ def make_step(
     ) -> tuple[Flat, dict[str, State], Tensor]:
         values = rebuild(parts, recipe.parts)
         ctx = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
-        do = _Do(recipe, state, lr)
+        do = _Do(recipe, state, lr, differentiate)
         inside = _batch(batch)
         if recipe.step is not None:
             values = recipe.step(do, values, inside, ctx)

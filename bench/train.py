@@ -18,14 +18,31 @@ from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from bench.arena import Arena
+from bench.arena import Arena, channels_last
 from bench.lanes import IDLE, Schedule, Segment, pack
 from bench.prepare import MAIN, Array, Prepared
 from bench.requests import Trained
-from bench.step import Flat, Recipe, StepFunction, flatten, make_step, rebuild
+from bench.step import (
+    Differentiate,
+    Flat,
+    Recipe,
+    StepFunction,
+    differentiate,
+    differentiate_alone,
+    flatten,
+    make_step,
+    rebuild,
+)
 
 _GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
 _RECORD_AFTER = 100  # calls; recording costs about as much as so many
+
+
+@functools.cache
+def workers(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay, each with as many intra-op threads as the process has: a new one starts with torch's default,
+    and the bytes depend on it."""
+    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
 
 @dataclass(frozen=True)
@@ -78,29 +95,32 @@ class Trainer:
         """How many gradients one step of a recipe takes (1 where none was taken yet)."""
         return self._gradients.get(recipe, 1)
 
-    def _step(self, recipe: Recipe) -> StepFunction:
-        return make_step(recipe, self._plain, functools.partial(self._gradients.__setitem__, recipe))
+    def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
+        return make_step(recipe, self._plain, functools.partial(self._gradients.__setitem__, recipe), how)
 
     def sequential(self, group: list[Prepared], threads: int) -> list[Trained]:
         """One client after the other; several at a time where threads are given."""
         rows = Rows(group)
-        step = self._step(group[0].recipe)
+        step = self._step(group[0].recipe, differentiate_alone)
         if threads > 1 and len(group) > 1:
-            with ThreadPoolExecutor(threads) as workers:
-                list(workers.map(lambda i: self._alone(rows, i, group[i], step), range(len(group))))
+            longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
+            list(workers(threads).map(lambda i: self._alone(rows, i, group[i], step), longest_first))
         else:
             for i, one in enumerate(group):
                 self._alone(rows, i, one, step)
         return rows.trained(group)
 
     def _alone(self, rows: Rows, i: int, one: Prepared, step: StepFunction) -> None:
-        parts = {name: t[i] for name, t in rows.parts.items()}
-        state = {name: {k: t[i] for k, t in s.items()} for name, s in rows.state.items()}
+        # Copies: another thread that writes its row counts as a change of all rows, which no gradient survives.
+        parts = {name: t[i].clone() for name, t in rows.parts.items()}
+        state = {name: {k: t[i].clone() for k, t in s.items()} for name, s in rows.state.items()}
         context = rows.context[i]
         schedule = pack([one.steps], 1)
         phase = Phase(_full_widths(one), [(0, 0, one.steps)])
         for k, batch in enumerate(self._batches([one], schedule, phase, 0, one.steps)):
             batch = _real(batch, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
+            if one.recipe.channels_last:
+                batch = _channels_last(batch)
             lr = {name: torch.as_tensor(v[k], dtype=self.dtype, device=self.arena.device) for name, v in one.lr.items()}
             parts, state, loss = step(parts, state, lr, batch, context, self._hp)
             rows.loss[i] += loss.detach()
@@ -330,6 +350,11 @@ def _real(batch: dict[str, Any], sizes: dict[str, int], name: str = MAIN) -> dic
         "draws": {d: v[0][:size] for d, v in batch["draws"].items()},
         "side": {s: _real(one, sizes, s) for s, one in batch["side"].items()},
     }
+
+
+def _channels_last(batch: dict[str, Any]) -> dict[str, Any]:
+    moved = {**batch, "side": {name: _channels_last(side) for name, side in batch["side"].items()}}
+    return moved | {"x": channels_last(batch["x"])} if "x" in batch else moved
 
 
 def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Small convolutional networks of the papers: two 5x5 convolutions, each with a 2x2 max-pool, and one hidden layer."""
 
 from collections import OrderedDict
+from typing import ClassVar
 
 from pydantic import PositiveInt
 from torch import nn
@@ -30,6 +31,12 @@ def spfl_cnn(shape: tuple[int, ...], classes: int, *, hidden: PositiveInt = 512)
     return _two_convolutions("spfl_cnn", shape, classes, filters=(20, 50), hidden=hidden)
 
 
+class _Pooled(Network):
+    """Pooling is three times as fast where the channels of a pixel lie side by side."""
+
+    channels_last: ClassVar[bool] = True
+
+
 def _two_convolutions(
     name: str, shape: tuple[int, ...], classes: int, *, filters: tuple[int, int], hidden: int
 ) -> nn.Module:
@@ -52,7 +59,7 @@ def _two_convolutions(
         fc=nn.Linear(second * area, hidden),
         relu3=nn.ReLU(),
     )
-    return Network(nn.Sequential(body), nn.Linear(hidden, classes))
+    return _Pooled(nn.Sequential(body), nn.Linear(hidden, classes))
 
 
 def _after_convolutions(side: int) -> int:
