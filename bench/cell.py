@@ -28,6 +28,7 @@ from bench.errors import UserError, shortage
 from bench.federation import Diverged, Federation
 from bench.plugin import DATASETS
 from bench.progress import Event, figures_text
+from bench.rng import generator
 from bench.settings import Settings
 from bench.snapshot import Packer
 from bench.store import Status
@@ -47,6 +48,7 @@ class Options(BaseModel):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     executor: Literal["auto", "sequential", "cohort"] = "auto"
+    threads: int = Field(1, ge=1, description="clients at a time in the sequential executor; changes no byte")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Literal["none", "server", "all"] = Field("none", description="what stays of the last state at the end")
@@ -147,7 +149,10 @@ class _Run:
             dataset = dataset.training_part()  # what a trial does not have it cannot read
         _write_partition(self.folder / "partition.json", dataset, partition)
         device = choose_device(self.options.device)
-        federation = Federation(self.settings, dataset, partition, device=device, executor=self.options.executor)
+        public = load_public(self.settings, self.options.data_root)
+        federation = Federation(
+            self.settings, dataset, partition, device=device, executor=self.options.executor, public=public
+        )
         self.status = replace(
             self.status,
             path=dict(federation.path),
@@ -263,7 +268,7 @@ class _Run:
 
 
 def load_dataset(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset:
-    """The data set of a cell; the last one is kept, as neighbouring cells mostly share theirs.
+    """The data set of a cell; the last two are kept, as neighbouring cells mostly share theirs (a public one, too).
 
     Raises:
         UserError: it is unknown, missing or damaged.
@@ -271,7 +276,31 @@ def load_dataset(settings: Settings, data_root: Path, *, download: bool = False)
     return _dataset(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True), data_root, download)
 
 
-@functools.lru_cache(maxsize=1)
+def load_public(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset | None:
+    """The public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
+
+    Raises:
+        UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data.
+    """
+    chosen = settings.public
+    if chosen is None:
+        return None
+    shape = load_dataset(settings, data_root, download=download).shape
+    options = json.dumps(chosen.options, sort_keys=True)
+    public = _dataset(chosen.name, options, data_root, download).training_part()
+    if public.shape != shape:
+        raise UserError(
+            f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of {shape}; they "
+            "should be the same"
+        )
+    size = chosen.size or public.n_train
+    if size > public.n_train:
+        raise UserError(f"public size = {size}: {chosen.name!r} has {public.n_train} training samples; ask for fewer")
+    drawn = np.sort(generator("public set", settings.seed).choice(public.n_train, size, replace=False))
+    return replace(public, x=public.x[drawn], y=public.y[drawn], n_train=size)
+
+
+@functools.lru_cache(maxsize=2)
 def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
     dataset: Dataset = DATASETS.get(name)(data_root=data_root, download=download, **json.loads(options))
     return dataset

@@ -219,7 +219,7 @@ class Engine:
         for one, result in zip(group, trained, strict=True):
             for name, value in result.values.items():
                 tensor = value.weights if isinstance(value, Params) else value
-                if not bool(torch.isfinite(tensor).all()):
+                if not _finite(tensor):
                     raise Diverged(f"part {name!r} of {_who(one)} is not finite after training")
             if not bool(torch.isfinite(result.loss)):
                 raise Diverged(f"the loss of {_who(one)} is not finite")
@@ -291,6 +291,11 @@ class Engine:
 
 def _who(one: Prepared) -> str:
     return "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether all of it is finite; one pass, and a second one only where finite numbers add up to infinity."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def settle(device: torch.device) -> None:

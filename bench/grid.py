@@ -16,7 +16,7 @@ from typing import Any
 from bench import yaml_lines
 from bench.axes import AXES, NOTHING, Choice, Entry, Layer, Plan, name_problem, read_plan
 from bench.errors import UserError
-from bench.plugin import METHODS, MODELS, PARTITIONS, Registry, did_you_mean
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, did_you_mean
 from bench.settings import Settings
 from bench.validate import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
 from bench.yaml_lines import Document, Path
@@ -203,6 +203,13 @@ class _Resolver:
             | {"hp": self._complete(complete_hyper, METHODS, method.name, hyper | method.own, method.path)}
         )
         self._check_alpha(cell, layer, dataset.path)
+        if cell.public is not None:
+            path = layer["public"][1]
+            given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}
+            self._complete(complete_options, DATASETS, cell.public.name, given, path)
+        if method.name in METHODS.names() and METHODS.get(method.name).public and cell.public is None:
+            problem = f"the method {method.name!r} needs public samples; add for instance `public: {{name: cifar100}}`"
+            self.document.complain(method.path, problem)
         for model in cell.client_models:
             self._complete(complete_options, MODELS, model, {}, layer["client_models"][1])
         options = {

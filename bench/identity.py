@@ -38,6 +38,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     if science["partition_seed"] is None:
         science["partition_seed"] = science["seed"]
     science["dataset_options"].pop("path", None)  # its content is in the checksum
+    if science["public"]:
+        science["public"].pop("path", None)
     if path := science["partition_options"].get("path"):
         science["partition_options"]["path"] = _content(Path(path))
     identity = {
@@ -56,8 +58,15 @@ def declared_checksum(settings: Settings) -> str:
     for a folder), or of the path while nothing is there. For all others it is the name: their loaders verify what they
     read.
     """
-    path = settings.dataset_options.get("path")
-    return _content(Path(path)) if path else f"declared:{settings.dataset}"
+    found = [_declared(settings.dataset, settings.dataset_options)]
+    if settings.public is not None:
+        found.append(_declared(settings.public.name, settings.public.options))
+    return " ".join(found)
+
+
+def _declared(name: str, options: dict[str, Any]) -> str:
+    path = options.get("path")
+    return _content(Path(path)) if path else f"declared:{name}"
 
 
 def method_code(name: str) -> str:

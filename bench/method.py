@@ -226,6 +226,7 @@ class Method:
         mean_of: entries of the server's state that are broadcast and replaced by the mean of the uploads of that name.
         everyone: all clients take part in every round, whatever the participation.
         holdout: share of a client's training data behind `holdout` feeds (FedFomo's validation split).
+        public: it needs public samples (the cell's setting `public`).
     """
 
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
@@ -233,6 +234,7 @@ class Method:
     mean_of: tuple[str, ...] = ()
     everyone: bool = False
     holdout: float = 0.0
+    public: ClassVar[bool] = False
 
     def __init__(self, hyper: Any) -> None:
         self.hp = hyper

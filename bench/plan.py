@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from bench.cell import load_dataset, load_partition
+from bench.cell import load_dataset, load_partition, load_public
 from bench.errors import UserError
 from bench.identity import cell_id, declared_checksum
 from bench.plugin import did_you_mean
@@ -46,6 +46,7 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
     planned, seen = [], set()
     for settings in cells:
         dataset = load_dataset(settings, data_root, download=download)
+        load_public(settings, data_root, download=download)
         key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS)), sort_keys=True)
         if key not in seen:
             seen.add(key)

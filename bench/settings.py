@@ -7,6 +7,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from bench.profiles import Profile, resolve
 
 
+class PublicSet(BaseModel):
+    """Public samples: of any data set of the same shape as the clients' data; all further keys are its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    size: int | None = Field(None, ge=1, description="samples, drawn by the seed from the training part; empty: all")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The data set's own options."""
+        return dict(self.model_extra or {})
+
+
 def _switch(value: Any) -> Any:
     """`on` and `off` are words in grid files."""
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
@@ -29,6 +43,7 @@ class Settings(BaseModel):
 
     dataset: str = "digits"
     dataset_options: dict[str, Any] = Field(default_factory=dict)
+    public: PublicSet | None = Field(None, description="public samples, for methods that need some")
     partition: str = "dirichlet"
     partition_options: dict[str, Any] = Field(default_factory=dict)
     alpha: float | None = Field(None, gt=0, description="Dirichlet concentration; none where the partition has none")

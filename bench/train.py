@@ -150,31 +150,24 @@ class Trainer:
             seats = Lanes(rows, lanes, first=phase.rows[0][0])
             for segment in schedule.segments:
                 seats.load(segment)
-                self._segment(schedule, segment, seats, self._mapped[recipe], batches, rates)
+                self._segment(segment, seats, self._mapped[recipe], batches, rates)
                 seats.store(segment)
         return rows.trained(group)
 
     def _segment(
         self,
-        schedule: Schedule,
         segment: Segment,
         seats: "Lanes",
         mapped: "Mapped",
         batches: Iterator[dict[str, Any]],
         rates: Flat,
     ) -> None:
-        busy = schedule.row[segment.start] != IDLE
-        active = torch.from_numpy(busy).to(self.arena.device)
         for t in range(segment.start, segment.stop):
             lr = {name: rate[t] for name, rate in rates.items()}
-            parts, state, loss = mapped(seats.parts, seats.state, lr, next(batches), seats.context, self._hp)
-            if not busy.all():  # an idle lane keeps what it had
-                parts = {n: _where(active, new, seats.parts[n]) for n, new in parts.items()}
-                state = {
-                    n: {k: _where(active, new, seats.state[n][k]) for k, new in s.items()} for n, s in state.items()
-                }
-                loss = torch.where(active, loss, 0.0)
-            seats.parts, seats.state = parts, state
+            # An idle lane goes on with a learning rate of 0; nobody reads it until another client is seated there.
+            seats.parts, seats.state, loss = mapped(
+                seats.parts, seats.state, lr, next(batches), seats.context, self._hp
+            )
             seats.loss = seats.loss + loss
 
     def _batches(
@@ -355,10 +348,6 @@ def _real(batch: dict[str, Any], sizes: dict[str, int], name: str = MAIN) -> dic
 def _channels_last(batch: dict[str, Any]) -> dict[str, Any]:
     moved = {**batch, "side": {name: _channels_last(side) for name, side in batch["side"].items()}}
     return moved | {"x": channels_last(batch["x"])} if "x" in batch else moved
-
-
-def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(active.view(-1, *([1] * (new.dim() - 1))), new, old)
 
 
 def _index(lanes: list[int], like: Tensor) -> Tensor:

@@ -55,12 +55,18 @@ def run(
         _print_estimate(chosen, folder, data_root, device, jobs)
         return
     from bench.cell import Options
+    from bench.machine import cores
     from bench.tracking import choose_store
 
-    options = Options(
-        device=device, executor=executor, data_root=data_root, checkpoint_seconds=checkpoint_seconds, keep=keep
-    )
     workers = worker_count(jobs, device)
+    options = Options(
+        device=device,
+        executor=executor,
+        threads=max(1, cores() // min(workers, len(chosen))),  # fewer cells than cores: clients side by side
+        data_root=data_root,
+        checkpoint_seconds=checkpoint_seconds,
+        keep=keep,
+    )
     mirror = choose_store(folder, tracking_uri) if tracking else None
     planned = plan(loaded.cells, data_root, download=download)
     wanted = [cell for cell in planned if cell.settings in chosen]

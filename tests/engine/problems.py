@@ -81,7 +81,7 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     """A federation on toy data: float64, unequal clients (one of one sample, one empty) unless told otherwise."""
     sizes = sizes if sizes is not None else [13, 7, 1, 0, 9, 5]
     data = toy_data()
-    public = settings.pop("public", None)
+    public = settings.pop("public", None) or toy_data(seed=9)
     chosen: dict[str, Any] = {
         "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,
         "clients": len(sizes), "seed": 3,

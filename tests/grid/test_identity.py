@@ -23,6 +23,7 @@ CHANGED: dict[str, Any] = {
     "server": {"name": "buffered", "buffer": 10},
     "dataset": "npz",
     "dataset_options": {"mean": [0.5]},
+    "public": {"name": "digits", "size": 10},
     "partition": "iid",
     "partition_options": {"x": 1},
     "alpha": 0.6,
@@ -52,6 +53,9 @@ CHANGED: dict[str, Any] = {
     "nesterov": True,
     "weight_decay": 0.1,
     "grad_clip": 1.0,
+    "clock": "mobile",
+    "wait_free": False,
+    "pm_until_broadcast": True,
     "stragglers": {0: 1},
     "eval_every": 2,
 }

@@ -46,7 +46,10 @@ def cell(arrays: Path) -> Callable[..., Settings]:
     """Settings of a small cell."""
 
     def make(**changes: object) -> Settings:
-        return Settings(**{**COMMON, **_data(arrays), "method": "fedavg", "alpha": 1.0, "rounds": 6, **changes})
+        """Public samples are there for methods that need some."""
+        public = {"name": "npz", "path": str(arrays), "size": 20}
+        base = {**COMMON, **_data(arrays), "method": "fedavg", "alpha": 1.0, "rounds": 6, "public": public}
+        return Settings(**{**base, **changes})
 
     return make
 

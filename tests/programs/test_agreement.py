@@ -26,7 +26,6 @@ CORNERS: dict[str, dict[str, Any]] = {
 # Settings by method beside the defaults: branches of a program that the defaults do not take.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "test_apfl": [{"hp": {"adaptive": False}}],
-    "test_comet": [{"client_models": ("test_linear", "test_norm")}],
     "test_dsfl": [{"client_models": ("test_norm", "test_linear")}],
     "test_perfedavg": [{"hp": {"variant": "fo"}}],
 }
@@ -37,6 +36,7 @@ CASES = [
     if method.startswith("test_")
     for k, variant in enumerate([{}, *VARIANTS.get(method, [])])
 ] + [
+    pytest.param({"method": "comet", "client_models": ("test_linear", "test_norm")}, id="comet-mixed"),
     pytest.param({"method": "fedavg", "server": {"name": "fedasync", "concurrency": 3}}, id="fedavg-fedasync"),
     pytest.param({"method": "ditto", "server": {"name": "fedbuff", "buffer": 2, "concurrency": 3}}, id="ditto-fedbuff"),
 ]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bench.method import Feed
+from methods.comet import Hyper, centroids
 from tests.engine.problems import personal, run, toy
-from tests.programs.comet import Hyper, centroids
 from tests.programs.reference import (
     LR,
     PLAIN,
@@ -51,7 +51,7 @@ def pull(w: Array, target: Array, positions: Positions) -> Array:
 
 def test_follows_the_formulas() -> None:
     """Four clients, two clusters, three rounds."""
-    federation = toy("test_comet", sizes=SIZES, public=PUBLIC, hp={"c": 2, "lam": 3.0, "public_batch": 5}, **PLAIN)
+    federation = toy("comet", sizes=SIZES, public=PUBLIC, hp={"c": 2, "lam": 3.0, "public_batch": 5}, **PLAIN)
     run(federation, 3)
     own = [initial(federation)] * 4
     centers = [softmax(logits(own[0], PUBLIC_X))]
@@ -74,7 +74,7 @@ def test_follows_the_formulas() -> None:
 def test_lambda_zero_is_local() -> None:
     """Bit for bit, running statistics included; and it is announced."""
     assert "Local" in Hyper(lam=0.0).degenerate()[0]
-    federation = toy("test_comet", public=PUBLIC, hp={"lam": 0.0}, model="test_norm")
+    federation = toy("comet", public=PUBLIC, hp={"lam": 0.0}, model="test_norm")
     alone = toy("local", model="test_norm")
     run(federation, 2)
     run(alone, 2)
@@ -88,7 +88,7 @@ def test_lambda_zero_is_local() -> None:
 def test_own_centroid_does_not_pull_in_the_first_step(steps: int) -> None:
     """With a centroid for every client the target is the client's own prediction: zero gradient until it moves."""
     federation, alone = (
-        toy("test_comet", public=PUBLIC, hp={"c": 5, "lam": 50.0}, steps=steps),
+        toy("comet", public=PUBLIC, hp={"c": 5, "lam": 50.0}, steps=steps),
         toy("local", steps=steps),
     )
     run(federation, 2)
@@ -100,7 +100,7 @@ def test_own_centroid_does_not_pull_in_the_first_step(steps: int) -> None:
 @pytest.mark.parametrize("c", [1, 2, 3])
 def test_clients_of_two_architectures(c: int) -> None:
     """Only predictions travel: c centroids down, one matrix up; mixed models have no mean, so no generic model."""
-    federation = toy("test_comet", public=PUBLIC, hp={"c": c}, client_models=("test_linear", "test_norm"))
+    federation = toy("comet", public=PUBLIC, hp={"c": c}, client_models=("test_linear", "test_norm"))
     scores = run(federation, 3)
     assert len({w.spec for w in federation._personal().values()}) == 2
     assert {row["metric"] for row in scores.metrics} == {"pm", "lm"}

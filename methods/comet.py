@@ -14,25 +14,9 @@ import torch
 from torch import Tensor
 
 from bench.method import (
-    METHODS,
-    Batch,
-    Client,
-    Exchange,
-    Feed,
-    Hyperparameters,
-    Message,
-    Method,
-    Params,
-    Predict,
-    Program,
-    Server,
-    State,
-    Train,
-    Upload,
-    Values,
-    cross_entropy,
-    hp,
-)
+    METHODS, Batch, Client, Exchange, Feed, Hyperparameters, Message, Method, Params, Predict, Program, Server, State,
+    Train, Upload, Values, cross_entropy, hp,
+)  # fmt: skip
 
 
 class Hyper(Hyperparameters):
@@ -46,12 +30,13 @@ class Hyper(Hyperparameters):
         return ["lam = 0: COMET is Local"] if self.lam == 0 else []
 
 
-@METHODS.register("test_comet")
+@METHODS.register("comet")
 class COMET(Method):
     """Clients of any architecture are pulled towards the nearest of c centroids of the clients' public predictions."""
 
     Hyper = Hyper
     trains = "pm"
+    public = True
 
     def init_client(self, server: Server, client: Client) -> None:
         client.state["personal"] = server.initial_model(client.id)

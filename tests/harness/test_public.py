@@ -1,0 +1,89 @@
+"""Public samples as a setting of a cell."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.cell import load_dataset, load_public
+from bench.errors import UserError
+from bench.identity import cell_id, declared_checksum
+from bench.settings import Settings
+from tests.harness.helpers import cells, states
+
+Cell = Callable[..., Settings]
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def public(cell: Cell, arrays: Path, **more: Any) -> Settings:
+    return cell(method="comet", public={"name": "npz", "path": str(arrays), **more})
+
+
+def test_a_draw_by_the_seed_from_the_training_part(cell: Cell, arrays: Path, tmp_path: Path) -> None:
+    settings = public(cell, arrays, size=30)
+    found, whole = load_public(settings, tmp_path), load_dataset(settings, tmp_path)
+    assert found is not None
+    assert len(found.x) == len(found.y) == found.n_train == 30
+    rows = {row.tobytes() for row in whole.x[: whole.n_train]}
+    assert all(row.tobytes() in rows for row in found.x)
+    again = load_public(settings, tmp_path)
+    other = load_public(settings.model_copy(update={"seed": 1}), tmp_path)
+    assert again is not None
+    assert other is not None
+    assert np.array_equal(found.x, again.x)
+    assert not np.array_equal(found.x, other.x)
+    assert load_public(cell(public=None), tmp_path) is None
+
+
+def test_what_does_not_fit_is_refused(cell: Cell, arrays: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"public size = 500: 'npz' has 180 training samples"):
+        load_public(public(cell, arrays, size=500), tmp_path)
+    with pytest.raises(UserError, match=r"'digits' has samples of shape \(1, 8, 8\), the clients' data of \(1, 6, 6\)"):
+        load_public(cell(public={"name": "digits"}), tmp_path)
+
+
+def test_public_samples_are_part_of_a_cell_s_identity(cell: Cell, arrays: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes(arrays.read_bytes())
+    same, moved, fewer = (public(cell, path, size=size) for path, size in ((arrays, 30), (copy, 30), (arrays, 20)))
+    ids = [cell_id(one, declared_checksum(one)) for one in (same, moved, fewer)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (None, "the method 'comet' needs public samples; add for instance"),
+        ({"name": "npx"}, "unknown data set 'npx'. Did you mean 'npz'?"),
+        ({"name": "digits", "sise": 3}, "sise"),
+        ({"name": "digits", "size": 0}, "public"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_written(
+    bench_here: Bench, grid: Callable[..., Path], tmp_path: Path, key: Any, message: str
+) -> None:
+    file = grid(methods=["comet"], **({} if key is None else {"public": key}))
+    done = bench_here("run", "--grid", file, "--out", tmp_path / "run", code=2)
+    assert message in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_comet_from_a_grid_with_two_architectures(
+    bench_here: Bench, grid: Callable[..., Path], arrays: Path, tmp_path: Path
+) -> None:
+    """The interface of the harness end to end; mixed architectures have no generic model."""
+    file = grid(
+        methods=[{"name": "comet", "c": 2}],
+        public={"name": "npz", "path": str(arrays), "size": 16},
+        client_models=["logistic", "mlp"],
+        rounds=2,
+    )
+    run = tmp_path / "run"
+    bench_here("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1)
+    assert states(run) == {"comet": "done"}
+    table = cells(run)["comet"].table("ledger")
+    assert table["up"].iloc[-1] == 4 * 16 * 3 * 4  # clients x samples x classes x bytes
+    assert set(cells(run)["comet"].table("metrics")["metric"]) == {"pm", "lm"}
