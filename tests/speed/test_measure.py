@@ -1,0 +1,69 @@
+"""The figures of `bench speed`, by hand; and the command itself."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.cli.speed import speed
+from bench.errors import UserError
+from bench.speed.contestants import Round
+from bench.speed.measure import operations, summary
+from bench.speed.workloads import WORKLOADS
+
+PLAIN = [
+    Round(steps=10, images=100, training=1.0, other=0.0, evaluation=1.0, memory=7),
+    Round(steps=10, images=100, training=4.0, other=0.0, evaluation=4.0, memory=9),
+    Round(steps=10, images=100, training=2.0, other=0.0, evaluation=2.0, memory=8),
+]
+
+
+def test_figures_by_hand() -> None:
+    """Ours trains twice as fast in every repeat, whatever the machine did; 0.1 s of a round are neither."""
+    ours = [replace(r, training=r.training / 2, other=0.1 * r.training / 2, evaluation=r.training) for r in PLAIN]
+    found = summary(ours, PLAIN, seconds_at_peak=1e-3)
+    assert found.ms_training == pytest.approx(1e3 * 1.0 / 10)
+    assert found.ms == pytest.approx(1e3 * (1.0 + 0.1 + 2.0) / 10)
+    assert found.ms_sparse == pytest.approx(1e3 * (1.0 + 0.1 + 0.2) / 10)
+    assert found.times_training == pytest.approx(2.0)
+    assert found.times == pytest.approx(4.0 / 3.1)
+    assert found.times_sparse == pytest.approx(2.2 / 1.3)
+    assert found.outside == pytest.approx(0.3 / 1.3)
+    assert found.images == pytest.approx(100.0)
+    assert found.ceiling == pytest.approx(0.1)
+    assert found.memory == 9
+
+
+def test_operations_of_a_dense_model_by_hand() -> None:
+    """64 -> 200 -> 10: forward, gradients of the weights, and of the hidden layer only; two for a multiply-add."""
+    assert operations(WORKLOADS["digits"]) == 2 * (2 * (64 * 200 + 200 * 10) + 200 * 10)
+
+
+def test_workloads_have_unequal_clients() -> None:
+    for name, workload in WORKLOADS.items():
+        data = workload.dataset()
+        sizes = [len(own) for own in workload.partition(data).train]
+        assert len(sizes) == workload.settings.clients
+        assert max(sizes) > 2 * sorted(sizes)[len(sizes) // 4], name
+        assert data.shape == workload.shape
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
+    file = tmp_path / "speed.json"
+    command = [sys.executable, "-m", "bench.cli", "speed", "--workload", "digits", "--quick", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "plain, threads" in done.stdout
+    found = json.loads(file.read_text())
+    digits = found["results"]["digits"]
+    assert list(digits)[:5] == ["plain", "plain, threads", "sequential", "cohort", "cell"]
+    assert min(digits["plain"]["times"], digits["plain, threads"]["times"]) <= 1.0
+    assert all(figures["memory"] > 1e6 and figures["images"] > 0 for figures in digits.values())
+
+
+def test_an_unknown_workload_is_named() -> None:
+    with pytest.raises(UserError, match=r"'vgg'.*mnist_cnn"):
+        speed(workload=["vgg"])
