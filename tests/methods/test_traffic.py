@@ -39,3 +39,23 @@ def test_scalars_per_client(method: str, hp: dict[str, Any], down: int, up: int)
     row = federation.ledger[-1]
     assert (row["down_receivers"], row["up"]) == (2 * 8 * down, 2 * 8 * up)
     assert row["down_distinct"] == 8 * down
+
+
+@pytest.mark.parametrize("method", ["fedasync", "fedbuff"])
+def test_asynchronous_versions_count_the_rounds_that_began(method: str) -> None:
+    """One model down and one up for each client that started; what is still under way has been sent."""
+    federation = toy(method, sizes=[9, 5])
+    for _ in range(3):
+        federation.advance()
+        row = federation.ledger[-1]
+        started = sum(span.kind == "download" for span in federation.spans)
+        assert started > 0
+        assert row["up"] == row["down_receivers"] == started * 8 * D
+
+
+def test_the_synchronous_baseline_of_lga_sends_what_fedavg_sends() -> None:
+    for method in ("fedavg_sync", "fedavg_async"):
+        federation = toy(method, sizes=[9, 5])
+        federation.advance()
+        row = federation.ledger[-1]
+        assert (row["up"], row["down_receivers"], row["down_distinct"]) == (2 * 8 * D, 2 * 8 * D, 8 * D)
