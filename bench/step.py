@@ -1,5 +1,6 @@
 """One training step of one client, as a pure function: the same function runs alone and mapped over a cohort."""
 
+import functools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -112,12 +113,17 @@ class Recipe:
 
 def is_convolutional(spec: Spec) -> bool:
     """Whether the network has convolutions."""
-    return any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d) for m in spec.module.modules())
+    return _contains(spec.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
 
 
 def has_batch_statistics(spec: Spec) -> bool:
     """Whether the network's output for one sample depends on the others of its batch."""
-    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in spec.module.modules())
+    return _contains(spec.module, (nn.modules.batchnorm._BatchNorm,))
+
+
+@functools.cache  # asked for every client in every round
+def _contains(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    return any(isinstance(layer, kinds) for layer in module.modules())
 
 
 def takes_channels_last(spec: Spec) -> bool:
