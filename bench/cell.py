@@ -81,11 +81,11 @@ def run_cell(
     """
     folder.mkdir(parents=True, exist_ok=True)
     with store.locked(folder):
+        store.remove_temporaries(folder)
         status = store.read_status(folder)
         if status.state in store.FINISHED:
             report(Event(folder.name, status.state, status.rounds, status.total, text="finished before"))
             return status
-        store.remove_temporaries(folder)
         (folder / "error.txt").unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
         with _logged(folder / "log.txt"):
@@ -261,10 +261,10 @@ class _Run:
         )
 
     def _write_status(self) -> None:
-        store.write_status(self.folder, self.status)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         timing = {"seconds": round(self._seconds(), 3), "this_attempt_since": self.since, "written": now}
         store.write_json(self.folder / "timing.json", timing)
+        store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
 
 
 def load_dataset(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset:

@@ -104,6 +104,16 @@ def test_a_finished_cell_is_left_alone(cell: Cell, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("odd_methods")
+def test_the_status_is_written_last(cell: Cell, tmp_path: Path) -> None:
+    """So a cell that says `done` was not killed in the middle of another file."""
+    run_cell(cell(), tmp_path, OPTIONS)
+    status = (tmp_path / "status.json").stat().st_mtime_ns
+    others = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} | {
+        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.csv")
+    }
+    assert all(time <= status for time in others.values()), others
+
+
 def test_a_failure_keeps_its_traceback_and_is_tried_again(cell: Cell, tmp_path: Path) -> None:
     settings = cell(method="odd_raises", hp={"round": 4})
     status = run_cell(settings, tmp_path, EVERY_ROUND)
