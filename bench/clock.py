@@ -13,10 +13,17 @@ class Clock:
 
     Args:
         archs: each client's architecture.
-        delays: by client, how many ticks later than the others its answer comes (tick trigger only).
+        delays: by client, how many ticks later than the others its answer comes (tick trigger only); a tuple: in its
+            first round, its second and so on, in turn.
     """
 
-    def __init__(self, profile: Profile, seed: int, archs: Mapping[int, str], delays: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        seed: int,
+        archs: Mapping[int, str],
+        delays: Mapping[int, int | tuple[int, ...]],
+    ) -> None:
         self._profile = profile
         self._seed = seed
         self._delays = delays
@@ -47,9 +54,10 @@ class Clock:
         """Whether a client takes no part in a round it was selected for."""
         return self._profile.dropout > 0 and self._chance("dropout", client, round) < self._profile.dropout
 
-    def delay(self, client: int) -> int:
-        """Ticks by which a client's answer is late."""
-        return self._delays.get(client, 0)
+    def delay(self, client: int, begun: int) -> int:
+        """Ticks by which a client's answer is late, in the round it starts after `begun` others."""
+        delays = self._delays.get(client, 0)
+        return delays[begun % len(delays)] if isinstance(delays, tuple) else delays
 
     def _chance(self, what: str, client: int, round: int) -> float:
         return float(generator("clock", what, self._seed, client, round).random())

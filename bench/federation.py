@@ -89,6 +89,7 @@ class Federation:
         self.warnings = degenerate(self.method) + self._too_few()
         self._flights: list[Flight] = []
         self._starts = 0
+        self._begun: dict[int, int] = {}
         self._held: dict[int, dict[str, Any]] = {}
         self._unattended: dict[int, int] = {}
         self._local: dict[int, Params] = {}
@@ -191,7 +192,9 @@ class Federation:
         flights = self._launch(self.server.selected, self.now)
         self._timer.spans.clear()  # ticks are no seconds
         for flight in flights:
-            due = self.now + 1 + self._clock.delay(flight.client.id)
+            begun = self._begun.get(flight.client.id, 0)
+            self._begun[flight.client.id] = begun + 1
+            due = self.now + 1 + self._clock.delay(flight.client.id, begun)
             flight.end, flight.messages = due, [(due, m) for _, m in flight.messages]
             self._flights.append(flight)
         self.now += 1
@@ -349,6 +352,7 @@ class Federation:
             "version": self.version,
             "now": self.now,
             "starts": self._starts,
+            "begun": self._begun,
             "lanes": self.engine.lanes,
             "warnings": self.warnings,
             "free": self._timer.free,
@@ -378,6 +382,7 @@ class Federation:
 
         known, underway = back(plain["known"]), back(plain["underway"])
         self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
+        self._begun = known["begun"]
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self._timer.free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])

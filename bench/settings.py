@@ -26,6 +26,9 @@ def _switch(value: Any) -> Any:
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
+Late = Annotated[int, Field(ge=0)]
+
+
 class Settings(BaseModel):
     """Settings of one training run: method x data set x alpha x seed. Unknown keys are errors.
 
@@ -89,8 +92,9 @@ class Settings(BaseModel):
     pm_until_broadcast: bool = Field(
         False, description="training after the upload goes on until the next model arrives on the simulated clock"
     )
-    stragglers: dict[int, int] = Field(
-        default_factory=dict, description="round clock only: by how many rounds a client's answer is late"
+    stragglers: dict[int, Late | Annotated[tuple[Late, ...], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="round clock only: by how many rounds a client's answer is late; a list: its rounds, in turn",
     )
 
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")

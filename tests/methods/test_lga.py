@@ -1,5 +1,6 @@
 """LGA and PLGA against their formulas, and where they are another method."""
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.programs.reference import PLAIN, Array, descend, initial, local_batch
 
 SIZES = [9, 5, 4]
 DELAYS = {0: 2, 2: 1}
+CLOCKS = {"paper": DELAYS, "released": {0: (2, 0), 2: (1, 0)}}
+"""In the released code an ordinary round comes after a late one."""
 N, D = len(SIZES), 21
 TENSORS = (slice(0, 12), slice(12, 21))
 FAMILY = ("lga", "plga", "fedavg_async", "fedavg_sync")
@@ -31,16 +34,25 @@ def share(first: Array, base: Array, local: Array) -> Array:
     return found
 
 
-def reference(start: Array, method: str, equation: int, rounds: int) -> tuple[list[Array], dict[int, Array]]:
+def period(clock: str, client: int) -> list[int]:
+    """The delays of a client's rounds, before they repeat."""
+    delay = DELAYS.get(client, 0)
+    return [delay, 0] if clock == "released" and delay else [delay]
+
+
+def reference(
+    start: Array, method: str, equation: int, rounds: int, clock: str
+) -> tuple[list[Array], dict[int, Array]]:
     """Algorithm 2 in numpy: the generic models by round, and the personalized models after the last one."""
     w, models = [start], dict.fromkeys(range(N), start)
-    away: dict[int, tuple[int, Array]] = {}  # by client: the round it started in and what it trained
+    away: dict[int, tuple[int, int, Array]] = {}  # by client: the rounds it started in and is due, what it trained
+    delays = {i: itertools.cycle(period(clock, i)) for i in range(N)}
     for t in range(rounds):
         for i in set(range(N)) - away.keys():
-            away[i] = t, descend(w[t], local_batches(SIZES, t, i))
+            away[i] = t, t + next(delays[i]), descend(w[t], local_batches(SIZES, t, i))
         arrived, raw = {}, {}
-        for i in [i for i, (started, _) in away.items() if started + DELAYS.get(i, 0) == t]:
-            started, local = away.pop(i)
+        for i in [i for i, (_, due, _) in away.items() if due == t]:
+            started, _, local = away.pop(i)
             raw[i], arrived[i] = (started, local), local
             if started < t and method in ("lga", "plga"):
                 d = local - w[started]
@@ -55,12 +67,13 @@ def reference(start: Array, method: str, equation: int, rounds: int) -> tuple[li
     return w, models
 
 
+@pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize("equation", [10, 11])
 @pytest.mark.parametrize("method", FAMILY)
-def test_follows_the_formulas(method: str, equation: int) -> None:
+def test_follows_the_formulas(method: str, equation: int, clock: str) -> None:
     """One client in time, one late by a round, one by two; seven rounds, so that everyone is late twice."""
-    federation = toy(method, sizes=SIZES, hp={"equation": equation}, stragglers=DELAYS, **PLAIN)
-    w, models = reference(initial(federation), method, equation, 7)
+    federation = toy(method, sizes=SIZES, hp={"equation": equation}, stragglers=CLOCKS[clock], **PLAIN)
+    w, models = reference(initial(federation), method, equation, 7, clock)
     for t in range(7):
         federation.advance()
         near(generic(federation), w[t + 1])
@@ -178,6 +191,18 @@ def test_models_kept_for_stragglers_are_freed() -> None:
         assert list(federation.server.state["after_start"]) == expected
 
 
+def test_delays_in_turn_set_the_rhythm() -> None:
+    """A straggler of delay d starts every d + 1 rounds (paper), or every d + 2 with a round in between (released)."""
+    starts: dict[str, list[int]] = {}
+    for name, delays in {"paper": 2, "released": (2, 0)}.items():
+        federation = toy("lga", sizes=SIZES, stragglers={1: delays})
+        for t in range(10):
+            federation.advance()
+            if 1 in federation.server.selected:
+                starts.setdefault(name, []).append(t)
+    assert starts == {"paper": [0, 3, 6, 9], "released": [0, 3, 4, 7, 8]}
+
+
 def test_traffic() -> None:
     """P per upload, one generic model to all who start; PLGA sends nothing more."""
     for method in ("lga", "plga"):
@@ -193,4 +218,4 @@ def test_traffic() -> None:
 def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
     """Stopped while clients are on their way."""
     for method in ("lga", "plga"):
-        assert_resumes(method, {"stragglers": {0: 1, 1: 3}, "participation": 0.6, **settings}, at=2, total=5)
+        assert_resumes(method, {"stragglers": {0: (1, 0), 1: 3}, "participation": 0.6, **settings}, at=2, total=5)
