@@ -26,8 +26,10 @@ def uniform_fan_in(layer: nn.Module, name: str, rng: np.random.Generator) -> Arr
 
 
 def kaiming_normal_fan_out(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
-    """Weights from N(0, 2/fan_out), He et al. 2015 (arXiv:1502.01852), eq. 14; for convolutions without a bias."""
+    """Weights from N(0, 2/fan_out), He et al. 2015 (arXiv:1502.01852), eq. 14, and biases of zero: for convolutions."""
     weight = layer.get_parameter(name)
+    if name == "bias":
+        return np.zeros(weight.shape)
     fan_out = weight[:, 0].numel()
     return rng.normal(0.0, math.sqrt(2 / fan_out), weight.shape)
 

@@ -16,7 +16,7 @@ from bench.rng import generator
 IMAGE = (3, 32, 32)
 
 
-@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "spfl_cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "spfl_cnn", "comet_cnn", "resnet18", "vgg11"])
 def test_names_shapes_and_order_are_the_module_s(name: str) -> None:
     net = build(name, IMAGE, 10)
     values = initialise(net, generator(0, "weights"))
@@ -54,7 +54,7 @@ def test_float64_is_rounded_to_float32_not_drawn_anew() -> None:
 
 def test_default_layers_are_uniform_within_one_over_root_fan_in() -> None:
     values = initialise(build("cnn", IMAGE, 10), generator(0, "weights"), torch.float64)
-    for path, fan_in in [("body.conv1", 3 * 25), ("body.conv2", 32 * 25), ("body.fc", 1600), ("head", 512)]:
+    for path, fan_in in [("body.conv1", 3 * 25), ("body.conv2", 32 * 25), ("body.fc1", 1600), ("head", 512)]:
         bound = 1 / math.sqrt(fan_in)
         weight = values[f"{path}.weight"]
         assert weight.abs().max() <= bound
@@ -74,6 +74,16 @@ def test_resnet_convolutions_are_normal_by_fan_out_and_norms_are_units() -> None
     assert bool((values["body.bn1.running_mean"] == 0).all())
     assert bool((values["body.bn1.running_var"] == 1).all())
     assert values["head.weight"].abs().max() <= 1 / math.sqrt(512)
+
+
+def test_vgg_convolutions_are_normal_by_fan_out_without_bias_and_linear_layers_are_the_default() -> None:
+    values = initialise(build("vgg11", IMAGE, 10), generator(0, "weights"), torch.float64)
+    weight = values["body.0.11.weight"]  # 256 -> 256, 3x3
+    assert weight.std().item() == pytest.approx(math.sqrt(2 / (256 * 9)), rel=0.02)
+    assert weight.abs().max() > 3 * weight.std()
+    assert bool((values["body.0.11.bias"] == 0).all())
+    assert 0.99 / math.sqrt(512) < values["body.2.weight"].abs().max() <= 1 / math.sqrt(512)
+    assert bool(values["body.2.bias"].any())
 
 
 def test_an_unknown_layer_is_named_unless_the_model_has_a_rule_for_it() -> None:

@@ -15,7 +15,7 @@ from bench.plugin import MODELS
 from bench.rng import generator
 from tests.models.helpers import filled
 
-ALL = ["cnn", "logistic", "mlp", "resnet18", "resnet34", "resnet50", "spfl_cnn"]
+ALL = ["cnn", "comet_cnn", "logistic", "mlp", "resnet18", "resnet34", "resnet50", "spfl_cnn", "vgg11", "vgg13"]
 CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
 
 
@@ -54,6 +54,13 @@ def resnet_parameters(blocks: list[int], bottleneck: bool, channels: int, classe
         ("spfl_cnn", MNIST, 47, {"hidden": 500}, 449_617),
         ("spfl_cnn", CIFAR, 10, {"hidden": 500}, 657_080),
         ("spfl_cnn", CIFAR, 100, {"hidden": 500}, 702_170),
+        ("comet_cnn", CIFAR, 10, {}, 76_336),
+        ("comet_cnn", CIFAR, 100, {}, 80_926),
+        ("vgg11", CIFAR, 10, {}, 9_756_426),
+        ("vgg11", CIFAR, 100, {}, 9_802_596),
+        ("vgg13", CIFAR, 10, {}, 9_941_322),
+        ("vgg13", CIFAR, 100, {}, 9_987_492),
+        ("vgg11", (1, 64, 32), 10, {}, 9_756_426 - 2 * 9 * 64 + 512 * 512),
         ("logistic", MNIST, 10, {}, 7_850),
         ("mlp", (64,), 10, {}, 65 * 200 + 201 * 10),
         ("mlp", MNIST, 10, {"layers": 2}, 199_210),  # McMahan et al. 2017, section 3
@@ -127,7 +134,7 @@ def test_the_cnn_is_its_paper_s_formula() -> None:
         return maps.clamp(min=0).unfold(1, 2, 2).unfold(2, 2, 2).amax((-1, -2))
 
     z = block(block(x, "body.conv1"), "body.conv2").reshape(-1)
-    z = (w["body.fc.weight"] @ z + w["body.fc.bias"]).clamp(min=0)
+    z = (w["body.fc1.weight"] @ z + w["body.fc1.bias"]).clamp(min=0)
     expected = w["head.weight"] @ z + w["head.bias"]
     torch.testing.assert_close(functional_call(net, w, (x[None],))[0], expected, rtol=0, atol=1e-12)
 
@@ -156,6 +163,9 @@ def test_no_layer_overwrites_its_input_and_none_counts_batches(name: str) -> Non
         ("cnn", (1, 8, 8), {}, "at least 16 x 16"),
         ("cnn", (3, 32, 15), {}, r"at least 16 x 16.*\(3, 32, 15\)"),
         ("spfl_cnn", (64,), {}, "at least 16 x 16"),
+        ("comet_cnn", (3, 12, 32), {}, "at least 16 x 16"),
+        ("vgg11", MNIST, {}, r"'vgg11' needs images of at least 32 x 32 .*\(1, 28, 28\)"),
+        ("vgg13", (64,), {}, "at least 32 x 32"),
         ("resnet18", (64,), {}, "needs images"),
         ("mlp", (64,), {"hiden": 3}, "unknown option 'hiden'.*Did you mean 'hidden'"),
         ("mlp", (64,), {"hidden": 0}, "model 'mlp': hidden = 0 should be greater than 0"),

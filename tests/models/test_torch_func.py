@@ -46,7 +46,15 @@ def batches(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("mlp", (5,)), ("cnn", (2, 16, 16)), ("resnet18", (1, 16, 16)), ("theirs", (2, 5, 5))]
+    ("name", "shape"),
+    [
+        ("mlp", (5,)),
+        ("cnn", (2, 16, 16)),
+        ("comet_cnn", (1, 16, 16)),
+        ("resnet18", (1, 16, 16)),
+        pytest.param("vgg11", (1, 32, 32), marks=pytest.mark.slow),
+        ("theirs", (2, 5, 5)),
+    ],
 )
 @pytest.mark.parametrize("theirs", [normed], indirect=True)
 @pytest.mark.usefixtures("theirs")
