@@ -121,7 +121,8 @@ class LiveReporter(Reporter):
         self._progress.stop()
 
     def show(self, event: Event) -> None:
-        name, note = self.names[event.cell], figures_text(event.figures)
+        name = self.names[event.cell]
+        note = ", ".join(part for part in (figures_text(event.figures), event.text) if part)
         if event.state == "running":
             if event.cell not in self._bars:
                 self._bars[event.cell] = self._progress.add_task(name, total=event.rounds, note="")
@@ -130,7 +131,7 @@ class LiveReporter(Reporter):
             bar = self._bars.pop(event.cell, None)
             if bar is not None:
                 self._progress.remove_task(bar)
-            line = ", ".join(part for part in (f"{name}: {event.state}", note, event.text) if part)
+            line = ", ".join(part for part in (f"{name}: {event.state}", note) if part)
             self._progress.console.print(line, markup=False, highlight=False)
         left = self.left()
         over = sum(self.rounds[cell] if self._over(cell) else done for cell, done in self.done_rounds.items())

@@ -43,9 +43,9 @@ class Task:
 
 @dataclass(frozen=True)
 class _Held:
-    """A worker's word that another process holds the cell."""
+    """A worker's word that another process, `pid@host`, holds its cell."""
 
-    cell: str
+    holder: str
 
 
 @dataclass
@@ -164,9 +164,7 @@ class _Pool:
 
     def _hear(self, worker: _Worker, message: Event | _Held) -> None:
         if isinstance(message, _Held):
-            assert worker.task is not None
-            self._held.append((time.monotonic() + BUSY_SECONDS, worker.task))
-            worker.task = None
+            self._put_off(worker, message.holder)
             return
         self._last[message.cell] = message
         self._on_event(message)
@@ -177,6 +175,14 @@ class _Pool:
             if other.task.folder.name in self._unwanted:
                 with contextlib.suppress(BrokenPipeError):  # a dead one is found out by its pipe
                     other.pipe.send(None)
+
+    def _put_off(self, worker: _Worker, holder: str) -> None:
+        """Look at a held cell again later, and say how far its holder is."""
+        task, worker.task = worker.task, None
+        assert task is not None
+        self._held.append((time.monotonic() + BUSY_SECONDS, task))
+        done, text = store.read_status(task.folder).rounds, f"held by process {holder}"
+        self._on_event(Event(task.folder.name, "running", done, task.settings.rounds, text=text))
 
     def _bury(self, worker: _Worker) -> None:
         """Note the failure of the cell whose worker has died."""
@@ -255,8 +261,8 @@ def _work(pipe: Connection) -> None:
         options = Options.model_validate_json(task.options)
         try:
             status = run_cell(task.settings, task.folder, options, report=pipe.send, stop=stopping.is_set)
-        except store.BusyError:
-            pipe.send(_Held(task.folder.name))
+        except store.BusyError as error:
+            pipe.send(_Held(error.holder))
             continue
         if status.state == "failed" and status.path.get("device", "cpu") != "cpu":
             return  # an error on the device spoils the whole process; the next cell gets a new one

@@ -7,6 +7,7 @@ ends with the bytes of an undisturbed one.
 
 import contextlib
 import csv
+import errno
 import fcntl
 import io
 import json
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from bench.errors import UserError
 
 State = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
 
@@ -45,10 +48,19 @@ simulated seconds; none has wall time."""
 
 _LOCK = "lock"
 _TEMPORARY = ".tmp"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class BusyError(Exception):
-    """Another living process works in the folder."""
+    """Another living process works in the folder.
+
+    Attributes:
+        holder: that process, `pid@host`.
+    """
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(f"{folder.name} is held by process {holder}")
+        self.holder = holder
 
 
 @dataclass(frozen=True)
@@ -152,13 +164,21 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     Raises:
         BusyError: another process holds it, and `wait` is not set.
+        UserError: the file system has no locks.
     """
     with open(folder / _LOCK, "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             file.seek(0)
-            raise BusyError(f"{folder.name} is held by process {file.read().strip()}") from None
+            raise BusyError(folder, file.read().strip() or "(no name yet)") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise UserError(
+                f"{folder}: its file system has no locks ({error.strerror}), so two runs could spoil each other's "
+                "files there. Mount it with locks (Lustre: -o flock) or choose another place with --out"
+            ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}@{socket.gethostname()}")
         file.flush()

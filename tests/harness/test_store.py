@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import store
+from bench.errors import UserError
 from bench.results import read_table
 from bench.store import BusyError, Status, Tables
 
@@ -58,6 +61,16 @@ def test_waiting_for_a_lock(tmp_path: Path) -> None:
         start = time.monotonic()
         with store.locked(tmp_path, wait=True):
             assert time.monotonic() - start < 30
+
+
+@pytest.mark.faults
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match=r"no locks \(No locks available\).*with --out"), store.locked(tmp_path):
+        pass
 
 
 def test_tables_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Two machines that share a folder, as two sets of Linux namespaces on this one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.cell import Options, run_cell
+from bench.results import load_run
+from tests.harness.helpers import cells, contents, states, wait_for
+
+pytestmark = pytest.mark.faults
+
+Grid = Callable[..., Path]
+
+ARRIVE = 'hostname "$0" && mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && exec "$@"'
+"""What a machine does first: it takes a name and mounts the shared folder at a place of its own."""
+
+
+def on_machine(name: str, shared: Path, mount: Path, *command: object) -> list[str]:
+    """A command on a machine with its own host name, process numbers and mounts; killed, all of it ends at once."""
+    apart = ["unshare", "--map-root-user", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return [*apart, "sh", "-c", ARRIVE, name, str(shared), str(mount), *map(str, command)]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """The folder that both machines mount; where the system allows no namespaces, the test is skipped."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    probe = on_machine("probe", folder, tmp_path / "probe", "true")
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("needs util-linux's unshare and the right to make namespaces")
+    return folder
+
+
+@pytest.mark.usefixtures("odd_methods")
+def test_two_machines_share_a_folder(grid: Grid, environment: dict[str, str], shared: Path, tmp_path: Path) -> None:
+    """The second takes the cell that is free, says whose the other one is, and has it when the first machine dies."""
+    file = grid(methods=[{"name": "odd_slow", "nap": 0.2}, "fedper"], rounds=20)
+
+    def start(name: str, *more: str) -> "subprocess.Popen[str]":
+        mount = tmp_path / name
+        command = [sys.executable, "-m", "bench.cli", "run", "--grid", file, "--out", mount / "run", "--device", "cpu"]
+        arguments = on_machine(name, shared, mount, *command, "--jobs", 1, "--checkpoint-seconds", 0.2, *more)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            arguments, env=environment, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+
+    said = []
+    with start("first", "--quiet") as first:
+        wait_for(first, shared / "run", 3)
+        os.killpg(first.pid, signal.SIGSTOP)  # stopped, not ended: it holds its cell however slow the second one is
+        with start("second", "--verbose") as second:
+            assert second.stderr is not None
+            for line in second.stderr:
+                said.append(line)
+                if "held by process" in line and states(shared / "run")["fedper"] == "done":
+                    first.kill()
+    assert second.returncode == 0, said
+    assert first.returncode == -9
+    assert "odd_slow blobs alpha=1 seed=0: running, round" in next(line for line in said if "@first" in line)
+    here = {label: cell.folder for label, cell in cells(shared / "run").items()}
+    assert states(shared / "run") == {"odd_slow": "done", "fedper": "done"}
+    assert all((folder / "lock").read_text().endswith("@second") for folder in here.values())
+    logs = {label: (folder / "log.txt").read_text() for label, folder in here.items()}
+    assert {label: log.count("starting with round 1") for label, log in logs.items()} == {"odd_slow": 1, "fedper": 1}
+    assert {label: log.count("going on after round") for label, log in logs.items()} == {"odd_slow": 1, "fedper": 0}
+    options = Options(device="cpu")
+    for cell in load_run(shared / "run").cells:
+        run_cell(cell.settings, tmp_path / "whole" / cell.id, options)
+    assert contents(shared / "run") == contents(tmp_path / "whole")
+    assert not list(shared.rglob("*.tmp"))
