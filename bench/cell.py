@@ -23,7 +23,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench import checkpoint, store
-from bench.data import Dataset, Partition
+from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError, shortage
 from bench.federation import Diverged, Federation
 from bench.plugin import DATASETS
@@ -146,7 +146,7 @@ class _Run:
         dataset = load_dataset(self.settings, self.options.data_root)
         partition = load_partition(self.settings, dataset)
         if self.settings.protocol == "tuning":
-            dataset = dataset.training_part()  # what a trial does not have it cannot read
+            dataset, partition = without_tests(dataset, partition)  # what a trial does not have it cannot read
         _write_partition(self.folder / "partition.json", dataset, partition)
         device = choose_device(self.options.device)
         public = load_public(self.settings, self.options.data_root)
@@ -226,6 +226,8 @@ class _Run:
     def _finish(self, federation: Federation) -> None:
         """Bring the tables to the disk and leave of the last state what `keep` asks for."""
         self.tables.sync()
+        if relations := federation.relations():
+            store.write_json(self.folder / "relations.json", relations)
         if self.options.keep == "none":
             checkpoint.remove(self.folder / "checkpoint")
             return

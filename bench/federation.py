@@ -328,6 +328,12 @@ class Federation:
         found: Params | None = self.engine.finish(SERVER, self.method.generic(self.server), self._address(SERVER))
         return found
 
+    def relations(self) -> dict[str, Any]:
+        """How the clients relate by the method's own account, in plain values; empty where it has none."""
+        found = {name: matrix.tolist() for name, matrix in self.method.relations(self.server).items()}
+        sizes = dict(sorted(self.server.sizes.items()))
+        return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": found} if found else {}
+
     def _address(self, owner: int) -> Address:
         return Address(self.settings.seed, self.version, owner)
 

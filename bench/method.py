@@ -289,6 +289,13 @@ class Method:
         """The client's personalized model, given what it would download now; may be a generator like `generic`."""
         return None
 
+    def relations(self, server: Server) -> dict[str, Tensor]:
+        """What the method has found out about how clients relate, for reports: matrices `[clients, clients]` by name.
+
+        Rows and columns are the clients of `server.sizes`, sorted. It is asked once, after the last round.
+        """
+        return {}
+
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
         """Adapt to a client that took no part in training, and return its model.
 

@@ -106,6 +106,12 @@ class PGFed(Method):
     def personal(self, server: Server, client: Client, down: State) -> Params:
         return client.state["personal"]
 
+    def relations(self, server: Server) -> dict[str, Tensor]:
+        """The coefficients alpha: row i are those of client i's objective."""
+        if "gradients" not in server.state:
+            return {}
+        return {"coefficients": torch.stack([self._alpha(server, i) for i in sorted(server.sizes)])}
+
     def _alpha(self, server: Server, client: int) -> Tensor:
         """The coefficients `[N]` of a client as the server knows them."""
         return server.state.get("alphas", {}).get(client, _equal(len(server.sizes), server.state["constants"]))

@@ -113,6 +113,11 @@ class SPFL(Method):
     def personal(self, server: Server, client: Client, down: State) -> Params:
         return down["model"]
 
+    def relations(self, server: Server) -> dict[str, Tensor]:
+        """The cosines of the last re-synchronisation's updates, stage by stage."""
+        names = ["first stage", *(" and ".join(prefixes) for prefixes in self.hp.stages)]
+        return {f"similarity of {name}": s for name, s in zip(names, server.state["cosines"], strict=True)}
+
     def _stages(self, w: Params) -> list[Params]:
         later = self.hp.stages
         return [w.without(*(prefix for stage in later for prefix in stage)), *(w.part(*stage) for stage in later)]

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from bench.errors import UserError
-from reports import accuracy, cost, fairness, figures, newcomers, speedup, tables, timeline
+from reports import accuracy, cost, fairness, figures, newcomers, relations, speedup, tables, timeline
 from reports.figures import Picture
 from reports.html import environment
 from reports.load import Cell, Store, load, setting_text
@@ -127,6 +127,8 @@ def _sections(store: Store) -> Iterator[Section]:
         )
     if (drawn := timeline.timelines(store)) is not None:
         yield Section("timeline", "Time", pictures=(drawn,))
+    if (related := relations.relations(store)) is not None:
+        yield related
     found = newcomers.newcomers(store)
     if len(found):
         yield Section(

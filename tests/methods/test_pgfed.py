@@ -77,6 +77,7 @@ def test_follows_the_formulas(method: str, beta: float, participation: float) ->
     known = federation.server.state["alphas"]
     for i, alpha in known.items():
         near(alpha, reference.alpha[i])
+    near(federation.method.relations(federation.server)["coefficients"], reference.alpha)
     learned = np.stack([alpha.numpy() for alpha in known.values()])
     assert learned.std() > 0
     assert (learned >= 0).all()
@@ -139,20 +140,31 @@ def test_without_lambda_all_weights_are_equal() -> None:
         torch.testing.assert_close(down["auxiliary"], down["mean_gradient"], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("method", "up", "down", "shared"),
-    [("pgfed", 2 * D + 1 + N, 3 * D + N, 2 * D + N), ("pgfed_ce", 2 * D + 1, 2 * D, D)],
-)
-def test_traffic(method: str, up: int, down: int, shared: int) -> None:
+@pytest.mark.parametrize("m", [N, 2])
+@pytest.mark.parametrize("method", ["pgfed", "pgfedmo", "pgfed_ce"])
+def test_traffic(method: str, m: int) -> None:
     """Scalars per client: 2d + 1 + N up, 3d + M down; PGFed-CE 2d + 1 up, 2d down. The first round has no risks yet."""
-    federation = toy(method, sizes=SIZES)
+    federation = toy(method, sizes=SIZES, participation=m / N)
     run(federation, 2)
     first, second = federation.ledger
-    assert first["up"] == 8 * N * (2 * D + 1)
-    assert first["down_receivers"] == 8 * N * D
-    assert second["up"] == 8 * N * up
-    assert second["down_receivers"] == 8 * N * down
-    assert second["down_distinct"] == 8 * (shared + N * D)  # the auxiliary gradients are personal
+    assert first["up"] == 8 * m * (2 * D + 1)
+    assert first["down_receivers"] == 8 * m * D
+    up, shared = (2 * D + 1, D) if method == "pgfed_ce" else (2 * D + 1 + N, 2 * D + m)
+    assert second["up"] == 8 * m * up
+    assert second["down_receivers"] == 8 * m * (shared + D)
+    assert second["down_distinct"] == 8 * (shared + m * D)  # the auxiliary gradients are personal
+
+
+def test_new_clients_fine_tune_the_generic_model() -> None:
+    """The poster's figure: clients without coefficients of their own start from theta_G."""
+    federation = toy("pgfed", new_clients=2, new_client_epochs=(0, 2), rounds=3)
+    scores = run(federation, 3)
+    assert {row["metric"] for row in scores.metrics} >= {"new0", "new2"}
+    newcomer = federation._new[0]
+    assert newcomer not in federation.server.sizes
+    program = federation.method.adapt(federation.server, federation.clients.copy(newcomer), {}, 2)
+    assert torch.equal(next(program).values["w"].weights, generic(federation))
+    program.close()
 
 
 @pytest.mark.parametrize("settings", [{}, {"participation": 0.5}, {"model": "test_norm", "batchnorm": "local"}])

@@ -127,7 +127,10 @@ def two_stages() -> Federation:
 
 
 def test_similarities_are_symmetric_and_their_rows_sum_to_one() -> None:
-    for s in two_stages().server.state["cosines"]:
+    federation = two_stages()
+    found = federation.method.relations(federation.server)
+    assert list(found) == ["similarity of first stage", "similarity of head"]
+    for s in found.values():
         torch.testing.assert_close(s, s.T)
         torch.testing.assert_close(s.diag(), torch.ones(5, dtype=s.dtype))
         shares = rows(s, "softmax")
