@@ -73,3 +73,15 @@ class Partition:
                 digest.update(len(one).to_bytes(8, "little"))
                 digest.update(np.ascontiguousarray(one, dtype="<i8").tobytes())
         return digest.hexdigest()
+
+
+def without_tests(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
+    """What is left of a data set and its partition without all samples that no client trains or validates on."""
+    used = np.unique(np.concatenate([*partition.train, *partition.validation]))
+    if np.array_equal(used, np.arange(dataset.n_train)):  # so the samples need not be copied
+        return dataset.training_part(), partition
+    smaller = replace(dataset, x=dataset.x[used], y=dataset.y[used], n_train=len(used))
+    train, validation = (
+        tuple(np.searchsorted(used, one) for one in lists) for lists in (partition.train, partition.validation)
+    )
+    return smaller, replace(partition, train=train, validation=validation)

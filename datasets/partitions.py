@@ -10,15 +10,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
+
+MAX_DRAWS = 1000
+_NONE: Indices = np.empty(0, np.int64)
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Shares = tuple[Share | list[Share], Share, Share]  # for training (or values to draw from), validation and test
 
 
 @dataclass(frozen=True)
@@ -68,34 +75,127 @@ def make_partition(
         raise UserError(f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}")
     given = {"alpha": alpha} if "alpha" in known else {}
     split: Split = factory(dataset, clients=clients, seed=seed, **given, **options)
-    none = np.empty(0, np.int64)
     if protocol == "tuning":
-        split = replace(split, test=[none] * len(split.train), global_test=none)
+        split = replace(split, test=[_NONE] * len(split.train), global_test=_NONE)
     return _complete(dataset, split, seed, 0.0 if protocol == "paper" else validation_share)
 
 
 @PARTITIONS.register("dirichlet")
-def dirichlet(dataset: Dataset, *, clients: int, alpha: float, seed: int) -> Split:
+def dirichlet(
+    dataset: Dataset,
+    *,
+    clients: int,
+    alpha: float,
+    seed: int,
+    balanced: bool = False,
+    min_samples: NonNegativeInt = 0,
+    top_up: NonNegativeInt = 0,
+    shares: Shares | None = None,
+) -> Split:
     """Label skew: of each class, client i gets the share d_i of a draw d ~ Dir(alpha * 1_N) (SCD, Appendix B).
 
     Shares are exact but for rounding of their running sums, nothing overlaps, and a client may stay empty.
+
+    Args:
+        dataset, clients, alpha, seed: as in `make_partition`.
+        balanced: a client that holds 1/N of all samples gets none of the classes that follow (PGFed's released code).
+        min_samples: draw again until every client has that many (PGFed's released code).
+        top_up: clients with fewer samples get so many, at random, of the clients that have the most.
+        shares: divide all samples, those of the official test part too, and `cut` each client's.
+
+    Raises:
+        UserError: there are too few samples, or no draw gives every client `min_samples`.
     """
-    rng = generator(seed, "partition", "dirichlet")
-    own: list[list[Indices]] = [[] for _ in range(clients)]
-    y = dataset.y[: dataset.n_train]
-    for label in range(dataset.num_classes):
-        pool = rng.permutation(np.flatnonzero(y == label))
-        shares = rng.dirichlet(np.full(clients, alpha))
-        for client, part in enumerate(divide(pool, shares)):
-            own[client].append(part)
-    return Split([np.sort(np.concatenate(parts)) for parts in own])
+    y = _dealt(dataset, shares)
+    least = max(min_samples, top_up)
+    if least * clients > len(y):
+        raise UserError(
+            f"{clients} clients cannot have {least} samples each: {dataset.name} has {len(y)} to deal out; lower "
+            "min_samples, top_up or the number of clients"
+        )
+    for draw in range(MAX_DRAWS):
+        again = [draw] if draw else []
+        own = _deal(y, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
+        if min(map(len, own)) >= min_samples:
+            break
+    else:
+        raise UserError(
+            f"none of {MAX_DRAWS} draws with alpha = {alpha} gives each of {clients} clients {min_samples} samples of "
+            f"{dataset.name}; take a smaller min_samples, a larger alpha or fewer clients, or top_up instead"
+        )
+    return _finish(_topped_up(own, top_up, seed), shares, seed)
 
 
 @PARTITIONS.register("iid")
-def iid(dataset: Dataset, *, clients: int, seed: int) -> Split:
-    """Every client gets the same number of training samples, but for one, at random."""
-    shuffled = generator(seed, "partition", "iid").permutation(dataset.n_train)
-    return Split([np.sort(part) for part in np.array_split(shuffled, clients)])
+def iid(dataset: Dataset, *, clients: int, seed: int, shares: Shares | None = None) -> Split:
+    """Every client gets the same number of samples, but for one, at random; `shares` as in `dirichlet`.
+
+    Raises:
+        UserError: the shares add up to more than 1.
+    """
+    shuffled = generator(seed, "partition", "iid").permutation(len(_dealt(dataset, shares)))
+    return _finish([np.sort(part) for part in np.array_split(shuffled, clients)], shares, seed)
+
+
+@PARTITIONS.register("classes")
+def classes(
+    dataset: Dataset,
+    *,
+    clients: int,
+    seed: int,
+    k: PositiveInt,
+    same_classes: bool = False,
+    test_share: Share = 0.2,
+) -> Split:
+    """k classes per client, of each the N-th part of the official training part: the partition of SPFL.
+
+    Each class is shuffled and cut into N buckets of equal size (the remainder is not used); client i gets bucket i of
+    each of its classes, the first part for training and the rest for its test. The generic model is tested on the union
+    of these tests.
+
+    Args:
+        dataset, clients, seed: as in `make_partition`.
+        k: classes per client.
+        same_classes: all clients have the same ones (the paper's IID case); else each draws its own.
+        test_share: of each bucket.
+
+    Raises:
+        UserError: there are fewer than k classes.
+    """
+    if k > dataset.num_classes:
+        raise UserError(f"partition 'classes': k = {k}, and {dataset.name} has {dataset.num_classes} classes")
+    y = dataset.y[: dataset.n_train]
+    pools = [
+        generator(seed, "partition", "class", label).permutation(np.flatnonzero(y == label))
+        for label in range(dataset.num_classes)
+    ]
+    train, test = [], []
+    for client in range(clients):
+        rng = generator(seed, "partition", "classes of", 0 if same_classes else client)
+        chosen = np.sort(rng.choice(dataset.num_classes, k, replace=False))
+        buckets = [np.split(pools[c][: len(pools[c]) // clients * clients], clients)[client] for c in chosen]
+        halves = [divide(bucket, np.array([1 - test_share, test_share])) for bucket in buckets]
+        train.append(np.sort(np.concatenate([first for first, _ in halves])))
+        test.append(np.sort(np.concatenate([second for _, second in halves])))
+    return Split(train, test=test, global_test=_NONE)
+
+
+def cut(own: Indices, shares: Shares, seed: int, client: int) -> list[Indices]:
+    """Cut a client's samples at random into training, validation and test; what the shares leave over is not used.
+
+    Of several values for training the client draws one, as in COMET. It depends on no other client.
+
+    Raises:
+        UserError: the shares add up to more than 1.
+    """
+    values, *others = shares
+    choices = values if isinstance(values, list) else [values]
+    if not choices or max(choices) + sum(others) > 1 + 1e-9:
+        raise UserError(f"shares = {list(shares)} should add up to 1 at most: for training, validation and test")
+    rng = generator(seed, "partition", "shares", client)
+    chosen = np.array([rng.choice(choices), *others])
+    *parts, _ = divide(rng.permutation(own), np.append(chosen, 1 - chosen.sum()))
+    return [np.sort(part) for part in parts]
 
 
 def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
@@ -143,6 +243,47 @@ def draw_partition(dataset: Dataset, partition: Partition, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def _dealt(dataset: Dataset, shares: Shares | None) -> Indices:
+    """Labels of the samples that are divided: of all with `shares`, else of the official training part."""
+    return dataset.y[: dataset.n_train] if shares is None else dataset.y
+
+
+def _deal(y: Indices, rng: np.random.Generator, clients: int, alpha: float, balanced: bool) -> list[Indices]:
+    """Divide each class by one draw."""
+    own: list[list[Indices]] = [[] for _ in range(clients)]
+    held = np.zeros(clients)
+    for label in range(y.max() + 1):
+        pool = rng.permutation(np.flatnonzero(y == label))
+        part = rng.dirichlet(np.full(clients, alpha))
+        if balanced:
+            part = np.where(held < len(y) / clients, np.maximum(part, np.finfo(float).tiny), 0)
+            part /= part.sum()
+        for client, given in enumerate(divide(pool, part)):
+            own[client].append(given)
+            held[client] += len(given)
+    return [np.sort(np.concatenate(parts)) for parts in own]
+
+
+def _topped_up(own: list[Indices], least: int, seed: int) -> list[Indices]:
+    """Move samples of the clients that have the most to those with fewer than `least`; there must be enough in all."""
+    own = list(own)
+    for client in range(len(own)):
+        rng = generator(seed, "partition", "top up", client)
+        while (missing := least - len(own[client])) > 0:
+            donor = max(range(len(own)), key=lambda i: len(own[i]))
+            moved = rng.permutation(len(own[donor]))[: min(missing, len(own[donor]) - least)]
+            own[client] = np.sort(np.append(own[client], own[donor][moved]))
+            own[donor] = np.delete(own[donor], moved)
+    return own
+
+
+def _finish(own: list[Indices], shares: Shares | None, seed: int) -> Split:
+    if shares is None:
+        return Split(own)
+    train, validation, test = zip(*(cut(one, shares, seed, i) for i, one in enumerate(own)), strict=True)
+    return Split(train, validation if shares[1] else None, test, _NONE)
+
+
 def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float) -> Partition:
     train, validation = split.train, split.validation
     if validation is None:
@@ -176,7 +317,7 @@ def _local_tests(dataset: Dataset, train: Sequence[Indices], seed: int) -> list[
     for client, row in enumerate(wanted):
         rng = generator(seed, "partition", "test", client)
         drawn = [rng.permutation(pool)[:count] for pool, count in zip(pools, row, strict=True) if count]
-        tests.append(np.sort(np.concatenate([*drawn, np.empty(0, np.int64)])))
+        tests.append(np.sort(np.concatenate([*drawn, _NONE])))
     return tests
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.data import Dataset, Partition
+from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
-from datasets.partitions import divide, draw_partition, make_partition, partition_counts
+from datasets.partitions import cut, divide, draw_partition, make_partition, partition_counts
 
 
 def labelled(train: list[int], test: list[int], num_classes: int = 0) -> Dataset:
@@ -62,6 +62,29 @@ def iid_cases(draw: st.DrawFn) -> tuple[Dataset, dict[str, Any]]:
     return dataset, {**cell, "name": "iid", "alpha": None}
 
 
+@st.composite
+def shared_cases(draw: st.DrawFn) -> tuple[Dataset, dict[str, Any]]:
+    """Every option of `dirichlet` and `iid` that deals all samples out anew."""
+    dataset, cell = draw(st.one_of(cases(), iid_cases()))
+    shares = draw(st.sampled_from([[0.75, 0, 0.25], [0.5, 0.25, 0.25], [[0.1, 0.3, 0.4], 0.1, 0.5], [0, 0, 0]]))
+    options: dict[str, Any] = {"shares": shares}
+    if cell["name"] == "dirichlet":
+        options["balanced"] = draw(st.booleans())
+        options["top_up"] = draw(st.integers(0, len(dataset.y) // cell["clients"]))
+    return dataset, {**cell, "options": options}
+
+
+@st.composite
+def class_cases(draw: st.DrawFn) -> tuple[Dataset, dict[str, Any]]:
+    dataset, cell = draw(cases())
+    options = {
+        "k": draw(st.integers(1, 5)),
+        "same_classes": draw(st.booleans()),
+        "test_share": draw(st.sampled_from([0, 0.2, 1])),
+    }
+    return dataset, {**cell, "name": "classes", "alpha": None, "options": options}
+
+
 @given(st.one_of(cases(), iid_cases()))
 @settings(max_examples=150, deadline=None)
 def test_every_training_sample_has_one_place(case: tuple[Dataset, dict[str, Any]]) -> None:
@@ -100,6 +123,116 @@ def test_local_tests_have_the_label_mix_of_all_local_training_data(case: tuple[D
         assert np.bincount(dataset.y[test], minlength=5).tolist() == expected
         assert len(set(test)) == len(test)
         assert (test >= dataset.n_train).all()
+
+
+@given(st.one_of(shared_cases(), class_cases()))
+@settings(max_examples=150, deadline=None)
+def test_samples_with_a_local_place_have_only_one(case: tuple[Dataset, dict[str, Any]]) -> None:
+    """Nobody's sample is somebody else's, for training, validation or tests; trials see no test of anybody."""
+    dataset, cell = case
+    partition = make(dataset, **cell)
+    lists = [*partition.train, *partition.validation, *partition.test]
+    everything = np.concatenate(lists)
+    assert len(set(everything)) == len(everything)
+    assert set(everything) <= set(range(len(dataset.y) if "shares" in cell["options"] else dataset.n_train))
+    assert len(partition.global_test) == 0  # the generic model is tested on the union
+    if len(np.concatenate([*partition.train, *partition.validation])):
+        trial = make(dataset, **cell | {"protocol": "tuning"})
+        smaller, seen = without_tests(dataset, trial)
+        assert len(smaller.y) == smaller.n_train == sum(map(len, (*trial.train, *trial.validation)))
+        for name in ("train", "validation"):
+            pairs = zip(getattr(trial, name), getattr(seen, name), strict=True)
+            assert all(np.array_equal(dataset.y[one], smaller.y[other]) for one, other in pairs)
+
+
+def test_without_tests_nothing_is_copied_where_all_training_samples_are_used() -> None:
+    smaller, same = without_tests(TOY, found := make(TOY, protocol="tuning"))
+    assert smaller.x.base is TOY.x
+    assert same is found
+
+
+def test_shares_cut_all_samples_of_each_client() -> None:
+    """PGFed: 75 % for training and 25 % for tests, rounded; COMET: 10, 30 or 40 % for training, 10 and 50 % else."""
+    two = make(TOY, options={"shares": [0.75, 0, 0.25]}, protocol="paper")
+    assert sum(map(len, (*two.train, *two.test))) == len(TOY.y) == 280
+    for train, held, test in zip(two.train, two.validation, two.test, strict=True):
+        assert len(train) == round(0.75 * (len(train) + len(test)))
+        assert len(held) == 0
+    assert sum(map(len, make(TOY, options={"shares": [0.75, 0, 0.25]}).validation)) > 30  # the cell's validation share
+    three = make(TOY, "iid", clients=28, options={"shares": [[0.1, 0.3, 0.4], 0.1, 0.5]})
+    sizes = [tuple(map(len, own)) for own in zip(three.train, three.validation, three.test, strict=True)]
+    assert set(sizes) == {(1, 1, 5), (3, 1, 5), (4, 1, 5)}
+
+
+def test_a_client_s_cut_depends_on_no_other_client() -> None:
+    """The same samples of the same client are cut in the same way, whatever the others have."""
+    shares = ([0.1, 0.3, 0.4], 0.1, 0.5)
+    found = make(TOY, options={"shares": list(shares)}, alpha=0.5, seed=4)
+    whole = make(TOY, options={"shares": [1, 0, 0]}, alpha=0.5, seed=4, protocol="paper")
+    for i in reversed(range(5)):
+        parts = cut(whole.train[i], shares, 4, i)
+        for one, other in zip(parts, (found.train[i], found.validation[i], found.test[i]), strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_the_least_number_of_samples_is_reached_by_further_draws() -> None:
+    plain = [make(TOY, seed=seed, alpha=0.3, protocol="paper") for seed in range(8)]
+    least = [make(TOY, seed=seed, alpha=0.3, protocol="paper", options={"min_samples": 15}) for seed in range(8)]
+    enough = [min(map(len, one.train)) >= 15 for one in plain]
+    assert 0 < sum(enough) < 8
+    for before, after, was_enough in zip(plain, least, enough, strict=True):
+        assert min(map(len, after.train)) >= 15
+        assert (after.hash == before.hash) == was_enough  # the first draw that does is taken
+    assert least[0].hash == make(TOY, seed=0, alpha=0.3, protocol="paper", options={"min_samples": 15}).hash
+
+
+def test_topping_up_takes_from_the_clients_that_have_the_most() -> None:
+    before = make(TOY, alpha=0.01, clients=10, protocol="paper")
+    after = make(TOY, alpha=0.01, clients=10, protocol="paper", options={"top_up": 8})
+    sizes = [len(own) for own in before.train]
+    assert min(sizes) == 0
+    assert min(len(own) for own in after.train) == 8
+    for old, new, size in zip(before.train, after.train, sizes, strict=True):
+        assert set(new) <= set(old) if size > 8 else set(new) >= set(old)
+        assert len(new) == 8 or size > 8
+    exact = make(TOY, alpha=0.01, clients=10, protocol="paper", options={"top_up": 20})
+    assert [len(own) for own in exact.train] == [20] * 10
+
+
+def test_balanced_clients_get_nothing_more_once_they_have_their_part() -> None:
+    """Classes of 50 go whole to one of five clients, whose part is 50, so at most one class comes on top of it."""
+    dataset = labelled([0, 1, 2, 3, 4] * 50, [0])
+
+    def most(seed: int, **options: Any) -> int:
+        found = make(dataset, alpha=1e-6, seed=seed, protocol="paper", options=options)
+        return max(map(len, found.train))
+
+    assert all(most(seed) >= 100 for seed in range(5))
+    assert all(most(seed, balanced=True) < 100 for seed in range(5))
+
+
+def test_k_classes_per_client_in_equal_buckets() -> None:
+    """SPFL on four classes of 50: of ten clients each has three buckets of five, four samples of each for training."""
+    own = make(TOY, "classes", clients=10, seed=2, protocol="paper", options={"k": 3})
+    common = make(TOY, "classes", clients=10, protocol="paper", options={"k": 3, "same_classes": True})
+    for partition, kinds in ((own, 4), (common, 1)):
+        train = partition_counts(TOY, partition)
+        test = np.stack([np.bincount(TOY.y[one], minlength=4) for one in partition.test])
+        assert np.array_equal(np.sort(train, axis=1), [[0, 4, 4, 4]] * 10)
+        assert np.array_equal(test * 4, train)
+        assert len(np.unique(train, axis=0)) == kinds
+        assert max(map(max, partition.train)) < TOY.n_train
+    seven = make(TOY, "classes", clients=7, protocol="paper", options={"k": 4, "test_share": 0})
+    assert partition_counts(TOY, seven).tolist() == [[7] * 4] * 7  # 50 // 7: one sample of each class is not used
+
+
+def test_spfl_s_sizes() -> None:
+    """CIFAR-10: ten clients of six classes have 2,400 samples for training and 600 for tests."""
+    cifar = labelled(list(range(10)) * 5000, [0], 10)
+    partition = make(cifar, "classes", clients=10, protocol="paper", options={"k": 6})
+    assert {(len(train), len(test)) for train, test in zip(partition.train, partition.test, strict=True)} == {
+        (2400, 600)
+    }
 
 
 def test_dirichlet_gives_each_class_in_the_drawn_shares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +339,13 @@ def test_summary(tmp_path: Path) -> None:
         ("iid", {"clients": 201}, "201 clients cannot share the 200 training samples of toy"),
         ("dirichlet", {"clients": 0}, "0 clients"),
         ("dirichelt", {}, "Did you mean 'dirichlet'"),
+        ("dirichlet", {"options": {"min_samples": 41}}, "5 clients cannot have 41 samples each: toy has 200 to deal"),
+        ("dirichlet", {"options": {"top_up": 57, "shares": [1, 0, 0]}}, "cannot have 57 samples each: toy has 280"),
+        ("dirichlet", {"alpha": 1e-6, "options": {"min_samples": 1}}, "none of 1000 draws with alpha = 1e-06 gives"),
+        ("dirichlet", {"options": {"shares": [0.9, 0.1, 0.1]}}, r"shares = \[0.9, 0.1, 0.1\] should add up to 1"),
+        ("iid", {"options": {"shares": [[0.5, 0.9], 0, 0.2]}}, "should add up to 1 at most"),
+        ("iid", {"options": {"shares": [[], 0, 0.2]}}, "should add up to 1 at most"),
+        ("classes", {"options": {"k": 5}}, "k = 5, and toy has 4 classes"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(name: str, changes: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_names() -> None:
     assert set(OURS) <= set(DATASETS.names())
-    assert {"dirichlet", "file", "iid"} <= set(PARTITIONS.names())
+    assert {"classes", "dirichlet", "file", "iid"} <= set(PARTITIONS.names())
 
 
 @pytest.mark.parametrize("name", OURS)

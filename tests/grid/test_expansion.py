@@ -49,6 +49,7 @@ def test_defaults(load: Load) -> None:
         alpha=1.0,
         model_options={"hidden": 200, "layers": 1},
         dataset_options={"mean": None, "std": None},
+        partition_options={"balanced": False, "min_samples": 0, "top_up": 0, "shares": None},
     )
 
 

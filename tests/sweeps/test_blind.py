@@ -1,5 +1,6 @@
 """A trial never reads the test split."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,9 +65,22 @@ def test_a_trial_trains_and_validates_on_what_an_honest_cell_does(write: Write) 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
 def test_no_partition_gives_a_trial_test_samples(write: Write, partition: str) -> None:
     (cell, _) = load_study(str(write()), []).arms[0].cells
-    changed = cell.model_copy(update={"partition": partition, "alpha": None if partition == "iid" else 1.0})
+    changed = cell.model_copy(
+        update={"partition": partition, "alpha": None if partition == "iid" else 1.0, "partition_options": {}}
+    )
     found = load_partition(_blind(changed), load_dataset(_blind(changed), Path("data")))
     assert sum(map(len, found.test)) + len(found.global_test) == 0
+
+
+def test_a_trial_may_train_on_parts_of_the_official_test_split_that_are_dealt_out(write: Write, tmp_path: Path) -> None:
+    (cell, _) = load_study(str(write()), []).arms[0].cells
+    changed = cell.model_copy(update={"partition_options": {"shares": [0.5, 0.2, 0.3]}})
+    assert run_cell(changed, tmp_path / "trial", OPTIONS).reason == ""
+    assert ",test," not in (tmp_path / "trial" / "metrics.csv").read_text()
+    sizes = json.loads((tmp_path / "trial" / "partition.json").read_text())
+    whole = len(load_dataset(cell, Path("data")).y)
+    assert abs(sum(sizes["n_train"]) - 0.5 * whole) < cell.clients
+    assert abs(sum(sizes["n_validation"]) - 0.2 * whole) < cell.clients
 
 
 def _blind(cell: Settings) -> Settings:
