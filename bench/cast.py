@@ -1,10 +1,14 @@
-"""Who takes part in a cell: its method with hyperparameters and server rule, and which clients train."""
+"""Who takes part in a cell: its method with hyperparameters and server rule, which clients train, and what models."""
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from bench.errors import UserError
 from bench.method import Method, ServerRule
 from bench.plugin import METHODS, SERVER_RULES
 from bench.rng import generator
-from bench.settings import Settings
+from bench.settings import ModelsBySize, Settings
 
 
 def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[int]]:
@@ -17,6 +21,24 @@ def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[
     rng = generator("new clients", settings.seed)
     new = sorted(int(i) for i in rng.choice(ids, settings.new_clients, replace=False))
     return [i for i in ids if i not in new], new
+
+
+def architectures(settings: Settings, sizes: Sequence[int]) -> list[str]:
+    """The name of each client's model, by its number of training samples.
+
+    Drawn by size, the client of rank r of N (1 has the fewest samples, ties in the order of clients) has the last of
+    the models with probability 1 - r / N, and each of the others with the same share of the rest: COMET says only that
+    larger data sets are more likely to have larger models.
+    """
+    models = settings.architectures or (settings.model,)
+    if not isinstance(settings.client_models, ModelsBySize):
+        return [models[i % len(models)] for i in range(len(sizes))]
+    found = [models[-1]] * len(sizes)
+    for rank, client in enumerate(np.argsort(sizes, kind="stable").tolist(), start=1):
+        rng = generator("client models", settings.seed, client)
+        if rng.random() < rank / len(sizes):
+            found[client] = models[rng.integers(len(models) - 1)]
+    return found
 
 
 def degenerate(method: Method) -> list[str]:

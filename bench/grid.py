@@ -210,7 +210,7 @@ class _Resolver:
         if method.name in METHODS.names() and METHODS.get(method.name).public and cell.public is None:
             problem = f"the method {method.name!r} needs public samples; add for instance `public: {{name: cifar100}}`"
             self.document.complain(method.path, problem)
-        for model in cell.client_models:
+        for model in cell.architectures:
             self._complete(complete_options, MODELS, model, {}, layer["client_models"][1])
         options = {
             "model_options": self._options(MODELS, cell.model, cell.model_options, layer, "model"),

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from bench.profiles import Profile, resolve
 
@@ -19,6 +19,15 @@ class PublicSet(BaseModel):
     def options(self) -> dict[str, Any]:
         """The data set's own options."""
         return dict(self.model_extra or {})
+
+
+class ModelsBySize(BaseModel):
+    """Architectures drawn for each client: the more training samples, the less likely is the last one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    by: Literal["size"]
+    models: tuple[str, ...] = Field(min_length=2, description="the last is that of small clients")
 
 
 def _switch(value: Any) -> Any:
@@ -60,7 +69,10 @@ class Settings(BaseModel):
 
     model: str = "mlp"
     model_options: dict[str, Any] = Field(default_factory=dict)
-    client_models: tuple[str, ...] = Field((), description="architectures by client, in turn; empty: `model` for all")
+    client_models: Annotated[
+        Annotated[tuple[str, ...], Tag("list")] | Annotated[ModelsBySize, Tag("mapping")],
+        Discriminator(lambda value: "mapping" if isinstance(value, dict | ModelsBySize) else "list"),
+    ] = Field((), description="architectures by client: in turn or {by: size, models: [...]}; empty: `model` for all")
     augment: Literal["none", "crop_flip"] = Field("none", description="of training images: 4-pixel crops and mirroring")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
     dtype: Literal["float32", "float64"] = "float32"
@@ -98,6 +110,11 @@ class Settings(BaseModel):
     )
 
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The architectures that `client_models` names."""
+        return self.client_models.models if isinstance(self.client_models, ModelsBySize) else self.client_models
 
     @property
     def name(self) -> str:

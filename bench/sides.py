@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from bench.arena import Arena
+from bench.cast import architectures
 from bench.method import Client, Message, Method, mean
 from bench.models.factory import build, prepare
 from bench.models.init import initialise
@@ -31,6 +32,7 @@ class ServerSide:
         self._settings = settings
         self._arena = arena
         self._shape = shape
+        self._architectures = architectures(settings, [len(one) for one in arena.partition.train])
         self._initial: dict[tuple[str, int], Params] = {}
         for client in clients:
             self.initial_model(client)
@@ -50,8 +52,7 @@ class ServerSide:
 
     def architecture(self, client: int) -> str:
         """The name of a client's model."""
-        models = self._settings.client_models
-        return models[client % len(models)] if models else self._settings.model
+        return self._architectures[client]
 
     def build(self, arch: str, module: nn.Module) -> Params:
         """Initial values for a network of the method's own, built on the meta device."""

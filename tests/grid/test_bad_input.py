@@ -36,6 +36,12 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "[a]: 2", "3: the key (a list or mapping) is neither text nor a number of a client"),
     (GOOD + "stragglers: {3: soon}", '3: stragglers = {"3": "soon"} should be an integer'),
     (GOOD + "client_models: [mlp, cnnn]", "3: unknown model 'cnnn'. Did you mean 'cnn'?"),
+    (GOOD + "client_models: {by: size, models: [mlp, cnnn]}", "3: unknown model 'cnnn'. Did you mean 'cnn'?"),
+    (
+        GOOD + "client_models: {by: age, models: [mlp, cnn]}",
+        '3: client_models = {"by": "age", "models": ["mlp", "cnn"]} should be \'size\'',
+    ),
+    (GOOD + "client_models: mlp", '3: client_models = "mlp" should be a list'),
     (
         GOOD + "lr: !!python/name:os.system x",
         "3: 'x' is no value of the kind 'python/name:os.system' that a grid can hold",

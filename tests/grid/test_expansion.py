@@ -115,6 +115,14 @@ def test_settings_by_client(load: Load) -> None:
     assert cell.client_models == ("mlp", "logistic")
 
 
+def test_models_by_size_stay_a_mapping(load: Load) -> None:
+    (cell,) = load("{methods: [plain], alpha: 1, client_models: {by: size, models: [mlp, logistic]}}").cells
+    assert cell.architectures == ("mlp", "logistic")
+    written = cell.model_dump(mode="json")
+    assert written["client_models"] == {"by": "size", "models": ["mlp", "logistic"]}
+    assert Settings.model_validate(written) == cell
+
+
 def test_labels_tell_entries_apart(load: Load) -> None:
     text = """
     methods:

@@ -72,6 +72,15 @@ def test_every_scientific_setting_counts(key: str) -> None:
     assert cell_id(other, "data") != cell_id(CELL, "data")
 
 
+def test_architectures_in_turn_are_no_draw_by_size() -> None:
+    models = ["mlp", "logistic"]
+    in_turn, by_size, other = (
+        Settings.model_validate(CELL.model_dump() | {"client_models": value})
+        for value in (models, {"by": "size", "models": models}, {"by": "size", "models": models[::-1]})
+    )
+    assert len({cell_id(one, "data") for one in (CELL, in_turn, by_size, other)}) == 4
+
+
 @pytest.mark.parametrize("key", PRESENTATION)
 def test_names_do_not_count(key: str) -> None:
     other = Settings.model_validate(CELL.model_dump() | {key: PRESENTATION[key]})

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from bench.cast import architectures
 from bench.method import Feed
+from bench.settings import Settings
 from methods.comet import Hyper, centroids
 from tests.engine.problems import personal, run, toy
 from tests.programs.reference import (
@@ -109,6 +111,31 @@ def test_clients_of_two_architectures(c: int) -> None:
     assert (row["up"], row["down_distinct"], row["down_receivers"]) == (5 * matrix, c * matrix, 5 * c * matrix)
     torch.testing.assert_close(federation.server.state["centroids"].sum(-1), torch.ones(c, 12, dtype=torch.float64))
     assert federation.engine.fallbacks == []
+
+
+BY_SIZE = {"by": "size", "models": ("test_linear", "test_norm", "logistic")}
+
+
+def test_larger_data_sets_are_more_likely_to_have_larger_models() -> None:
+    """The client of rank r of N has the last model with probability 1 - r / N, the others with r / 2N each."""
+    sizes = [40, 10, 30, 20]
+    drawn = [architectures(Settings(method="comet", seed=s, client_models=BY_SIZE), sizes) for s in range(1000)]
+    for client, rank in enumerate([4, 1, 3, 2]):
+        shares = [np.mean([one[client] == model for one in drawn]) for model in BY_SIZE["models"]]
+        np.testing.assert_allclose(shares, [rank / 8, rank / 8, 1 - rank / 4], atol=0.05)
+    assert architectures(Settings(method="comet", client_models=["mlp", "logistic"]), sizes) == ["mlp", "logistic"] * 2
+    assert architectures(Settings(method="comet", model="logistic"), sizes) == ["logistic"] * 4
+
+
+def test_the_draw_by_size_is_resolved_in_a_federation() -> None:
+    federation = toy("comet", public=PUBLIC, client_models=BY_SIZE, seed=1)
+    again = toy("comet", public=PUBLIC, client_models=BY_SIZE, seed=1)
+    run(federation, 1)
+    expected = architectures(federation.settings, [13, 7, 1, 0, 9, 5])
+    assert len(set(expected)) == 3
+    for i, w in federation._personal().items():
+        assert w.spec.arch.startswith(expected[i])
+        assert again.server.architecture(i) == expected[i]
 
 
 def test_one_cluster_is_the_plain_mean() -> None:
