@@ -5,23 +5,21 @@ categories of 13 super-categories. torchvision knows them without the official s
 test part. The resized pictures lie in one file beside the originals and are never in memory as a whole.
 """
 
-import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import PositiveInt
 
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.assemble import assemble, channel_statistics, content_checksum, hold_out
-from datasets.image_folder import natural, picture
+from datasets.assemble import assemble, hold_out
+from datasets.image_folder import natural
+from datasets.resized import resized
 
 _FOLDER = "2017"
 _WHAT = "inaturalist2017"
-_BLOCK = 4096  # pictures; bounds what waits in memory
 
 
 @DATASETS.register(_WHAT)
@@ -30,7 +28,7 @@ def load(
     data_root: Path,
     download: bool,
     labels: Literal["super", "full"] = "super",
-    size: int = 64,
+    size: PositiveInt = 64,
     mean: list[float] | None = None,
     std: list[float] | None = None,
 ) -> Dataset:
@@ -49,8 +47,6 @@ def load(
     Raises:
         UserError: the photographs are missing or one of them is damaged.
     """
-    if size < 1:
-        raise UserError(f"{_WHAT}: size = {size} should be at least 1")
     listed = _listed(data_root, download)
     files = sorted(listed.index, key=lambda one: (one[0], natural(one[1])))
     category = np.array([number for number, _ in files])
@@ -58,12 +54,7 @@ def load(
     category = category[order]
     paths = [Path(listed.root, listed.all_categories[files[i][0]], files[i][1]) for i in order]
     cache = data_root / f"{_FOLDER}-{size}.images.npy"
-    try:
-        x, known = _resized(paths, size, cache, n_train)
-    except OSError as error:
-        raise UserError(
-            f"{_WHAT}: {cache} cannot be written ({error}); it needs {3 * size**2 * len(paths)} bytes"
-        ) from None
+    x, known = resized(_WHAT, paths, size, cache, n_train)
     if labels == "full":
         y, classes = category, list(listed.all_categories)
     else:
@@ -87,50 +78,3 @@ def _listed(data_root: Path, download: bool) -> Any:
             f"{_WHAT}: {fault}; add `--download` to fetch 186 GB, or set `--data-root` to the folder that holds "
             f"'{_FOLDER}'"
         ) from None
-
-
-def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-    """The resized pictures `[n, 3, size, size]` with their mean, std and checksum, all kept beside the originals.
-
-    They are made again when the originals are not those that the cache was made of (by number and bytes).
-    """
-    about = cache.with_suffix(".json")
-    source = {"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}
-    known = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
-    if known.get("source") != source or known.get("cache_bytes") != cache.stat().st_size:
-        unfinished = cache.with_suffix(f".{os.getpid()}.tmp")
-        _write(paths, size, unfinished)
-        os.replace(unfinished, cache)
-        x = _map(cache)
-        mean, std = channel_statistics(x[:n_train])
-        known = {
-            "source": source,
-            "cache_bytes": cache.stat().st_size,
-            "mean": mean,
-            "std": std,
-            "checksum": content_checksum(x, np.zeros(0, np.int64), n_train),
-        }
-        unfinished.write_text(json.dumps(known))
-        os.replace(unfinished, about)
-    return _map(cache), known
-
-
-def _map(cache: Path) -> npt.NDArray[np.uint8]:
-    # copy on write: torch wants an array that it could write to, and nobody does
-    found: npt.NDArray[np.uint8] = np.lib.format.open_memmap(cache, mode="c")
-    return found
-
-
-def _write(paths: list[Path], size: int, file: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    try:
-        out = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=(len(paths), 3, size, size))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the interpreter's lock
-            for start in range(0, len(paths), _BLOCK):
-                block = paths[start : start + _BLOCK]
-                out[start : start + len(block)] = list(pool.map(lambda path: picture(path, size), block))
-        out.flush()
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise

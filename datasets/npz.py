@@ -40,16 +40,21 @@ def load(
         UserError: the file is missing or damaged, or an array has another shape or type.
     """
     file = Path(path)
+    return assemble(name or file.stem, *read_samples(file), mean=mean, std=std)
+
+
+def read_samples(file: Path) -> tuple[Array, Indices, int]:
+    """Images or features and labels of all parts, and the size of the training part, which comes first.
+
+    Raises:
+        UserError: as `load`.
+    """
     parts = _read(file)
     y = np.concatenate([labels for _, labels in parts.values()])
     images = parts["train"][0]
     x = np.empty((len(y), *images.shape[1:]), images.dtype)  # concatenate would keep channels last, at a second copy
     np.concatenate([images for images, _ in parts.values()], out=x)
-    if "test" in parts:
-        n_train = len(y) - len(parts["test"][1])
-    else:
-        x, y, n_train = hold_out(x, y)
-    return assemble(name or file.stem, x, y, n_train, mean=mean, std=std)
+    return (x, y, len(y) - len(parts["test"][1])) if "test" in parts else hold_out(x, y)
 
 
 def _read(file: Path) -> dict[str, tuple[Array, Indices]]:

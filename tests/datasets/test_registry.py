@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from bench.plugin import DATASETS, PARTITIONS
 
-OURS = ["cifar10", "cifar100", "digits", "emnist", "image_folder", "mnist", "npz"]
+OURS = ["cifar10", "cifar100", "digits", "emnist", "image_folder", "mnist", "npz", "organamnist", "tinyimagenet"]
 ROOT = Path(__file__).parents[2]
 
 

@@ -1,0 +1,46 @@
+"""`organamnist`: abdominal CT slices of eleven organs, MedMNIST's file (Yang et al. 2023, https://medmnist.com)."""
+
+from pathlib import Path
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.assemble import assemble
+from datasets.npz import read_samples
+
+_NAME = "organamnist"
+_URL = "https://zenodo.org/records/10519652/files/organamnist.npz?download=1"
+_MD5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"  # of MedMNIST 2.2 and later; earlier files hold some blank slices more
+_CLASSES = (
+    "bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left", "lung-right",
+    "pancreas", "spleen",
+)  # fmt: skip
+
+
+@DATASETS.register(_NAME)
+def load(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """OrganAMNIST: `[58830, 1, 28, 28]`, 41,052 for training (the validation part among them), 11 classes.
+
+    Args:
+        data_root: holds `organamnist.npz`.
+        download: fetch that file if it is missing.
+        mean, std: of pixel / 255; 0.5 and 0.5 unless given, MedMNIST's own.
+
+    Raises:
+        UserError: the file is missing or has a wrong checksum.
+    """
+    from torchvision.datasets.utils import check_integrity, download_url
+
+    file = data_root / f"{_NAME}.npz"
+    if not check_integrity(file, _MD5):
+        fault = f"{file} has a wrong checksum" if file.is_file() else f"{file} is missing"
+        if not download:
+            advice = "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
+            raise UserError(f"{_NAME}: {fault}; {advice}")
+        try:
+            download_url(_URL, str(data_root), file.name, _MD5)
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"{_NAME}: {fault}; the download did not help ({error})") from None
+    return assemble(_NAME, *read_samples(file), mean=mean or [0.5], std=std or [0.5], classes=_CLASSES)

@@ -1,0 +1,83 @@
+"""Photographs resized once into a file beside the originals, and read from there as they are needed."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.errors import UserError
+from datasets.assemble import channel_statistics, content_checksum
+from datasets.image_folder import picture
+
+_BLOCK = 4096  # pictures; bounds what waits in memory
+
+
+def resized(
+    name: str, paths: list[Path], size: int, cache: Path, n_train: int
+) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+    """The resized pictures `[n, 3, size, size]` with their mean, std and checksum, all kept beside the originals.
+
+    They are made again when the originals are not those that the cache was made of (by number and bytes).
+
+    Args:
+        name: of the data set, for messages.
+        paths: of the pictures, the training part first.
+        size: height and width in pixels; the aspect ratio is not kept (bilinear).
+        cache: the file of the resized pictures; mapped, not loaded.
+        n_train: size of the training part, of which mean and std are.
+
+    Raises:
+        UserError: a picture is damaged, or the cache cannot be written.
+    """
+    try:
+        return _resized(paths, size, cache, n_train)
+    except OSError as error:
+        raise UserError(
+            f"{name}: {cache} cannot be written ({error}); it needs {3 * size**2 * len(paths)} bytes"
+        ) from None
+
+
+def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+    about = cache.with_suffix(".json")
+    source = {"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}
+    known = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
+    if known.get("source") != source or known.get("cache_bytes") != cache.stat().st_size:
+        unfinished = cache.with_suffix(f".{os.getpid()}.tmp")
+        _write(paths, size, unfinished)
+        os.replace(unfinished, cache)
+        x = _map(cache)
+        mean, std = channel_statistics(x[:n_train])
+        known = {
+            "source": source,
+            "cache_bytes": cache.stat().st_size,
+            "mean": mean,
+            "std": std,
+            "checksum": content_checksum(x, np.zeros(0, np.int64), n_train),
+        }
+        unfinished.write_text(json.dumps(known))
+        os.replace(unfinished, about)
+    return _map(cache), known
+
+
+def _map(cache: Path) -> npt.NDArray[np.uint8]:
+    # copy on write: torch wants an array that it could write to, and nobody does
+    found: npt.NDArray[np.uint8] = np.lib.format.open_memmap(cache, mode="c")
+    return found
+
+
+def _write(paths: list[Path], size: int, file: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    try:
+        out = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=(len(paths), 3, size, size))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the interpreter's lock
+            for start in range(0, len(paths), _BLOCK):
+                block = paths[start : start + _BLOCK]
+                out[start : start + len(block)] = list(pool.map(lambda path: picture(path, size), block))
+        out.flush()
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
