@@ -1,16 +1,20 @@
 """COMET against its formulas, and clients of two architectures."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from bench.cast import architectures
+from bench.data import Dataset
+from bench.federation import Federation
 from bench.method import Feed
 from bench.settings import Settings
 from methods.comet import Hyper, centroids
-from tests.engine.problems import personal, run, toy
+from reports.published import published_table
+from tests.engine.problems import personal, run, toy, toy_data, toy_partition
 from tests.programs.reference import (
     LR,
     PLAIN,
@@ -136,6 +140,60 @@ def test_the_draw_by_size_is_resolved_in_a_federation() -> None:
     for i, w in federation._personal().items():
         assert w.spec.arch.startswith(expected[i])
         assert again.server.architecture(i) == expected[i]
+
+
+def hundred(method: str, data: Dataset, *, selected: int, **settings: Any) -> Federation:
+    """Two rounds of 100 clients, each with an equal part of the training samples."""
+    common: dict[str, Any] = {"clients": 100, "participation": selected / 100, "steps": 1, "batch_size": 2}
+    partition = toy_partition(data, [data.n_train // 100] * 100)
+    federation = Federation(
+        Settings(method=method, **{**common, **settings}), data, partition, executor="sequential", public=QUERIES
+    )
+    run(federation, 2)
+    return federation
+
+
+QUERIES = toy_data(samples=2000, classes=10, seed=9)
+T, L, P = 200, 2000 * 10, 9_756_426
+
+
+def printed(method: str, selected: int, **axes: int) -> float:
+    """The cost in the paper's Table III."""
+    wanted = {"C": selected / 100, **axes}
+    (found,) = [
+        row.mean
+        for row in published_table("comet_t3").rows
+        if (row.method, row.metric) == (method, "comcost") and wanted.items() <= row.axes.items()
+    ]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("selected", "c"), [(10, 1), (10, 2), (10, 3), (10, 4), (15, 1), (15, 4)])
+def test_the_ledger_gives_the_paper_s_communication_cost(selected: int, c: int) -> None:
+    """T (m + c) L scalars; the exchange before the first round, which the paper does not count, is m L more.
+
+    All clients start from one model there, so its predictions make one cluster.
+    """
+    federation = hundred("comet", toy_data(samples=300, classes=10), selected=selected, hp={"c": c}, model="logistic")
+    first, second = ((row["up"] + row["down_distinct"]) // 4 for row in federation.ledger)
+    assert T * second == T * (selected + c) * L
+    assert first == (selected + 1) * L + selected * L
+    assert float(f"{T * second:.1e}") == printed("comet", selected, c=c)
+    assert float(f"{first + (T - 1) * second:.1e}") == printed("comet", selected, c=c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selected", [10, 15])
+def test_the_ledger_gives_the_paper_s_cost_of_fedavg_with_vgg11(selected: int) -> None:
+    """T (m + 1) P scalars, buffers apart."""
+    x = np.random.default_rng(0).normal(size=(300, 3, 32, 32)).astype(np.float32)
+    images = Dataset("images", x, np.arange(300) % 10, 200, 10, (0.0,) * 3, (1.0,) * 3, "images")
+    federation = hundred("fedavg", images, selected=selected, model="vgg11")
+    totals = [(row["up"] + row["down_distinct"]) // 4 for row in federation.ledger]
+    assert [T * total for total in totals] == [T * (selected + 1) * P] * 2
+    assert float(f"{T * totals[1]:.2e}") == printed("fedavg", selected)
+    assert all(row["up_buffers"] > 0 for row in federation.ledger)
 
 
 def test_one_cluster_is_the_plain_mean() -> None:
