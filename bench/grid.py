@@ -32,7 +32,7 @@ class Grid:
     Attributes:
         name: of the grid; by default of its file.
         description: for people.
-        published: id of the printed table it is compared with.
+        published: id of the printed table it is compared with; several with commas between them.
         source: text of the file.
         cells: by data set, case and varied values, alpha, method, seed; hyperparameters and options are complete.
             Cells of equal science may appear under several labels; they have one identity.
@@ -147,8 +147,9 @@ def _texts(document: Document, stem: str) -> dict[str, str]:
     if problem := name_problem(texts["name"]):
         document.complain(("name",), f"the name {shown(texts['name'])} of the grid {problem}")
     known = _published_tables()
-    if texts["published"] and known and texts["published"] not in known:
-        document.complain(("published",), unknown("published table", texts["published"], known))
+    for table in re.split(r",\s*", texts["published"]) if texts["published"] and known else []:
+        if table not in known:
+            document.complain(("published",), unknown("published table", table, known))
     return texts
 
 

@@ -13,8 +13,8 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from bench.method import METHODS, Batch, Client, Do, Feed, Hyperparameters, Message, Method, Params, Program, Server
-from bench.method import State, Train, Upload, Values, cross_entropy, hp, join, mean
+from bench.method import METHODS, SGD, Batch, Client, Do, Feed, Hyperparameters, Message, Method, Params, Program
+from bench.method import Server, State, Train, Upload, Values, cross_entropy, hp, join, mean
 from methods.variants import variant
 
 Similarity = Literal["softmax", "uniform", "local"]
@@ -25,7 +25,8 @@ class Hyper(Hyperparameters):
 
     `stages` names the prefixes of every stage but the first, which is all the rest; `similarity` says for each stage
     with whom it is mixed (`local`: with nobody). `gamma` None: similarities are computed in the first round only.
-    Equation 7 as printed is `scale: paper` with `alpha: 0.01`.
+    Equation 7 as printed is `scale: paper` with `alpha: 0.01`. `fine_steps` steps of SGD on a client's own data follow
+    before every test (Table 8), with batches of `fine_batch` (None: the cell's), and are thrown away.
     """
 
     gamma: int | None = hp(10, ge=1, static=True)
@@ -35,6 +36,9 @@ class Hyper(Hyperparameters):
     mix: Literal["updates", "weights"] = hp("updates", static=True)
     scale: Literal["released", "paper"] = hp("released", static=True)
     alpha: float = hp(1.0, gt=0)
+    fine_steps: int = hp(0, ge=0, static=True)
+    fine_lr: float = hp(0.001, gt=0, static=True)
+    fine_batch: int | None = hp(None, ge=1, static=True)
 
     @model_validator(mode="after")
     def _one_similarity_per_stage(self) -> Self:
@@ -110,13 +114,23 @@ class SPFL(Method):
             new = [replace(m, values={"w": w}) for m, w in zip(answers, models, strict=True)]
             state["mean"] = mean(new, "w", equal=True)
 
-    def personal(self, server: Server, client: Client, down: State) -> Params:
-        return down["model"]
+    def personal(self, server: Server, client: Client, down: State) -> Program | Params:
+        return self._fine_tuned(down["model"]) if self.hp.fine_steps else down["model"]
 
     def relations(self, server: Server) -> dict[str, Tensor]:
         """The cosines of the last re-synchronisation's updates, stage by stage."""
         names = ["first stage", *(" and ".join(prefixes) for prefixes in self.hp.stages)]
         return {f"similarity of {name}": s for name, s in zip(names, server.state["cosines"], strict=True)}
+
+    def _fine_tuned(self, w: Params) -> Program:
+        trained = yield Train(
+            {"w": w},
+            loss=cross_entropy,
+            steps=self.hp.fine_steps,
+            feed=Feed(batch_size=self.hp.fine_batch),
+            optimizer=SGD(lr=self.hp.fine_lr),
+        )
+        return trained["w"]
 
     def _stages(self, w: Params) -> list[Params]:
         later = self.hp.stages

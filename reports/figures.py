@@ -135,7 +135,10 @@ def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
 
 
 def varied(store: Store) -> list[str]:
-    """Numeric settings with three values or more along one curve: those that a sensitivity picture can show."""
+    """Settings with three values or more along one curve: those that a sensitivity picture can show.
+
+    They are numeric, or given by client, as `stragglers` is: then the clients are counted.
+    """
     names = dict.fromkeys(name for cell in store.cells for name in cell.flat if name not in ("seed", "partition_seed"))
     return [name for name in names if any(len(points) >= 3 for points in _points(store, name).values())]
 
@@ -272,10 +275,11 @@ def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tup
     """By (curve, panel): the rows and tasks along it, by the value of `setting`."""
     points: dict[tuple[str, str], dict[float, tuple[str, str]]] = {}
     for cell in store.cells:
-        value = cell.flat.get(setting)
+        given = cell.flat.get(setting)
+        value = len(given) if isinstance(given, dict) and all(isinstance(key, int) for key in given) else given
         if isinstance(value, int | float):
-            text = setting_text(setting, value)
-            names = [", ".join(part for part in name.split(", ") if part != text) for name in (cell.row, cell.task)]
+            text = setting_text(setting, given)
+            names = [f"{name}, ".replace(f", {text}, ", ", ")[:-2] for name in (cell.row, cell.task)]
             points.setdefault((names[0], names[1]), {})[value] = (cell.row, cell.task)
     return points
 

@@ -1,6 +1,7 @@
 """The report of one or several runs: one HTML page that needs nothing else, and its tables and figures as files."""
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,8 +15,9 @@ from reports import accuracy, cost, fairness, figures, newcomers, relations, spe
 from reports.figures import Picture
 from reports.html import environment
 from reports.load import Cell, Store, load, setting_text
+from reports.measures import MEASURES
 from reports.portraits import portraits
-from reports.published import FIGURES, comparison, published_table
+from reports.published import comparison, published_table
 from reports.sections import Section
 from reports.tables import Column, Entry, Table, number, words
 
@@ -104,8 +106,8 @@ def _sections(store: Store) -> Iterator[Section]:
             accuracy.all_figures_table(store),
         ),
     )
-    printed = list(dict.fromkeys(run["published"] for run in store.runs if run.get("published")))
-    beside = [table for name in printed if set((table := published_table(name)).metrics) & set(FIGURES)]
+    printed = list(dict.fromkeys(name for run in store.runs for name in re.findall(r"\w+", run.get("published") or "")))
+    beside = [table for name in printed if set((table := published_table(name)).metrics) & set(MEASURES)]
     if beside:
         yield Section("published", "Beside the paper", tables=tuple(comparison(store, table) for table in beside))
     metrics, costs = store.table("metrics"), cost.totals(store)

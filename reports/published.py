@@ -1,8 +1,8 @@
 """The papers' printed tables (`reports/published/*.yaml`), and ours beside them."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bench.errors import UserError
 from bench.plugin import did_you_mean
-from reports import statistics
-from reports.accuracy import GM, PM, PM_EQUAL, SELECTION_TEXT, Figure, selection
+from reports.accuracy import SELECTION_TEXT, selection
 from reports.load import TASK_FIELDS, Cell, Store, setting_text
+from reports.measures import MEASURES, Ours, Place, measured
 from reports.tables import Column, Entry, Table, words
 
 FOLDER = Path(__file__).parent / "published"
 
-FIGURES = {
-    "GM": GM,
-    "PM": PM,
-    "acc": PM_EQUAL,
-    "client": PM_EQUAL,
-    "server": Figure("GM", "gm", "global", ""),
-}
-"""What the papers' metrics are called here; costs and speed-ups have no counterpart among accuracies."""
+UNITS = {"comcost": ("10⁷", 1e7)}
+"""Metrics whose numbers are too long: the unit in which both theirs and ours are shown."""
 
 SETTINGS = {
     "K": "clients",
@@ -39,8 +33,12 @@ SETTINGS = {
     "E": "epochs",
     "local_epochs": "epochs",
     "dist": "partition",
+    "Gamma": "gamma",
 }
 """The papers' names of settings, where they are not ours."""
+
+NO_SETTINGS = ("eval", "client_id", "run")
+"""Axes that name what was measured, or a run by its number."""
 
 
 class PublishedRow(BaseModel):
@@ -120,13 +118,14 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         printed: what the paper prints.
     """
     chosen = selection(store)
+    ours = Ours(store, chosen)
     by_row: dict[str, dict[str, PublishedRow]] = {}
     for row in printed.rows:
         by_row.setdefault(_row_name(row, printed), {})[_column_name(row)] = row
     groups = list(dict.fromkeys(group for rows in by_row.values() for group in rows))
     columns = tuple(Column(name, group) for group in groups for name in ("paper", "ours", "Δ"))
     table_rows = tuple(
-        (label, tuple(entry for group in groups for entry in _triple(store, printed, rows.get(group), chosen)))
+        (label, tuple(entry for group in groups for entry in _triple(ours, printed, rows.get(group))))
         for label, rows in by_row.items()
     )
     caption = (
@@ -151,14 +150,18 @@ def _read(path: Path) -> tuple[PublishedTable, ...]:
 def _row_name(row: PublishedRow, printed: PublishedTable) -> str:
     """The printed label, with the method's own axes where the label alone does not tell the rows apart."""
     rivals = [other.axes for other in printed.rows if other.label == row.label]
-    own = [name for name in row.axes if not _is_task(name) and len({str(axes.get(name)) for axes in rivals}) > 1]
+    own = [
+        name
+        for name in row.axes
+        if not _is_task(name) and name != "run" and len({str(axes.get(name)) for axes in rivals}) > 1
+    ]
     return ", ".join([row.label, *(setting_text(_setting(name), row.axes[name]) for name in own)])
 
 
 def _column_name(row: PublishedRow) -> str:
     """The task, as our tables name it, and the metric."""
     tasks = [setting_text(_setting(name), value) for name, value in row.axes.items() if _is_task(name)]
-    return ", ".join([*tasks, row.metric])
+    return ", ".join([*tasks, f"{row.metric} ({UNITS[row.metric][0]})" if row.metric in UNITS else row.metric])
 
 
 def _is_task(axis: str) -> bool:
@@ -169,33 +172,23 @@ def _setting(axis: str) -> str:
     return SETTINGS.get(axis, axis)
 
 
-def _triple(store: Store, printed: PublishedTable, row: PublishedRow | None, chosen: str) -> tuple[Entry, Entry, Entry]:
+def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tuple[Entry, Entry, Entry]:
     """Paper's value, ours, difference."""
     if row is None:
         return words("–"), words("–"), words("–")
-    theirs = _theirs(row)
-    figure = FIGURES.get(row.metric)
-    if figure is None:
+    _, unit = UNITS.get(row.metric, ("", 1.0))
+    theirs = _in(unit, _theirs(row))
+    if row.metric not in MEASURES:
         return theirs, words("–"), words("–")
-    if row.axes.get("eval") == "GM":
-        figure = Figure("GM", "gm", "local", "equal")
-    cells = list(_matching(store, printed, row))
-    scores = [
-        score
-        for cell in cells
-        for trial, score in store.scores(cell.row, cell.task, *_key(figure), chosen).items()
-        if trial == cell.trial
-    ]
-    if not scores:
-        states = Counter(cell.state for cell in cells)
-        return theirs, words(", ".join(f"{count} {state}" for state, count in states.items()) or "missing"), words("–")
-    summary = statistics.summarise(scores)
-    derived = any(figure.metric in cell.view.status.derived for cell in cells)
-    spread = None if math.isnan(summary.std) else summary.std
-    ours = Entry(summary.mean, spread, f"(n={summary.n})", derived=derived)
-    if row.mean is None or math.isinf(row.mean):
-        return theirs, ours, words("–")
-    return theirs, ours, Entry(summary.mean - row.mean, signed=True)
+    mine = _in(unit, measured(ours, row.metric, _place(ours.store, printed, row)))
+    if mine.value is None or theirs.value is None:
+        return theirs, mine, words("–")
+    return theirs, mine, Entry(mine.value - theirs.value, signed=True)
+
+
+def _in(unit: float, entry: Entry) -> Entry:
+    value, spread = (None if one is None else one / unit for one in (entry.value, entry.spread))
+    return replace(entry, value=value, spread=spread)
 
 
 def _theirs(row: PublishedRow) -> Entry:
@@ -206,19 +199,24 @@ def _theirs(row: PublishedRow) -> Entry:
     return Entry(row.mean, row.std, derived=row.paren)
 
 
-def _key(figure: Figure) -> tuple[str, str, str]:
-    return figure.metric, figure.on, figure.mean
-
-
-def _matching(store: Store, printed: PublishedTable, row: PublishedRow) -> Iterator[Cell]:
-    """Our cells of a printed one: same method and same position on every axis."""
+def _place(store: Store, printed: PublishedTable, row: PublishedRow) -> Place:
+    """Our cells of a printed number: same method and same position on every axis."""
+    wanted = _wanted(printed, row)
+    here = [cell for cell in store.cells if all(_agrees(cell.flat, axis, value) for axis, value in wanted.items())]
     labelled = any(cell.view.label == row.method for cell in store.cells)
+    by_method: dict[str, list[Cell]] = {method: [] for method in dict.fromkeys(one.method for one in printed.rows)}
+    for cell in here:
+        by_method.get(cell.view.label if labelled else cell.view.settings.method, []).append(cell)
+    return Place(row.axes, by_method[row.method], by_method[printed.rows[0].method], list(by_method.values()))
+
+
+def _wanted(printed: PublishedTable, row: PublishedRow) -> dict[str, Any]:
+    """Settings of a printed number; where a row varies one (`param`) of several, the others are the table's."""
     wanted = {**({"alpha": printed.setting["alpha"]} if "alpha" in printed.setting else {}), **row.axes}
-    wanted.pop("eval", None)
-    for cell in store.cells:
-        name = cell.view.label if labelled else cell.view.settings.method
-        if name == row.method and all(_agrees(cell.flat, axis, value) for axis, value in wanted.items()):
-            yield cell
+    if "param" in wanted:
+        wanted |= {name: printed.setting[name] for name in printed.axes["param"] if name in printed.setting}
+        wanted[wanted.pop("param")] = wanted.pop("value")
+    return {axis: value for axis, value in wanted.items() if axis not in NO_SETTINGS}
 
 
 def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
@@ -226,8 +224,9 @@ def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
     ours = settings.get(name, settings.get(f"hp.{name}"))
     if axis == "dataset":
         return str(ours) == value or str(ours).startswith(f"{value}-")  # cifar10-jpeg stands in for cifar10
-    if axis == "dist" and value == "niid":
-        return ours != "iid"
+    if axis == "dist":
+        same = bool(ours == "iid" or settings["partition_options"].get("same_classes"))
+        return same is (str(value) == "iid")
     return bool(ours == value)
 
 

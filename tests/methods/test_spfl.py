@@ -11,9 +11,9 @@ from bench.data import Partition
 from bench.federation import Federation
 from bench.settings import Settings
 from methods.spfl import cosines, rows
-from tests.engine.problems import personal, run, toy, toy_data
+from tests.engine.problems import everything, personal, run, toy, toy_data
 from tests.methods.resume import assert_resumes
-from tests.programs.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
+from tests.programs.reference import LR, PLAIN, Array, gradient, initial, local_batches, local_data, near
 
 SIZES = [9, 5, 4]
 N, D = len(SIZES), 21
@@ -192,6 +192,21 @@ def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
     """Before and after a re-synchronisation."""
     for at in (1, 2):
         assert_resumes("spfl", {"hp": {"gamma": 2}, **settings}, at=at, total=4)
+
+
+def test_fine_tuning_is_the_client_s_own_and_thrown_away() -> None:
+    """Table 8: steps of plain SGD at its rate and batch size from the personalized model; training goes on without."""
+    fine = {"fine_steps": 3, "fine_lr": 0.2, "fine_batch": 100}
+    federation, plain = toy("spfl", sizes=SIZES, hp=fine, **PLAIN), toy("spfl", sizes=SIZES, **PLAIN)
+    run(federation, 2)
+    run(plain, 2)
+    for i, w in personal(plain).items():
+        expected, (x, y) = w.numpy(), local_data(SIZES, i)
+        for _ in range(3):
+            expected = expected - 0.2 * gradient(expected, x, y)
+        near(personal(federation)[i], expected)
+    found, expected_state = everything(federation), everything(plain)
+    assert all(torch.equal(tensor, expected_state[name]) for name, tensor in found.items())
 
 
 def test_a_new_client_starts_from_the_mean_model() -> None:

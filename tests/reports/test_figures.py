@@ -59,6 +59,21 @@ def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_p
     assert figures.sensitivity(three, "alpha", "validation").name == "sensitivity_alpha"
 
 
+def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp_path):
+    """Figure 2 of the SPFL paper: accuracy against the number of stragglers."""
+    runs = [
+        store_writer(tmp_path / str(len(late)), seeds=1, alphas=(1.0,), methods=("scd",), stragglers=late, case=case)
+        for case, late in (("a", {}), ("b", {0: 1, 3: 2}), ("c", {0: 1, 3: 2, 4: 3}))
+    ]
+    for k, run in enumerate(runs):  # the writer does not know of stragglers: give every run cells of its own
+        (run / "scd-1-0").rename(run / f"scd-{k}")
+        (run / "run.json").write_text((run / "run.json").read_text().replace("scd-1-0", f"scd-{k}"))
+    store = load(runs)
+    assert figures.varied(store) == ["stragglers"]
+    points = figures._points(store, "stragglers")
+    assert {key: sorted(values) for key, values in points.items()} == {("scd", "digits"): [0, 2, 3]}
+
+
 def test_ranks_are_drawn_with_their_groups():
     scores = np.arange(30.0).reshape(10, 3) % 7
     result = statistics.critical_difference(["a", "b", "c"], scores)

@@ -1,0 +1,28 @@
+"""The grids that come with the package stand for printed tables: they load, and say the tables' own names."""
+
+import re
+
+import pytest
+
+from bench.grid import builtin_grids, load_grid
+from reports.published import published_table
+
+GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
+FURTHER = {"pgfed_table2": {"local"}, "table4": {"scd", "ditto", "fedrod"}}
+"""Methods that a table needs though it has no row for them."""
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_method_of_a_grid_has_a_row_in_its_table(name: str) -> None:
+    grid = GRIDS[name]
+    assert grid.name == name
+    assert len(set(map(str, grid.cells))) == len(grid.cells) > 0
+    if grid.published:
+        tables = [published_table(table) for table in re.split(", ", grid.published)]
+        rows = {row.method for table in tables for row in table.rows}
+        assert {cell.name for cell in grid.cells} - FURTHER.get(name, set()) <= rows
+
+
+def test_printed_tables_of_pgfed_and_spfl_have_a_grid() -> None:
+    found = {one for grid in GRIDS.values() for one in re.split(", ", grid.published or "")}
+    assert found >= {"pgfed_p1", "pgfed_p2", "pgfed_p4"} | {f"spfl_t{k}" for k in (1, 2, 5, 6, 7, 8)}

@@ -1,0 +1,159 @@
+"""What the papers' tables print, from cells whose numbers are written by hand."""
+
+import json
+
+import pytest
+
+from reports.load import load
+from reports.measures import MEASURES, Ours, Place, measured
+from reports.published import PublishedTable, comparison
+
+CURVES = {  # mean personalized accuracy after rounds 2, 4 and 6, by seed
+    "local": ([0.2, 0.3, 0.4], [0.2, 0.3, 0.4]),
+    "fedavg": ([0.5, 0.6, 0.7], [0.5, 0.7, 0.6]),
+    "ditto": ([0.7, 0.8, 0.8], [0.6, 0.7, 0.8]),
+    "scd": ([0.7, 0.5, 0.9], [0.6, 0.6, 0.6]),
+}
+CLIENTS = {  # correct answers of clients 0 and 1, of ten each, in every round and seed
+    "local": (2, 6),
+    "fedavg": (4, 4),
+    "ditto": (5, 7),
+    "scd": (9, 9),
+}
+
+
+@pytest.fixture
+def cells(store_writer, tmp_path):
+    """The cells of each method, and the store."""
+    run = store_writer(tmp_path, seeds=2, alphas=(1.0,), methods=tuple(CURVES), protocol="paper", epochs=3)
+    for method, by_seed in CURVES.items():
+        for seed, curve in enumerate(by_seed):
+            folder = run / f"{method}-1-{seed}"
+            metrics = [
+                f"{k},pm,local,{mean},test,accuracy,{value}"
+                for k, value in zip((2, 4, 6), curve, strict=True)
+                for mean in ("equal", "train_size")
+            ]
+            (folder / "metrics.csv").write_text(
+                "\n".join(["round,metric,on,mean,split,quantity,value", *metrics]) + "\n"
+            )
+            clients = [f"{k},pm,{i},test,{right},10" for k in (2, 4, 6) for i, right in enumerate(CLIENTS[method])]
+            (folder / "clients.csv").write_text(
+                "\n".join(["round,metric,client,split,correct,samples", *clients]) + "\n"
+            )
+    store = load([run])
+    return store, {method: [cell for cell in store.cells if cell.view.label == method] for method in CURVES}
+
+
+def ask(cells, metric, method, **axes):
+    """One measure, with FedAvg as the table's first method."""
+    store, by_method = cells
+    place = Place(
+        axes, by_method[method], by_method["fedavg"], [by_method[name] for name in ("fedavg", "ditto", "scd")]
+    )
+    return measured(Ours(store, "best"), metric, place)
+
+
+def test_rounds_to_a_target(cells):
+    assert ask(cells, "rounds_to_70", "fedavg").value == 5  # rounds 6 and 4
+    assert ask(cells, "rounds_to_70", "ditto").value == 3
+    assert ask(cells, "rounds_to_70", "local").note == "never"
+    half = ask(cells, "rounds_to_70", "scd")
+    assert (half.value, half.note) == (2, "(1 of 2 seeds)")
+
+
+def test_speedup_is_over_the_slowest_method_that_gets_there_with_every_seed(cells):
+    assert ask(cells, "speedup_over_slowest", "ditto").value == pytest.approx(5 / 3)
+    assert ask(cells, "speedup_over_slowest", "fedavg").value == 1
+    assert ask(cells, "speedup_over_slowest", "scd").note == "–"
+
+
+def test_gain_is_over_training_alone_and_spreads_over_clients(cells):
+    gain = ask(cells, "individual_gain", "ditto")
+    assert gain.value == pytest.approx(20)  # 30 and 10 points
+    assert gain.spread == pytest.approx(10 * 2**0.5)
+    assert ask(cells, "individual_gain", "local").note == "–"
+
+
+def test_a_client_by_its_number(cells):
+    assert ask(cells, "client", "ditto", client_id="c2").value == pytest.approx(70)
+    assert ask(cells, "client", "ditto", client_id="mean").value == pytest.approx(80)
+    assert ask(cells, "client", "ditto", client_id="c9").note == "–"
+
+
+def test_speed_counts_the_images_of_local_epochs(cells):
+    by_method = cells[1]
+    partition = json.loads((by_method["ditto"][0].view.folder / "partition.json").read_text())
+    images = sum(partition["n_train"]) * 3 * 12
+    (by_method["ditto"][1].view.folder / "timing.json").write_text('{"seconds": 6.5}')
+    speeds = [images / 3.25, sum(by_method["ditto"][1].json("partition")["n_train"]) * 3 * 12 / 6.5]
+    assert ask(cells, "images_per_s", "ditto").value == pytest.approx(sum(speeds) / 2)
+    assert ask(cells, "relative_speed", "fedavg").value == 100
+    assert ask(cells, "relative_speed", "ditto").value < 100
+
+
+def test_traffic_in_scalars_counts_a_broadcast_once(cells):
+    assert ask(cells, "comcost", "fedavg").value == 12 * (4e5 + 2e4) / 4
+
+
+def test_what_clients_have(cells):
+    partition = cells[1]["fedavg"][0].json("partition")
+    entry = ask((cells[0], {**cells[1], "fedavg": cells[1]["fedavg"][:1]}), "train_samples", "fedavg")
+    assert entry.value == pytest.approx(sum(partition["n_train"]) / 20)
+
+
+def test_nothing_is_measured_where_no_cell_is_done():
+    assert measured(Ours(None, "best"), "acc", Place({}, [], [], [])).note == "missing"
+
+
+def table(rows, **fields):
+    """A printed table of one paper that has none of these."""
+    plain = {"id": "t", "number": "1", "title": "t", "dataset": "digits", "axes": {}, "metrics": ["client"]}
+    plain |= {"unit": "percent", "printed": {}, "setting": {}}
+    return PublishedTable(**{**plain, **fields}, rows=[{"label": "x", "std": None, "mean": 1.0, **row} for row in rows])
+
+
+def test_a_row_that_varies_one_setting_has_the_others_at_the_table_s_value(store_writer, tmp_path):
+    runs = [
+        store_writer(tmp_path / f"{tau}", seeds=1, alphas=(alpha,), methods=("scd",), protocol="paper", hp={"tau": tau})
+        for tau, alpha in ((0.4, 1.0), (0.2, 0.5))
+    ]
+    printed = table(
+        [
+            {"method": "scd", "metric": "client", "label": "N=20", "param": "N", "value": 20},
+            {"method": "scd", "metric": "client", "label": "tau=0.2", "param": "tau", "value": 0.2},
+        ],
+        setting={"N": 20, "tau": 0.4},
+        axes={"param": ["N", "tau"]},
+    )
+    found = dict(comparison(load(runs), printed).rows)
+    for label, run in zip(("N=20", "tau=0.2"), runs, strict=True):
+        alone = load([run])
+        (score,) = alone.scores(alone.rows[0], alone.tasks[0], "pm", "local", "equal", "best").values()
+        assert found[label][1].value == pytest.approx(score)
+        assert found[label][1].note == "(n=1)"
+
+
+@pytest.mark.parametrize(("same", "dist"), [(True, "iid"), (False, "niid")])
+def test_iid_means_the_same_classes(store_writer, tmp_path, same, dist):
+    run = store_writer(tmp_path, seeds=1, alphas=(1.0,), methods=("scd",), partition_options={"same_classes": same})
+    rows = [{"method": "scd", "metric": "client", "dist": kind} for kind in ("iid", "niid")]
+    shown = comparison(load([run]), table(rows))
+    ours = {c.group: e for c, e in zip(shown.columns, shown.rows[0][1], strict=True) if c.name == "ours"}
+    expected = {f"partition={kind}, client": "(n=1)" if kind == dist else "missing" for kind in ("iid", "niid")}
+    assert {group: entry.note for group, entry in ours.items()} == expected
+
+
+def test_long_numbers_are_divided_on_both_sides(cells):
+    shown = comparison(cells[0], table([{"method": "fedavg", "metric": "comcost", "mean": 4.4e7}]))
+    theirs, ours, difference = shown.rows[0][1]
+    assert (theirs.figure, ours.figure) == ("4.40", "0.13 ± 0.00")
+    assert difference.value == pytest.approx(ours.value - 4.4)
+    assert shown.columns[0].group == "comcost (10⁷)"
+
+
+def test_every_metric_of_a_printed_table_but_two_speedups_is_measured():
+    from reports.published import published_tables
+
+    left = {metric for printed in published_tables().values() for metric in printed.metrics} - set(MEASURES)
+    assert left == {"speedup"}
