@@ -35,6 +35,7 @@ _SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {
     "cifar10": ((3, 32, 32), 10, 50_000),
     "cifar100": ((3, 32, 32), 100, 50_000),
     "emnist": ((1, 28, 28), 47, 112_800),
+    "organamnist": ((1, 28, 28), 11, 41_052),
     "inaturalist2017": ((3, 64, 64), 13, 506_378),
 }
 """Sample shape, classes and training samples of sets whose files may not be here yet (with their default options)."""
