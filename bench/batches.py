@@ -57,23 +57,19 @@ def draw_batches(
     if feed.samples == "none":
         return Batches(np.zeros((steps, width), np.int64), np.full(steps, width))
     at = ("batches", address.seed, address.round, address.owner, feed.stream)
-    positions = np.zeros((steps, width), np.int64)
-    sizes = np.zeros(steps, np.int64)
     per_epoch = max(1, steps_per_epoch(n, width, batch_statistics=batch_statistics))
-    uniform = generator(*at, "uniform")
-    order: Positions = np.arange(n)
-    for step in range(steps):
-        epoch, k = divmod(step, per_epoch)
-        if feed.order == "uniform":
-            chosen = uniform.choice(n, min(width, n), replace=False)
-        else:
-            if feed.order == "shuffle" and k == 0:
-                order = generator(*at, epoch).permutation(n)
-            chosen = order[k * width : (k + 1) * width]
-        positions[step, : len(chosen)] = chosen
-        positions[step, len(chosen) :] = chosen[0]
-        sizes[step] = len(chosen)
-    return Batches(positions, sizes, per_epoch)
+    if feed.order == "uniform":
+        uniform, chosen = generator(*at, "uniform"), min(width, n)
+        places = np.where(np.arange(width) < chosen, np.arange(width), 0)
+        drawn = [uniform.choice(n, chosen, replace=False)[places] for _ in range(steps)]
+        return Batches(np.array(drawn, np.int64).reshape(steps, width), np.full(steps, chosen), per_epoch)
+    place = np.arange(per_epoch * width).reshape(per_epoch, width)
+    sizes = (place < n).sum(axis=1)
+    place = np.where(place < n, place, place[:, :1])
+    epochs = range(-(-steps // per_epoch))
+    orders = [generator(*at, e).permutation(n) if feed.order == "shuffle" else np.arange(n) for e in epochs]
+    positions = np.concatenate([np.zeros((0, width), np.int64), *(order[place] for order in orders)])
+    return Batches(positions[:steps], np.tile(sizes, len(epochs))[:steps], per_epoch)
 
 
 def draw_augmentation(feed: Feed, n: int, batches: Batches, address: Address) -> Positions:

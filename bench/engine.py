@@ -38,7 +38,7 @@ from bench.requests import (
     Values,
 )
 from bench.settings import Settings
-from bench.train import Trainer
+from bench.train import Rows, Trainer
 
 Executor = Literal["auto", "sequential", "cohort"]
 
@@ -118,7 +118,7 @@ class Engine:
         threads: clients at a time in the sequential executor.
         fallbacks: losses that could not be mapped over clients.
         notices: what the user should know of what happened so far.
-        steps, images, seconds: client steps trained so far, the samples in them, and what that took.
+        steps, images, seconds: client steps trained so far, the samples in them, and what drawing and training took.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Engine:
         self.dtype = getattr(torch, settings.dtype)
         self.executor = executor
         self.threads = threads
-        self.lanes = 16 if arena.device.type == "cpu" else 64
+        self.lanes = 10 if arena.device.type == "cpu" else 64
         self.fallbacks: list[str] = []
         self.notices: list[str] = []
         self.steps = self.images = 0
@@ -190,7 +190,9 @@ class Engine:
                 gradients[i] = request
                 request = _as_train(request)
             assert isinstance(request, Train), f"not a request: {request!r}"
+            start = time.perf_counter()
             prepared = prepare(request, p.address, self.arena, self.settings)
+            self.seconds += time.perf_counter() - start
             groups[prepared.recipe].append((i, prepared))
         for group in groups.values():
             trained = self.train([one for _, one in group])
@@ -213,22 +215,19 @@ class Engine:
         slow_abreast = self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
         on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
         if self.executor == "sequential" or slow_abreast or on_server:
-            trained = self._trainer.sequential(group, self.threads)
+            rows = self._trainer.sequential(group, self.threads)
         else:
-            trained = self._cohort(group)
-        for one, result in zip(group, trained, strict=True):
-            for name, value in result.values.items():
-                tensor = value.weights if isinstance(value, Params) else value
-                if not _finite(tensor):
-                    raise Diverged(f"part {name!r} of {_who(one)} is not finite after training")
-            if not bool(torch.isfinite(result.loss)):
-                raise Diverged(f"the loss of {_who(one)} is not finite")
+            rows = self._cohort(group)
+        trained = rows.trained(group)
+        if not rows.finite():
+            for one, result in zip(group, trained, strict=True):
+                _check(one, result)
         self.steps += sum(one.steps for one in group)
         self.images += sum(one.samples for one in group)
         self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
         return trained
 
-    def _cohort(self, group: list[Prepared]) -> list[Trained]:
+    def _cohort(self, group: list[Prepared]) -> Rows:
         try:
             return self._trainer.cohort(group, self.lanes)
         except torch.OutOfMemoryError:  # of a GPU
@@ -244,14 +243,14 @@ class Engine:
             if shortage(error):
                 raise
             # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
-            trained = self._trainer.sequential(group, self.threads)
+            rows = self._trainer.sequential(group, self.threads)
             what = group[0].recipe.step or group[0].recipe.loss
             name = getattr(what, "__qualname__", repr(what))
             if name not in self.fallbacks:
                 self.fallbacks.append(name)
                 first = str(error).strip().splitlines()[0]
                 warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
-            return trained
+            return rows
 
     def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:
         """Answer all `Predict` and `Evaluate` requests."""
@@ -293,9 +292,12 @@ def _who(one: Prepared) -> str:
     return "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
 
 
-def _finite(tensor: Tensor) -> bool:
-    """Whether all of it is finite; one pass, and a second one only where finite numbers add up to infinity."""
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+def _check(one: Prepared, trained: Trained) -> None:
+    for name, value in trained.values.items():
+        if not bool(_tensor(value).isfinite().all()):
+            raise Diverged(f"part {name!r} of {_who(one)} is not finite after training")
+    if not bool(trained.loss.isfinite()):
+        raise Diverged(f"the loss of {_who(one)} is not finite")
 
 
 def settle(device: torch.device) -> None:

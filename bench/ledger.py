@@ -59,10 +59,7 @@ class Ledger:
 
     def size(self, values: Any) -> Size:
         """Bytes of a message."""
-        total = Size()
-        for tensor, is_buffer in _tensors(values):
-            total += self._one(tensor, is_buffer)
-        return total
+        return self._size(_tensors(values))
 
     def upload(self, values: Any) -> None:
         """Count an uplink."""
@@ -71,12 +68,15 @@ class Ledger:
     def download(self, values: Any) -> None:
         """Count a downlink to one receiver."""
         self.down_receivers += self.size(values)
+        new = []
         for tensor, is_buffer in _tensors(values):
             at = _identity(tensor)
             # Seen tensors are kept, so that no new tensor can take over an address within a version.
             if tensor.numel() and at not in self._seen:
                 self._seen[at] = tensor
-                self.down_distinct += self._one(tensor, is_buffer)
+                new.append((tensor, is_buffer))
+        if new:
+            self.down_distinct += self._size(new)
 
     def close(self, round: int, seconds: float, settled: float) -> dict[str, Any]:
         """The row of a version; counting starts again from zero.
@@ -101,8 +101,11 @@ class Ledger:
         self._seen = {}
         return row
 
-    def _one(self, tensor: Tensor, is_buffer: bool) -> Size:
-        n = tensor.numel() * tensor.element_size()
-        if is_buffer:
-            return Size(0, n) if self.buffers_travel else Size()
-        return Size(n, 0)
+    def _size(self, tensors: Iterable[tuple[Tensor, bool]]) -> Size:
+        main = buffers = 0
+        for tensor, is_buffer in tensors:
+            if is_buffer:
+                buffers += tensor.nbytes
+            else:
+                main += tensor.nbytes
+        return Size(main, buffers if self.buffers_travel else 0)

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -75,12 +77,12 @@ class Adam:
 Optimizer = SGD | Adam
 
 
-def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
-    """The learning rate at one of `steps` steps of a request."""
+def learning_rates(optimizer: Optimizer, steps: int) -> npt.NDArray[np.float64]:
+    """The learning rate at each step of a request, `[steps]`."""
     lr = optimizer.lr if optimizer.lr is not None else 0.0
     if optimizer.schedule == "cosine":
-        return lr * (1 + math.cos(math.pi * step / max(1, steps))) / 2
-    return lr
+        return np.array([lr * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)])
+    return np.full(steps, lr)
 
 
 def _regularised(clip: float | None, weight_decay: float | None, w: Tensor, g: Tensor) -> Tensor:

@@ -1,29 +1,33 @@
 """Outputs of model values on samples, running statistics frozen, in large batches."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from bench.arena import Pool, channels_last
 from bench.forward import Forward
-from bench.params import Params
+from bench.params import Params, Spec
+from bench.recording import Mapped
 from bench.step import is_convolutional, takes_channels_last
 
 Output = Literal["probabilities", "logits", "features"]
 Task = tuple[Params, Tensor]  # a model value and the positions of its samples in the pool
 
 _ALONE = 500  # samples per call of one model
-_ABREAST = 64  # samples per call and lane of a cohort
+_ABREAST = 32  # samples per call and lane of a cohort
+_FEW = 128  # samples: models with more of them are run alone
 
 
 def outputs(pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0) -> list[Tensor]:
-    """For each task `[samples, ...]` outputs, detached. With lanes, small models are run side by side."""
-    if lanes and tasks and not is_convolutional(tasks[0][0].spec) and len({t[0].spec for t in tasks}) == 1:
-        return _abreast(pool, tasks, output, lanes)
-    return [_alone(pool, w, positions, output) for w, positions in tasks]
+    """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side."""
+    few = [task for task in tasks if len(task[1]) <= _FEW] if lanes else []
+    if len(few) < 2 or is_convolutional(few[0][0].spec) or len({w.spec for w, _ in few}) > 1:
+        return [_alone(pool, w, positions, output) for w, positions in tasks]
+    abreast = iter(_abreast(pool, few, output, lanes))
+    return [next(abreast) if len(task[1]) <= _FEW else _alone(pool, *task, output) for task in tasks]
 
 
 def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,13 +58,10 @@ def _unchanged(x: Tensor) -> Tensor:
 
 def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int) -> list[Tensor]:
     """Chunks of a fixed number of samples, one per lane; the last ones are filled up with samples nobody reads."""
-    spec = tasks[0][0].spec
+    run = _mapped(tasks[0][0].spec, output, pool.dtype, pool.y.device)
     pieces: list[tuple[int, Tensor]] = [
         (i, chunk) for i, (_, positions) in enumerate(tasks) for chunk in torch.split(positions, _ABREAST) if len(chunk)
     ]
-
-    def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
-        return _run(Params(weights, buffers, spec), x, output)
 
     found: list[list[Tensor]] = [[] for _ in tasks]
     with torch.no_grad():
@@ -70,7 +71,7 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int) -> l
             positions = torch.stack([_filled(chunk) for _, chunk in full])
             weights = torch.stack([tasks[i][0].weights for i, _ in full])
             buffers = torch.stack([tasks[i][0].buffers for i, _ in full])
-            out = vmap(one)(weights, buffers, pool.take(positions)[0])
+            out = run(weights, buffers, pool.take(positions)[0])
             for (i, chunk), rows in zip(seated, out, strict=False):
                 found[i].append(rows[: len(chunk)])
     empty: Any = None
@@ -79,6 +80,16 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int) -> l
             empty = _alone(pool, w, positions[:0], output) if empty is None else empty
             found[i].append(empty)
     return [torch.cat(rows) for rows in found]
+
+
+@functools.cache
+def _mapped(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Mapped:
+    """One for each type and place of tensors: a recording is of these."""
+
+    def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+        return _run(Params(weights, buffers, spec), x, output)
+
+    return Mapped(one, (0, 0, 0))
 
 
 def _filled(chunk: Tensor) -> Tensor:

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from bench.arena import Arena
 from bench.batches import Address, Batches, Positions, draw_augmentation, draw_batches, draw_values, steps_per_epoch
-from bench.optim import SGD, Optimizer, State, learning_rate
+from bench.optim import SGD, Optimizer, State, learning_rates
 from bench.params import Params
 from bench.requests import Feed, Train
 from bench.settings import Settings
@@ -89,7 +88,7 @@ def prepare(request: Train, address: Address, arena: Arena, settings: Settings) 
             name: draw_values(draw, name, widths[MAIN], steps, address, request.feed.stream)
             for name, draw in request.draws.items()
         },
-        lr={name: np.array([learning_rate(o, k, steps) for k in range(steps)]) for name, o in optimizers.items()},
+        lr={name: learning_rates(o, steps) for name, o in optimizers.items()},
         state={name: given.get(name) or o.init(_trained(request, recipe, name)) for name, o in optimizers.items()},
     )
 
@@ -107,15 +106,10 @@ def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Opt
 
 def _resolve(optimizer: Optimizer, settings: Settings, round: int) -> Optimizer:
     """Fill what the request left open from the cell; the cell's decay applies to the cell's rate only."""
-    if optimizer.lr is None:
-        optimizer = replace(optimizer, lr=settings.lr * settings.lr_decay**round)
-    if optimizer.clip is None:
-        optimizer = replace(optimizer, clip=settings.grad_clip)
+    cell: dict[str, Any] = {"lr": settings.lr * settings.lr_decay**round, "clip": settings.grad_clip}
     if isinstance(optimizer, SGD):
-        for name in ("momentum", "weight_decay", "nesterov"):
-            if getattr(optimizer, name) is None:
-                optimizer = replace(optimizer, **{name: getattr(settings, name)})
-    return optimizer
+        cell |= {name: getattr(settings, name) for name in ("momentum", "weight_decay", "nesterov")}
+    return replace(optimizer, **{name: value for name, value in cell.items() if getattr(optimizer, name) is None})
 
 
 def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> list[tuple[str, Cut]]:

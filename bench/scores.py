@@ -57,8 +57,8 @@ class Scorer:
             if len(self._global[split]):
                 right, cost = pick(self._global[split])
                 _add(into, "gm", "global", "", split, float(right.mean()), float(cost.mean()))
-        for name in names:
-            self._locals(name, {s: {i: pick(p) for i, p in self._local[s].items()} for s in SPLITS}, into)
+        own = {s: {i: pick(p) for i, p in self._local[s].items()} for s in SPLITS}
+        self._locals(names, own, into)
 
     def personal(self, name: str, models: dict[int, Params], into: Evaluation) -> None:
         """Score each client's own model on its own samples."""
@@ -69,32 +69,38 @@ class Scorer:
             cut = len(self._local["validation"][i])
             found["validation"][i] = hit[:cut], loss[:cut]
             found["test"][i] = hit[cut:], loss[cut:]
-        self._locals(name, found, into)
+        self._locals((name,), found, into)
 
     def _look(self, tasks: list[tuple[Params, Indices]]) -> list[tuple[Floats, Floats]]:
         """Per task and sample: right or not, and loss."""
         placed = [(w, torch.from_numpy(p).to(self._device)) for w, p in tasks]
-        found = []
-        for logits, (_, positions) in zip(self._engine.outputs("train", placed), placed, strict=True):
-            right, loss = accuracy_and_loss(self._pool, logits, positions)
-            found.append((right.to(torch.float64).cpu().numpy(), loss.to(torch.float64).cpu().numpy()))
-        return found
+        logits, positions = self._engine.outputs("train", placed), [p for _, p in placed]
+        right, loss = accuracy_and_loss(self._pool, torch.cat(logits), torch.cat(positions))
+        cuts = np.cumsum([len(p) for p in positions])[:-1]
+        per_task = (np.split(found.to(torch.float64).cpu().numpy(), cuts) for found in (right, loss))
+        return list(zip(*per_task, strict=True))
 
-    def _locals(self, name: str, found: dict[str, dict[int, tuple[Floats, Floats]]], into: Evaluation) -> None:
+    def _locals(
+        self, names: tuple[str, ...], found: dict[str, dict[int, tuple[Floats, Floats]]], into: Evaluation
+    ) -> None:
         """Per client, and weighted by training samples and equally; a client without samples of a split is left out."""
         for split in SPLITS:
             scored = {i: pair for i, pair in sorted(found[split].items()) if len(pair[0])}
             if not scored:
                 continue
             sizes = np.array([self._sizes[i] for i in scored], np.float64)
-            right = np.array([hit.mean() for hit, _ in scored.values()])
-            cost = np.array([loss.mean() for _, loss in scored.values()])
-            for mean, share in (("train_size", sizes / sizes.sum()), ("equal", np.full(len(sizes), 1 / len(sizes)))):
-                _add(into, name, "local", mean, split, float((share * right).sum()), float((share * cost).sum()))
-            into.clients += [
-                {"metric": name, "client": i, "split": split, "correct": int(hit.sum()), "samples": len(hit)}
-                for i, (hit, _) in scored.items()
-            ]
+            samples = np.array([len(hit) for hit, _ in scored.values()])
+            correct = np.array([hit.sum() for hit, _ in scored.values()])
+            cost = np.array([loss.sum() for _, loss in scored.values()]) / samples
+            shares = {"train_size": sizes / sizes.sum(), "equal": np.full(len(sizes), 1 / len(sizes))}
+            for name in names:
+                for mean, share in shares.items():
+                    accuracy = float((share * (correct / samples)).sum())
+                    _add(into, name, "local", mean, split, accuracy, float((share * cost).sum()))
+                into.clients += [
+                    {"metric": name, "client": i, "split": split, "correct": int(right), "samples": int(n)}
+                    for i, right, n in zip(scored, correct, samples, strict=True)
+                ]
 
 
 def _add(into: Evaluation, metric: str, on: str, mean: str, split: str, accuracy: float, loss: float) -> None:

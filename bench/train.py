@@ -6,7 +6,7 @@ fixed number of lanes.
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves
 
 from bench.arena import Arena, channels_last
 from bench.lanes import IDLE, Schedule, Segment, pack
-from bench.prepare import MAIN, Array, Prepared
+from bench.prepare import MAIN, Array, Prepared, Stream
+from bench.recording import Mapped
 from bench.requests import Trained
 from bench.step import (
     Differentiate,
@@ -35,7 +33,6 @@ from bench.step import (
 )
 
 _GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
-_RECORD_AFTER = 100  # calls; recording costs about as much as so many
 
 
 @functools.cache
@@ -62,6 +59,11 @@ class Rows:
         self.state = {name: _stack([dict(p.state[name]) for p in group]) for name in names}
         self.context = [flatten(p.request.context) for p in group]
         self.loss = next(iter(self.parts.values())).new_zeros(len(group))
+
+    def finite(self) -> bool:
+        """Whether all losses and trained values are; at times no, where finite numbers add up to infinity."""
+        sums = [t.sum().to(self.loss) for name, t in self.parts.items() if not name.endswith("/buffers")]
+        return bool(torch.stack([self.loss.sum(), *sums]).isfinite().all())
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
         """The answers, as views of the matrices."""
@@ -98,7 +100,7 @@ class Trainer:
     def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
         return make_step(recipe, self._plain, functools.partial(self._gradients.__setitem__, recipe), how)
 
-    def sequential(self, group: list[Prepared], threads: int) -> list[Trained]:
+    def sequential(self, group: list[Prepared], threads: int) -> Rows:
         """One client after the other; several at a time where threads are given."""
         rows = Rows(group)
         step = self._step(group[0].recipe, differentiate_alone)
@@ -108,7 +110,7 @@ class Trainer:
         else:
             for i, one in enumerate(group):
                 self._alone(rows, i, one, step)
-        return rows.trained(group)
+        return rows
 
     def _alone(self, rows: Rows, i: int, one: Prepared, step: StepFunction) -> None:
         # Copies: another thread that writes its row counts as a change of all rows, which no gradient survives.
@@ -117,7 +119,7 @@ class Trainer:
         context = rows.context[i]
         schedule = pack([one.steps], 1)
         phase = Phase(_full_widths(one), [(0, 0, one.steps)])
-        for k, batch in enumerate(self._batches([one], schedule, phase, 0, one.steps)):
+        for k, batch in enumerate(self._batches([one], schedule, phase)):
             batch = _real(batch, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
             if one.recipe.channels_last:
                 batch = _channels_last(batch)
@@ -130,37 +132,35 @@ class Trainer:
             for key, t in s.items():
                 rows.state[name][key][i] = t
 
-    def cohort(self, group: list[Prepared], lanes: int) -> list[Trained]:
+    def cohort(self, group: list[Prepared], lanes: int) -> Rows:
         """All clients side by side in lanes."""
         rows = Rows(group)
         recipe = group[0].recipe
         if recipe not in self._mapped:
-            self._mapped[recipe] = Mapped(self._step(recipe))
+            self._mapped[recipe] = Mapped(self._step(recipe), (0, 0, 0, 0, 0, None))
         for phase in _phases(group):
             lengths = [0] * len(group)
             for row, start, stop in phase.rows:
                 lengths[row] = stop - start
             schedule = pack(lengths, lanes)
-            total = len(schedule.row)
-            batches = self._batches(group, schedule, phase, 0, total)
-            rates = {
-                name: self._tensor(_lay(schedule, phase.rows, [p.lr[name] for p in group], 0, total))
-                for name in group[0].lr
-            }
+            batches = self._batches(group, schedule, phase)
+            at, idle = _places(group, schedule, phase), schedule.row == IDLE
+            laid = {name: np.where(idle, 0.0, np.concatenate([p.lr[name] for p in group])[at]) for name in group[0].lr}
+            rates = {name: self._tensor(rate).unbind() for name, rate in laid.items()}
             seats = Lanes(rows, lanes, first=phase.rows[0][0])
             for segment in schedule.segments:
                 seats.load(segment)
                 self._segment(segment, seats, self._mapped[recipe], batches, rates)
                 seats.store(segment)
-        return rows.trained(group)
+        return rows
 
     def _segment(
         self,
         segment: Segment,
         seats: "Lanes",
-        mapped: "Mapped",
+        mapped: Mapped,
         batches: Iterator[dict[str, Any]],
-        rates: Flat,
+        rates: dict[str, tuple[Tensor, ...]],
     ) -> None:
         for t in range(segment.start, segment.stop):
             lr = {name: rate[t] for name, rate in rates.items()}
@@ -170,78 +170,39 @@ class Trainer:
             )
             seats.loss = seats.loss + loss
 
-    def _batches(
-        self, group: list[Prepared], schedule: Schedule, phase: Phase, start: int, stop: int
-    ) -> Iterator[dict[str, Any]]:
-        """The batches of steps `start .. stop-1` of a schedule, `[lanes, width, ...]` each."""
-        samples = schedule.row.shape[1] * phase.widths[MAIN]
+    def _batches(self, group: list[Prepared], schedule: Schedule, phase: Phase) -> Iterator[dict[str, Any]]:
+        """The batches of a schedule's steps, `[lanes, width, ...]` each; an idle lane has any batch."""
+        at, arrays = _places(group, schedule, phase), _arrays(group, phase.widths)
+        samples = at.shape[1] * phase.widths[MAIN]
         chunk = max(1, _GATHER // max(1, samples * self._bytes(group[0].request.feed.samples)))
-        for a in range(start, stop, chunk):
-            b = min(stop, a + chunk)
-            whole = self._gather(group, schedule, phase, a, b)
-            for k in range(b - a):
+        for a in range(0, len(at), chunk):
+            whole = self._gather(group[0].streams, arrays, at[a : a + chunk])
+            for k in range(len(at[a : a + chunk])):
                 yield _at(whole, k)
 
     def _bytes(self, samples: Any) -> int:
         return 0 if samples == "none" else self.arena.pool(samples).x[0].numel() * self.dtype.itemsize
 
-    def _gather(self, group: list[Prepared], schedule: Schedule, phase: Phase, a: int, b: int) -> dict[str, Any]:
-        """The batches of steps `a .. b-1` in one piece, `[b - a, lanes, width, ...]`."""
-
-        def lay(arrays: list[Array]) -> Tensor:
-            return self._tensor(_lay(schedule, phase.rows, arrays, a, b))
-
-        def stream(name: str) -> dict[str, Any]:
-            streams, width = [p.streams[name] for p in group], phase.widths[name]
-            weight = lay([s.batches.weights[:, :width] for s in streams])
-            weight[self._tensor(schedule.row[a:b] == IDLE)] = 1.0  # no 0/0 in a lane that nobody reads
-            one: dict[str, Any] = {
-                "index": lay([s.batches.positions[:, :width] for s in streams]),
-                "weight": weight,
-                "step": lay([np.arange(p.steps) for p in group]),
-                "in_epoch": lay(
-                    [np.arange(p.steps) % s.batches.per_epoch for p, s in zip(group, streams, strict=True)]
-                ),
-                "draws": {},
-                "side": {},
-            }
-            samples = streams[0].feed.samples
-            if samples != "none":
-                pool = self.arena.pool(samples)
-                one["x"], one["y"] = pool.take(lay([s.absolute[:, :width] for s in streams]))
-                codes = [s.augmentation[:, :width] for s in streams if s.augmentation is not None]
-                if codes:
-                    one["x"] = pool.crop_flip(one["x"], lay(codes))
-            return one
-
-        batch = stream(MAIN)
-        batch["draws"] = {d: lay([p.draws[d][:, : phase.widths[MAIN]] for p in group]) for d in group[0].draws}
-        batch["side"] = {name: stream(name) for name in group[0].streams if name != MAIN}
-        return batch
+    def _gather(
+        self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array, name: str = MAIN
+    ) -> dict[str, Any]:
+        """The batches of some steps: of each of their tensors `[lanes, width, ...]` a tuple over the steps."""
+        found = {k: self._tensor(v[at]) for k, v in arrays.items() if isinstance(v, np.ndarray)}
+        absolute, codes = found.pop("absolute"), found.pop("augmentation", None)
+        if streams[name].feed.samples != "none":
+            pool = self.arena.pool(streams[name].feed.samples)
+            found["x"], found["y"] = pool.take(absolute)
+            if codes is not None:
+                found["x"] = pool.crop_flip(found["x"], codes)
+        return {
+            **{k: tensor.unbind() for k, tensor in found.items()},
+            "draws": {d: self._tensor(v[at]).unbind() for d, v in arrays["draws"].items()},
+            "side": {side: self._gather(streams, one, at, side) for side, one in arrays["side"].items()},
+        }
 
     def _tensor(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.arena.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-
-
-class Mapped:
-    """A step mapped over lanes. After some calls with one shape it is recorded once, as the tensor operations it comes
-    down to, and played back without Python's share: the same operations on the same shapes, so the same bytes."""
-
-    def __init__(self, step: StepFunction) -> None:
-        self._eager = vmap(step, in_dims=(0, 0, 0, 0, 0, None))
-        self._calls: dict[Any, int] = {}
-        self._recorded: dict[Any, Any] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        at = tuple(t.shape for t in tree_leaves(args))
-        if at in self._recorded:
-            with torch.no_grad():
-                return self._recorded[at](*args)
-        self._calls[at] = self._calls.get(at, 0) + 1
-        if self._calls[at] > _RECORD_AFTER:
-            self._recorded[at] = make_fx(self._eager)(*args)
-        return self._eager(*args)
 
 
 class Lanes:
@@ -259,29 +220,37 @@ class Lanes:
         """Seat the clients that start here."""
         if not segment.load:
             return
-        lanes, rows = [lane for lane, _ in segment.load], [row for _, row in segment.load]
-        for name, t in self.parts.items():
-            self.parts[name] = t.index_copy(0, _index(lanes, t), self._rows.parts[name][rows])
-        for name, state in self.state.items():
-            self.state[name] = {
-                k: t.index_copy(0, _index(lanes, t), self._rows.state[name][k][rows]) for k, t in state.items()
-            }
+        lanes, rows = _indices(segment.load, self.loss)
+
+        def seat(t: Tensor, of: Tensor) -> Tensor:
+            return t.index_copy(0, lanes, of.index_select(0, rows)) if t.numel() else t
+
+        self.parts = {name: seat(t, self._rows.parts[name]) for name, t in self.parts.items()}
+        self.state = {
+            name: {k: seat(t, self._rows.state[name][k]) for k, t in state.items()}
+            for name, state in self.state.items()
+        }
         for name, t in self.context.items():
             for lane, row in segment.load:
                 t[lane] = self._rows.context[row][name]
-        self.loss[lanes] = 0.0
+        self.loss = self.loss.index_fill(0, lanes, 0.0)
 
     def store(self, segment: Segment) -> None:
         """Take down the results of the clients that end here."""
         if not segment.store:
             return
-        lanes, rows = [lane for lane, _ in segment.store], [row for _, row in segment.store]
+        lanes, rows = _indices(segment.store, self.loss)
+
+        def keep(of: Tensor, t: Tensor) -> None:
+            if t.numel():
+                of.index_copy_(0, rows, t.index_select(0, lanes))
+
         for name, t in self.parts.items():
-            self._rows.parts[name][rows] = t[lanes]
+            keep(self._rows.parts[name], t)
         for name, state in self.state.items():
             for k, t in state.items():
-                self._rows.state[name][k][rows] = t[lanes]
-        self._rows.loss[rows] += self.loss[lanes]
+                keep(self._rows.state[name][k], t)
+        self._rows.loss.index_add_(0, rows, self.loss.index_select(0, lanes))
 
 
 def _phases(group: list[Prepared]) -> list[Phase]:
@@ -318,14 +287,36 @@ def _runs(sizes: Array) -> list[tuple[tuple[int, ...], int, int]]:
     return [(tuple(int(size) for size in sizes[a]), int(a), int(b)) for a, b in itertools.pairwise(marks) if b > a]
 
 
-def _lay(schedule: Schedule, rows: list[tuple[int, int, int]], arrays: list[Array], a: int, b: int) -> Array:
-    """Values per step of each row, `[steps, ...]`, laid out as `[b - a, lanes, ...]`; idle places are 0."""
-    shape = schedule.row[a:b].shape
-    out = np.zeros((*shape, *arrays[0].shape[1:]), arrays[0].dtype)
-    for row, start, _ in rows:
-        here = schedule.row[a:b] == row
-        out[here] = arrays[row][start + schedule.step[a:b][here]]
-    return out
+def _places(group: list[Prepared], schedule: Schedule, phase: Phase) -> Array:
+    """Where in `_arrays` the step is that a lane does, `[steps, lanes]`; 0 in idle places."""
+    first = np.zeros(len(group) + 1, np.int64)  # the last entry is that of IDLE, whose steps are 0 too
+    for row, start, _ in phase.rows:
+        first[row] = start + sum(p.steps for p in group[:row])
+    return first[schedule.row] + schedule.step
+
+
+def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """What is drawn for the steps of all rows, one after the other: `[steps of all rows, ...]` each."""
+    streams = [p.streams[name] for p in group]
+    width = widths[name]
+    found: dict[str, Any] = {
+        "index": np.concatenate([s.batches.positions[:, :width] for s in streams]),
+        "absolute": np.concatenate([s.absolute[:, :width] for s in streams]),
+        "weight": np.concatenate([s.batches.weights[:, :width] for s in streams]),
+        "step": np.concatenate([np.arange(p.steps) for p in group]),
+        "in_epoch": np.concatenate(
+            [np.arange(p.steps) % s.batches.per_epoch for p, s in zip(group, streams, strict=True)]
+        ),
+        "draws": {},
+        "side": {},
+    }
+    codes = [s.augmentation[:, :width] for s in streams if s.augmentation is not None]
+    if codes:
+        found["augmentation"] = np.concatenate(codes)
+    if name == MAIN:
+        found["draws"] = {d: np.concatenate([p.draws[d][:, :width] for p in group]) for d in group[0].draws}
+        found["side"] = {side: _arrays(group, widths, side) for side in group[0].streams if side != MAIN}
+    return found
 
 
 def _at(batch: dict[str, Any], k: int) -> dict[str, Any]:
@@ -350,5 +341,6 @@ def _channels_last(batch: dict[str, Any]) -> dict[str, Any]:
     return moved | {"x": channels_last(batch["x"])} if "x" in batch else moved
 
 
-def _index(lanes: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(lanes, device=like.device)
+def _indices(pairs: list[tuple[int, int]], like: Tensor) -> tuple[Tensor, Tensor]:
+    lanes, rows = torch.tensor(pairs, device=like.device).T
+    return lanes, rows

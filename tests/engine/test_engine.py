@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import train
+from bench import recording
 from bench.federation import Diverged, Federation
 from bench.method import (
     METHODS,
@@ -231,7 +231,7 @@ def test_an_exchange_waits_for_everybody() -> None:
 def test_a_recorded_step_gives_the_same_bytes(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = []
     for after in (10**9, 2):
-        monkeypatch.setattr(train, "_RECORD_AFTER", after)
+        monkeypatch.setattr(recording, "_RECORD_AFTER", after)
         federation = toy(method, dtype="float32", model=model)
         run(federation, 3)
         recorded.append(len(next(iter(federation.engine._trainer._mapped.values()))._recorded))

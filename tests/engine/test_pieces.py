@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bench.batches import Address, draw_batches, draw_values, steps_per_epoch
 from bench.lanes import IDLE, pack
 from bench.ledger import Ledger
-from bench.optim import SGD, Adam, learning_rate
+from bench.optim import SGD, Adam, learning_rates
 from bench.params import Params, Spec, join
 from bench.requests import Categorical, Feed, Normal
 from bench.snapshot import Packer, unpack
@@ -121,7 +121,7 @@ def test_clip_and_schedule() -> None:
     g = torch.tensor([3.0, 4.0], dtype=torch.float64)
     new, _ = SGD(1.0, 0.0, 0.0, False, clip=1.0).update(torch.zeros(2, dtype=torch.float64), g, {}, torch.tensor(1.0))
     torch.testing.assert_close(new, -g / 5, rtol=1e-6, atol=0)
-    rates = [learning_rate(SGD(0.2, schedule="cosine"), k, 4) for k in range(4)]
+    rates = learning_rates(SGD(0.2, schedule="cosine"), 4)
     assert rates == pytest.approx([0.2, 0.1 * (1 + 0.5**0.5), 0.1, 0.1 * (1 - 0.5**0.5)])
 
 
