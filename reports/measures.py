@@ -103,8 +103,8 @@ def _rounds_to(target: float, ours: Ours, place: Place) -> Entry:
 
 def _speedup(target: float, ours: Ours, place: Place) -> Entry:
     """Rounds of the slowest method that reaches the target, divided by the method's own."""
-    means = [float(np.mean(list(_first_rounds(_done(cells), target)))) for cells in [place.cells, *place.rivals]]
-    own, *others = means
+    done = [cells for cells in map(_done, [place.cells, *place.rivals]) if cells]
+    own, *others = (float(np.mean(list(_first_rounds(cells, target)))) for cells in done)
     slowest = max((one for one in others if math.isfinite(one)), default=math.nan)
     return number(slowest / own if math.isfinite(own) else math.nan)
 
