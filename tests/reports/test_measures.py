@@ -49,7 +49,7 @@ def ask(cells, metric, method, **axes):
     """One measure, with FedAvg as the table's first method."""
     store, by_method = cells
     place = Place(
-        axes, by_method[method], by_method["fedavg"], [by_method[name] for name in ("fedavg", "ditto", "scd")]
+        axes, by_method[method], by_method["fedavg"], [[], *map(by_method.get, ("fedavg", "ditto", "scd"))]
     )
     return measured(Ours(store, "best"), metric, place)
 
