@@ -7,6 +7,7 @@ can fill in later what an outage left out (`bench track`): a cell's MLflow run i
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -14,7 +15,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -39,6 +41,9 @@ RETRY_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
 """Longest time that a finished run waits for its mirror."""
 
+PATIENCE_SECONDS, PATIENCE_SHARE = 2.0, 0.03
+"""A server that takes no cell for so long, or for this share of the run's time, is not waited for at the end."""
+
 STOP_SECONDS = 5.0
 """The same for a run that the user stopped."""
 
@@ -62,7 +67,9 @@ ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # MLflow's own defaults wait minutes for a server that is not there
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its server starts slow helpers for jobs that we have none of
 }
 """How MLflow is asked to behave, where the user's environment does not say otherwise."""
@@ -113,6 +120,8 @@ class Follower:
         self._run = run
         self._uri = uri
         self._warned = False
+        self._began = time.monotonic()
+        self._heard: float | None = None
         (run / "tracking").mkdir(exist_ok=True)
         self._pipe, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
@@ -123,10 +132,21 @@ class Follower:
         self._listener.start()
 
     def finish(self, seconds: float) -> None:
-        """Let it write what is left, for at most so many seconds. What is missing then is one warning."""
+        """Let it write what is left, for at most so many seconds. What is missing then is one warning.
+
+        A server that is slow or gone is not waited for so long; the store in the run folder only has to compute.
+        """
         with contextlib.suppress(BrokenPipeError):  # it has ended, and its exit status says how
             self._pipe.send(None)
-        self._process.join(seconds)
+        now = asked = time.monotonic()
+        patience = max(PATIENCE_SECONDS, PATIENCE_SHARE * (asked - self._began))
+        if self._uri == embedded_uri(self._run):
+            patience = seconds
+        while self._process.is_alive() and now < asked + seconds:
+            if self._heard and now > max(asked, self._heard) + patience:
+                break
+            self._process.join(0.05)
+            now = time.monotonic()
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -139,7 +159,10 @@ class Follower:
     def _listen(self) -> None:
         with contextlib.suppress(EOFError, ConnectionResetError):
             while True:
-                self._warn(self._pipe.recv())
+                reason = self._pipe.recv()
+                self._heard = time.monotonic()
+                if reason:
+                    self._warn(reason)
 
     def _warn(self, reason: str) -> None:
         if self._warned:
@@ -162,20 +185,28 @@ class _Mirror:
         self._artifacts = (run.resolve() / "mlartifacts").as_uri() if uri == embedded_uri(run) else None
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self._seen: dict[str, store.Status] = {}
+        self._running: set[str] = set()
         self._study = ""
 
-    def update(self) -> int:
-        """Write what is new; the number of cells that have begun, all of which MLflow has now."""
+    def update(self, written: Callable[[], None] = lambda: None, *, skip_new: bool = False) -> int:
+        """Write what is new, calling `written` after each cell; the number of cells that have begun.
+
+        With `skip_new`, running cells that the last call did not see are left to the next: by then short ones are over
+        and written once.
+        """
         from bench.results import load_run
 
         view = load_run(self._run)
         begun = {cell.id: cell for cell in view.cells if cell.status.state != "waiting"}
+        before, self._running = self._running, {id for id, cell in begun.items() if cell.status.state == "running"}
+        skipped = self._running - before if skip_new else set()
         self._locked.mkdir(exist_ok=True)
         for cell in begun.values():
-            if self._seen.get(cell.id) != cell.status:
+            if self._seen.get(cell.id) != cell.status and cell.id not in skipped:
                 with store.locked(self._locked, wait=True):  # two mirrors at once would make two MLflow runs of a cell
                     self._write(view.info, cell)
                 self._seen[cell.id] = cell.status
+                written()
         return len(begun)
 
     def _write(self, info: dict[str, Any], cell: "CellView") -> None:
@@ -373,7 +404,7 @@ def shown(uri: str) -> str:
 
 
 def _follow(pipe: Connection, run: Path, uri: str) -> None:
-    """The follower's life: sends one line for each failed attempt, ends at the parent's word."""
+    """The follower's life: sends a line for each failed attempt, "" for what went well; ends at the parent's word."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says what to do
     with open(run / "tracking" / "log.txt", "a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
@@ -381,6 +412,7 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
     finishing = threading.Event()
     threading.Thread(target=_hear, args=(pipe, finishing), daemon=True).start()
     mirror: _Mirror | None = None
+    alive = functools.partial(pipe.send, "")
     pause, failing, last = 0.0, False, False
     while not last:
         last = finishing.wait(pause)
@@ -388,7 +420,8 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
             return  # the user knows what to do about it and need not wait for another attempt
         try:
             mirror = mirror or _Mirror(run, uri)
-            mirror.update()
+            alive()
+            mirror.update(alive, skip_new=not last)
         except _outages(UserError) as error:
             pause, failing = RETRY_SECONDS, True
             pipe.send(_reason(error, uri))

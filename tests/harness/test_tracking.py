@@ -23,7 +23,7 @@ import yaml
 from bench import store
 from bench.errors import UserError
 from bench.results import CellView, load_run
-from bench.tracking import Follower, choose_store, embedded_uri, mirror_run
+from bench.tracking import Follower, _Mirror, choose_store, embedded_uri, mirror_run
 
 # MLflow's own imports use what SQLAlchemy is about to remove
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -265,8 +265,11 @@ def test_a_cell_that_goes_on_is_updated(small: Path, uri: str) -> None:
 def test_a_running_cell_shows_whole_rounds_only(small: Path, uri: str) -> None:
     cell = load_run(small).cells[0]
     store.write_status(cell.folder, replace(cell.status, state="running", rounds=2))
+    mirror = _Mirror(small, uri)
     with store.locked(cell.folder):
-        mirror_run(small, uri)
+        mirror.update(skip_new=True)
+        assert not found(uri)  # most cells are over when a mirror looks again
+        mirror.update(skip_new=True)
     running = found(uri)[cell.id]
     assert running.info.status == "RUNNING"
     assert {step for curve in curves(uri, running).values() for step, _ in curve} == {1, 2}
@@ -338,8 +341,8 @@ def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytes
         silent.listen()
         follower = Follower(small, f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
-        follower.finish(0.5)
-    assert time.monotonic() - began < 5
+        follower.finish(60)
+    assert time.monotonic() - began < 25  # MLflow itself would try for more than half a minute
     assert capsys.readouterr().err.count("warning: tracking in http") == 1
 
 
