@@ -156,9 +156,10 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
     """Give each cell its row, task and trial, each no longer than needed to tell it from the others."""
     flat = [{**_flat(view.settings), "label": view.label} for view in views]
     names = list(dict.fromkeys(name for settings in flat for name in settings))
-    task_names = [name for name in names if name in TASK_FIELDS and name != "dataset" and _varies(flat, name)]
     row_names = [name for name in names if name not in (*TASK_FIELDS, *_TRIAL_FIELDS, "label", "case", "protocol")]
-    tasks = [_task(settings, task_names) for settings in flat]
+    flat = [_opened(settings) for settings in flat]
+    task_names = {dataset: _task_names(flat, dataset) for dataset in {settings["dataset"] for settings in flat}}
+    tasks = [_task(settings, task_names[settings["dataset"]]) for settings in flat]
     cells = []
     for view, settings, task in zip(views, flat, tasks, strict=True):
         # within one task only: a learning rate that belongs to the data set does not make two rows of a method
@@ -172,8 +173,30 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
     return tuple(cells)
 
 
+def _opened(settings: dict[str, Any]) -> dict[str, Any]:
+    """The task's options one by one."""
+    opened: dict[str, Any] = {}
+    for name, value in settings.items():
+        if _of_task(name) and isinstance(value, dict):
+            opened |= {f"{name}.{key}": one for key, one in value.items()}
+        else:
+            opened[name] = value
+    return opened
+
+
+def _of_task(name: str) -> bool:
+    return name.partition(".")[0] in TASK_FIELDS
+
+
+def _task_names(flat: list[dict[str, Any]], dataset: str) -> list[str]:
+    """What tasks of a data set are called by: settings that vary, and options that vary between its own cells."""
+    own = [settings for settings in flat if settings["dataset"] == dataset]
+    names = [name for name in dict.fromkeys(name for settings in flat for name in settings) if _of_task(name)]
+    return [name for name in names if name != "dataset" and _varies(own if "." in name else flat, name)]
+
+
 def _task(settings: dict[str, Any], names: list[str]) -> str:
-    given = [setting_text(name, settings[name]) for name in names if settings[name] is not None]
+    given = [setting_text(name.rpartition(".")[2], settings[name]) for name in names if settings.get(name) is not None]
     return ", ".join([settings["dataset"], *given])
 
 

@@ -16,6 +16,7 @@ from reports.statistics import Floats
 
 _PANEL = (3.1, 2.7)  # inches: a square and its colour bar
 _TICKS = 6
+_UNEQUAL = 1.5  # the largest client over the smallest, from where size is an axis
 
 
 def relations(store: Store) -> Section | None:
@@ -63,8 +64,8 @@ def _heat_maps(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> P
 
 
 def _means(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> Picture:
-    """What all others make of a client: against its training samples, or matrix by matrix where all have as many."""
-    sizes = {size for _, content in shown for size in content["n_train"]}
+    """What all others make of a client: against its training samples, or by matrix where all have about as many."""
+    by_size = any(max(content["n_train"]) > _UNEQUAL * min(content["n_train"]) for _, content in shown)
     names = list(dict.fromkeys(name for _, content in shown for name in content["matrices"]))
     styles: dict[str, dict[str, Any]] = {
         name: {"color": COLOURS[k % len(COLOURS)], "marker": "o", "ls": ""} for k, name in enumerate(names)
@@ -73,10 +74,10 @@ def _means(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> Pictu
         for axis, (cell, content) in zip(axes, shown, strict=True):
             for place, name in enumerate(names):
                 values = weight_of_others(np.array(content["matrices"][name]))
-                across = content["n_train"] if len(sizes) > 1 else [place] * len(values)
+                across = content["n_train"] if by_size else [place] * len(values)
                 axis.plot(across, values, markersize=3, alpha=0.7, **styles[name])
-            axis.set(title=cell.task, xlabel="training samples of a client" if len(sizes) > 1 else "")
-            if len(sizes) == 1:
+            axis.set(title=cell.task, xlabel="training samples of a client" if by_size else "")
+            if not by_size:
                 axis.set_xticks([])
         axes[0].set_ylabel("mean of all others")
         legend(canvas, styles)

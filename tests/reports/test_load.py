@@ -60,3 +60,18 @@ def _changed(run, copy, change, method=None):
     copy.mkdir()
     (copy / "run.json").write_text(json.dumps(content), encoding="utf-8")
     return copy
+
+
+def test_tasks_are_called_by_the_options_in_which_cells_of_a_data_set_differ(store_writer, tmp_path):
+    runs = [
+        store_writer(
+            tmp_path / str(alpha),
+            seeds=1,
+            alphas=(alpha,),
+            methods=("scd",),
+            partition_options={"k": k, "same_classes": same},
+            dataset_options={"name": name, "path": f"{name}.npz"},
+        )
+        for name, k, same, alpha in (("a", 4, True, 1.0), ("a", 4, False, 2.0), ("b", 6, False, 3.0))
+    ]
+    assert load(runs).tasks == ["a, same_classes=true, α=1", "a, same_classes=false, α=2", "b, α=3"]
