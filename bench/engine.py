@@ -300,14 +300,14 @@ def _check(one: Prepared, trained: Trained) -> None:
         raise Diverged(f"the loss of {_who(one)} is not finite")
 
 
-def settle(device: torch.device) -> None:
+def settle(device: torch.device, precision: str) -> None:
     """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
     if device.type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
 
 def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from bench.engine import Budget, Diverged, Engine, Executor, Running, Sent, Work
 from bench.errors import UserError
 from bench.flight import Flight
 from bench.ledger import Ledger
+from bench.machine import keep_freed_memory
 from bench.method import Arrivals, Client, Everyone, Message, Tick
 from bench.params import Params
 from bench.rng import generator
@@ -55,7 +56,8 @@ class Federation:
         public: Dataset | None = None,
     ) -> None:
         self.settings = settings
-        settle(torch.device(device))
+        keep_freed_memory()
+        settle(torch.device(device), settings.precision)
         self.method = make_method(settings)
         self._arena = Arena(
             dataset,
@@ -86,7 +88,7 @@ class Federation:
         self.now = 0.0
         self._settled = 0.0
         self.ledger: list[dict[str, Any]] = []
-        self.warnings = degenerate(self.method) + self._too_few()
+        self.warnings = degenerate(self.method) + self._too_few() + self._no_tf32()
         self._flights: list[Flight] = []
         self._starts = 0
         self._begun: dict[int, int] = {}
@@ -178,6 +180,11 @@ class Federation:
         if not isinstance(trigger, Arrivals) or trigger.k <= n:
             return []
         return [f"the server waits for {trigger.k} messages, but only {n} clients can send one: {n} make a version"]
+
+    def _no_tf32(self) -> list[str]:
+        if self.settings.precision != "tf32" or self._arena.device.type == "cuda":
+            return []
+        return ["precision tf32 changes nothing on a CPU: the products of this cell are in float32"]
 
     def _land_finished(self) -> None:
         for flight in sorted(self._flights, key=lambda f: f.client.id):
@@ -343,6 +350,7 @@ class Federation:
         return {
             "device": str(self._arena.device),
             "executor": self.engine.executor,
+            "precision": self.settings.precision,
             "lanes": self.engine.lanes,
             "intra_op_threads": torch.get_num_threads(),
             "torch": torch.__version__,

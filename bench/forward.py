@@ -28,13 +28,22 @@ class _Templates(threading.local):
     """One copy of each module per thread and mode: `functional_call` swaps tensors in place."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, bool], _Call] = {}
+        self.known: dict[tuple[str, bool, bool], _Call] = {}
 
-    def get(self, spec: Spec, training: bool) -> _Call:
-        at = (spec.arch, training)
+    def get(self, spec: Spec, training: bool, bf16: bool) -> _Call:
+        at = (spec.arch, training, bf16)
         if at not in self.known:
             self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
+            if bf16:
+                _normalise_in_float32(self.known[at])
         return self.known[at]
+
+
+def _normalise_in_float32(net: nn.Module) -> None:
+    """Mapped over clients, BatchNorm takes no input of another type than its weights."""
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.register_forward_pre_hook(lambda _, args: (args[0].float(),))
 
 
 _templates = _Templates()
@@ -45,10 +54,12 @@ class Forward:
 
     With `stats="batch"` BatchNorm uses the statistics of the batch and moves the buffers of `w`; with
     `stats="frozen"` it uses the buffers and never moves them. `moved(w)` gives the buffers after all calls so far.
+    With `bf16` products and convolutions are in bfloat16; what comes out has the type of the weights.
     """
 
-    def __init__(self, *, frozen: bool = False) -> None:
+    def __init__(self, *, frozen: bool = False, bf16: bool = False) -> None:
         self._frozen = frozen
+        self._bf16 = bf16
         # Keyed by the identity of the buffers, so that `w.with_weights(...)` moves the buffers of `w`; the buffers are
         # kept beside the moved ones so that no other tensor can take over their identity.
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
@@ -73,8 +84,14 @@ class Forward:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
         named = {f"net.{name}": tensor for name, tensor in current.items()}
-        template = _templates.get(w.spec, training)
-        out: Tensor = functional_call(template, named, (method, *args), tie_weights=False)
+        template = _templates.get(w.spec, training, self._bf16)
+        out: Tensor
+        if self._bf16:
+            # Without the cache, which would keep a traced tensor beyond its trace.
+            with torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False):
+                out = functional_call(template, named, (method, *args), tie_weights=False).to(w.weights.dtype)
+        else:
+            out = functional_call(template, named, (method, *args), tie_weights=False)
         if training and w.spec.buffers:
             moved = torch.cat([current[e.name].reshape(-1) for e in w.spec.buffers])
             self._moved[id(w.buffers)] = (w.buffers, moved)

@@ -204,6 +204,9 @@ class _Resolver:
             | {"hp": self._complete(complete_hyper, METHODS, method.name, hyper | method.own, method.path)}
         )
         self._check_alpha(cell, layer, dataset.path)
+        if cell.precision != "fp32" and cell.dtype != "float32":
+            problem = f"precision {cell.precision} is for float32; take out `dtype: {cell.dtype}` or `precision`"
+            self.document.complain(layer["precision"][1], problem)
         if cell.public is not None:
             path = layer["public"][1]
             given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}

@@ -1,10 +1,13 @@
 """Where and with what a run was made: kept with it, never part of a cell's identity."""
 
+import ctypes
 import datetime
+import functools
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,20 @@ def provenance() -> dict[str, Any]:
 def cores() -> int:
     """CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have this process keep the memory that it frees, where the C library is glibc.
+
+    glibc gives large pieces back to the kernel, which hands them out again page by page and zeroed: every vector of a
+    large model costs that at every step. With one arena, threads share what is kept.
+    """
+    if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"):
+        return
+    trim_threshold, mmap_max, arena_max = -1, -4, -8  # names of mallopt(3)
+    for parameter, value in ((trim_threshold, 2**31 - 1), (mmap_max, 0), (arena_max, 1)):
+        ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def _commit() -> str | None:

@@ -68,6 +68,7 @@ def prepare(request: Train, address: Address, arena: Arena, settings: Settings) 
         feeds=tuple((name, feed, widths[name]) for name, feed in sorted(_feeds(request).items())),
         draws=tuple(sorted(request.draws.items())),
         frozen=False,
+        bf16=settings.precision == "bf16",
     )
     n = len(arena.positions(address.owner, request.feed.samples))
     batch_statistics = recipe.batch_statistics and request.feed.samples != "none"

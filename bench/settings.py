@@ -76,6 +76,9 @@ class Settings(BaseModel):
     augment: Literal["none", "crop_flip"] = Field("none", description="of training images: 4-pixel crops and mirroring")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="of matrix products and convolutions; bf16: in training, weights stay float32"
+    )
 
     rounds: int = Field(30, ge=1, description="server versions")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients selected in a round")

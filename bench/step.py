@@ -82,6 +82,7 @@ class Recipe:
         cuts: (part, what of it trains), for model values that train.
         widths: batch widths of the main feed and the side feeds.
         frozen: running statistics are used and not moved (a client of one sample).
+        bf16: whether networks compute in bfloat16.
     """
 
     loss: Loss | None
@@ -93,6 +94,7 @@ class Recipe:
     feeds: Hashable
     draws: Hashable
     frozen: bool
+    bf16: bool = False
 
     @property
     def batch_statistics(self) -> bool:
@@ -172,7 +174,7 @@ class _Do:
         self.gradients += 1
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
-            model = Forward(frozen=self._recipe.frozen)
+            model = Forward(frozen=self._recipe.frozen, bf16=self._recipe.bf16)
             full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
             value = loss(model, full, batch, ctx)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})

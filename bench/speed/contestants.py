@@ -31,6 +31,7 @@ class Contestant:
         intra_op: threads of one operation.
         threads: clients at a time in the sequential executor.
         copies: how many cells run side by side.
+        precision: as in a cell's settings; the plain loop has float32.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Contestant:
     intra_op: int = 1
     threads: int = 1
     copies: int = 1
+    precision: str = "fp32"
 
 
 def contestants(device: str) -> list[Contestant]:
@@ -49,7 +51,9 @@ def contestants(device: str) -> list[Contestant]:
         Contestant("cohort", "cohort"),
         Contestant("cell", "auto", threads=cores()),
     ]
-    return found if device == "cuda" else [*found, Contestant("grid", "auto", copies=cores())]
+    if device == "cuda":
+        return [*found, *(Contestant(f"cell, {p}", "auto", precision=p) for p in ("tf32", "bf16"))]
+    return [*found, Contestant("grid", "auto", copies=cores())]
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,9 @@ def _work(pipe: Connection, contestant: Contestant, workload: str, device: str) 
 def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[Round]:
     data = workload.dataset()
     executor: Any = contestant.executor
+    settings = workload.settings.model_copy(update={"precision": contestant.precision})
     federation = Federation(
-        workload.settings, data, workload.partition(data), device=device, executor=executor, threads=contestant.threads
+        settings, data, workload.partition(data), device=device, executor=executor, threads=contestant.threads
     )
     engine = federation.engine
     while True:

@@ -77,6 +77,11 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "participation: 0", "3: participation = 0 should be greater than 0"),
     (GOOD + "participation: 1.5", "3: participation = 1.5 should be less than or equal to 1"),
     (GOOD + "protocol: onest", "3: protocol = \"onest\" should be 'honest', 'paper' or 'tuning'"),
+    (GOOD + "precision: fp16", "3: precision = \"fp16\" should be 'fp32', 'tf32' or 'bf16'"),
+    (
+        GOOD + "precision: bf16\ndtype: float64",
+        "3: precision bf16 is for float32; take out `dtype: float64` or `precision`",
+    ),
     (GOOD + "nesterov: yes", '3: nesterov = "yes" should be true or false'),
     (GOOD + "clients: 0", "3: clients = 0 should be greater than or equal to 1"),
     (GOOD + "seed: -1", "3: seed = -1 should be greater than or equal to 0"),
