@@ -133,6 +133,9 @@ class _Run:
             self._write_error(traceback.format_exc())
         self.status = replace(self.status, state=state, reason=reason)
         with contextlib.suppress(OSError):  # on a full disk the event alone says it
+            if state in store.FINISHED:
+                checksums = {name: known for name, (_, known) in self.tables.sync().items()}
+                self.status = replace(self.status, checksums=checksums)
             self._write_status()
         self._event()
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
@@ -180,8 +183,8 @@ class _Run:
                     _differences(saved.rest["path"], self.status.path),
                 )
                 break
-            if not self.tables.cut(saved.rest["sizes"]):
-                log.warning("the tables are shorter than at the checkpoint of round %d", saved.version)
+            if not self.tables.cut(saved.rest.get("tables", {})):
+                log.warning("the tables are not those of the checkpoint of round %d", saved.version)
                 continue
             federation.restore(saved.tensors, saved.rest["federation"])
             self.seconds_before, self.figures = saved.rest["seconds"], saved.rest["figures"]
@@ -245,7 +248,7 @@ class _Run:
         context = {
             "path": self.status.path,
             "partition": self.status.partition["hash"],
-            "sizes": self.tables.sync(),
+            "tables": self.tables.sync(),
             "seconds": self._seconds(),
             "figures": self.figures,
             "federation": rest,

@@ -7,7 +7,6 @@ between tensors of a group is stored once.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from bench.store import sync_folder
+from bench.store import checksum, sync_folder
 
 GENERATIONS = 2
 
@@ -58,7 +57,7 @@ class Writer:
         checksums = {f"{group}.pt": self._group(group, tensors, temporary) for group, tensors in groups.items()}
         state = {"version": checkpoint.version, "rest": checkpoint.rest}
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
-        checksums["state.json"] = _checksum(temporary / "state.json")
+        checksums["state.json"] = checksum(temporary / "state.json")
         (temporary / "manifest.json").write_text(json.dumps(checksums, indent=1), encoding="utf-8")
         for path in temporary.iterdir():
             with open(path, "rb") as file:
@@ -82,7 +81,7 @@ class Writer:
                 return self._checksums[name]
         # A row of a cohort's matrix is a view; a copy keeps the rest of the matrix out of the file.
         torch.save({n: t.detach().clone() for n, t in tensors.items()}, into / name)
-        return _checksum(into / name)
+        return checksum(into / name)
 
 
 def load(folder: Path) -> Iterator[Checkpoint]:
@@ -129,10 +128,5 @@ def _problem(path: Path) -> str:
     present = {file.name for file in path.iterdir()} - {"manifest.json"}
     if not isinstance(manifest, dict) or set(manifest) != present or "state.json" not in present:
         return "files are missing"
-    wrong = [name for name, checksum in manifest.items() if _checksum(path / name) != checksum]
+    wrong = [name for name, known in manifest.items() if checksum(path / name) != known]
     return f"checksum of {', '.join(wrong)}" if wrong else ""
-
-
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

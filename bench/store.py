@@ -9,13 +9,15 @@ import contextlib
 import csv
 import errno
 import fcntl
+import functools
+import hashlib
 import io
 import json
 import os
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +76,7 @@ class Status:
         path: what the bytes depend on besides the settings (device, executor, lanes, dtype, torch, CPU).
         derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
         partition: `hash` and `summary`.
+        checksums: of the tables of a finished cell, by name.
     """
 
     state: State = "waiting"
@@ -84,6 +87,7 @@ class Status:
     derived: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     partition: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
 
 
 def sync_folder(folder: Path) -> None:
@@ -120,14 +124,44 @@ def read_json(path: Path) -> Any:
 
 
 def read_status(folder: Path) -> Status:
-    """Status of a cell. A cell that says `running` while no process holds it was killed: that reads `interrupted`."""
+    """Status of a cell.
+
+    A cell that says `running` while no process holds it was killed, and one whose tables are not those that it wrote is
+    worth nothing: both read `interrupted`, so that the next run goes on with them and nothing else takes them for done.
+    """
     content = read_json(folder / "status.json")
     if content is None:
         return Status()
     status = Status(**content)
     if status.state == "running" and not is_locked(folder):
-        return Status(**{**content, "state": "interrupted", "reason": "its process was killed"})
+        return replace(status, state="interrupted", reason="its process was killed")
+    wrong = [f"{name}.csv" for name, known in status.checksums.items() if _checksum(folder / f"{name}.csv") != known]
+    if wrong:
+        reason = f"{', '.join(wrong)}: changed or damaged since (checksum); the next `bench run` does the cell again"
+        return replace(status, state="interrupted", reason=reason)
     return status
+
+
+def checksum(path: Path, size: int | None = None) -> str:
+    """Checksum of a file, or of its first `size` bytes."""
+    with open(path, "rb") as file:
+        if size is None:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return hashlib.blake2b(file.read(size), digest_size=16).hexdigest()
+
+
+def _checksum(path: Path) -> str:
+    """The same for a file that is read many times and may be missing."""
+    try:
+        stat = path.stat()
+        return _known_checksum(path, stat.st_size, stat.st_mtime_ns)
+    except FileNotFoundError:
+        return ""
+
+
+@functools.cache
+def _known_checksum(path: Path, size: int, time: int) -> str:
+    return checksum(path, size)
 
 
 def write_status(folder: Path, status: Status) -> None:
@@ -224,20 +258,21 @@ class Tables:
         with open(self._paths[name], "a", encoding="utf-8", newline="") as file:
             file.write(buffer.getvalue())
 
-    def sync(self) -> dict[str, int]:
-        """Bring all tables to the disk and return their sizes in bytes."""
-        sizes = {}
+    def sync(self) -> dict[str, list[Any]]:
+        """Bring all tables to the disk and return their sizes in bytes and checksums."""
+        marks = {}
         for name, path in self._paths.items():
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
-                sizes[name] = os.fstat(file.fileno()).st_size
-        return sizes
+                marks[name] = [os.fstat(file.fileno()).st_size, checksum(path)]
+        return marks
 
-    def cut(self, sizes: Mapping[str, int]) -> bool:
-        """Cut every table back to its size at a checkpoint; False (and nothing cut) where one is shorter than that."""
-        have = {name: path.stat().st_size if path.exists() else -1 for name, path in self._paths.items()}
-        if set(sizes) != set(have) or any(have[name] < size for name, size in sizes.items()):
+    def cut(self, marks: Mapping[str, Sequence[Any]]) -> bool:
+        """Cut every table back to a checkpoint; False (and nothing cut) where one is shorter or other than it was."""
+        if set(marks) != set(self._paths) or not all(path.exists() for path in self._paths.values()):
             return False
-        for name, size in sizes.items():
+        if any(checksum(self._paths[name], size) != known for name, (size, known) in marks.items()):
+            return False
+        for name, (size, _) in marks.items():
             os.truncate(self._paths[name], size)
         return True

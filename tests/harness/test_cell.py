@@ -66,17 +66,20 @@ def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) 
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("damage", ["newest", "both", "tables"])
+@pytest.mark.parametrize("damage", ["newest", "both", "short table", "altered table"])
 def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str) -> None:
     run_cell(cell(), tmp_path / "whole", EVERY_ROUND)
     folder = tmp_path / "damaged"
     run_cell(cell(), folder, EVERY_ROUND, stop=stop_after(4))
     generations = sorted((folder / "checkpoint").iterdir())
     assert [path.name for path in generations] == ["00000003", "00000004"]
-    for path in {"newest": generations[1:], "both": generations, "tables": []}[damage]:
+    for path in {"newest": generations[1:], "both": generations}.get(damage, []):
         (path / "state.pt").write_bytes(b"broken")
-    if damage == "tables":
-        store.write_text(folder / "metrics.csv", "round\n")
+    table = folder / "metrics.csv"
+    if damage == "short table":
+        store.write_text(table, "round\n")
+    if damage == "altered table":
+        store.write_text(table, table.read_text().replace("0.", "1.", 1))
     assert run_cell(cell(), folder, EVERY_ROUND).state == "done"
     assert results(folder) == results(tmp_path / "whole")
     log = (folder / "log.txt").read_text()
@@ -96,11 +99,28 @@ def test_another_path_starts_again_and_says_so(cell: Cell, tmp_path: Path) -> No
 
 def test_a_finished_cell_is_left_alone(cell: Cell, tmp_path: Path) -> None:
     run_cell(cell(), tmp_path, EVERY_ROUND)
-    (tmp_path / "metrics.csv").write_text("mine\n")
+    before = (tmp_path / "status.json").stat().st_mtime_ns
     events: list[Event] = []
     assert run_cell(cell(), tmp_path, EVERY_ROUND, report=events.append).state == "done"
-    assert (tmp_path / "metrics.csv").read_text() == "mine\n"
+    assert (tmp_path / "status.json").stat().st_mtime_ns == before
     assert [event.state for event in events] == ["done"]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("keep", ["none", "all"])
+@pytest.mark.parametrize("name", list(store.COLUMNS))
+def test_altered_results_are_not_used(cell: Cell, tmp_path: Path, name: str, keep: str) -> None:
+    """One digit of a finished cell's table: it counts as interrupted, and running it again gives the bytes back."""
+    options = EVERY_ROUND.model_copy(update={"keep": keep})
+    run_cell(cell(rounds=2), tmp_path, options)
+    whole, table = results(tmp_path), tmp_path / f"{name}.csv"
+    table.write_text(table.read_text()[:-2] + "x\n")
+    status = store.read_status(tmp_path)
+    assert (status.state, status.reason.partition(":")[0]) == ("interrupted", f"{name}.csv")
+    assert run_cell(cell(rounds=2), tmp_path, options).state == "done"
+    assert results(tmp_path) == whole
+    table.unlink()
+    assert store.read_status(tmp_path).state == "interrupted"
 
 
 def test_the_status_is_written_last(cell: Cell, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import checkpoint
+from bench import checkpoint, store
 from bench.cell import Options, run_cell
 from bench.errors import UserError, shortage
 from bench.method import (
@@ -237,10 +237,10 @@ def test_files_from_others_run_no_code(cell: Cell, tmp_path: Path, monkeypatch: 
     checkpoint.Writer(planted).save(checkpoint.Checkpoint(1, {"server/w": torch.ones(2)}, {"x": 1}))
     (file,) = planted.rglob("server.pt")
     manifest = file.with_name("manifest.json")
-    old = checkpoint._checksum(file)
+    old = store.checksum(file)
     file.unlink()
     torch.save({"server/w": Bomb()}, file)
-    manifest.write_text(manifest.read_text().replace(old, checkpoint._checksum(file)))
+    manifest.write_text(manifest.read_text().replace(old, store.checksum(file)))
     assert not list(checkpoint.load(planted))
     np.savez(tmp_path / "evil.npz", train_images=np.array([Bomb()], dtype=object), train_labels=np.zeros(1, int))
     with pytest.raises(UserError, match=r"evil\.npz"):
