@@ -48,9 +48,7 @@ def cells(store_writer, tmp_path):
 def ask(cells, metric, method, **axes):
     """One measure, with FedAvg as the table's first method."""
     store, by_method = cells
-    place = Place(
-        axes, by_method[method], by_method["fedavg"], [[], *map(by_method.get, ("fedavg", "ditto", "scd"))]
-    )
+    place = Place(axes, by_method[method], by_method["fedavg"], [[], *map(by_method.get, ("fedavg", "ditto", "scd"))])
     return measured(Ours(store, "best"), metric, place)
 
 
