@@ -172,7 +172,12 @@ def write_status(folder: Path, status: Status) -> None:
 def remove_temporaries(folder: Path) -> None:
     """Remove what a killed process left half-written."""
     for path in folder.rglob(f"*{_TEMPORARY}"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a folder, or a link but not what it leads to."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def forget(folder: Path) -> None:
@@ -186,7 +191,7 @@ def forget(folder: Path) -> None:
     with locked(folder):
         for path in folder.iterdir():
             if path.name != _LOCK:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                _remove(path)
 
 
 @contextlib.contextmanager

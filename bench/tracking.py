@@ -122,6 +122,7 @@ class Follower:
         self._warned = False
         self._began = time.monotonic()
         self._heard: float | None = None
+        self._failing = False
         (run / "tracking").mkdir(exist_ok=True)
         self._pipe, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
@@ -143,7 +144,7 @@ class Follower:
         if self._uri == embedded_uri(self._run):
             patience = seconds
         while self._process.is_alive() and now < asked + seconds:
-            if self._heard and now > max(asked, self._heard) + patience:
+            if self._failing or (self._heard and now > max(asked, self._heard) + patience):
                 break
             self._process.join(0.05)
             now = time.monotonic()
@@ -160,7 +161,7 @@ class Follower:
         with contextlib.suppress(EOFError, ConnectionResetError):
             while True:
                 reason = self._pipe.recv()
-                self._heard = time.monotonic()
+                self._heard, self._failing = time.monotonic(), bool(reason)
                 if reason:
                     self._warn(reason)
 
@@ -419,8 +420,9 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
         if last and failing:
             return  # the user knows what to do about it and need not wait for another attempt
         try:
-            mirror = mirror or _Mirror(run, uri)
-            alive()
+            if mirror is None:
+                mirror = _Mirror(run, uri)
+                alive()
             mirror.update(alive, skip_new=not last)
         except _outages(UserError) as error:
             pause, failing = RETRY_SECONDS, True

@@ -105,6 +105,20 @@ def test_floats_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_table(tmp_path, "metrics").to_dict("records") == [{"round": 1, **row}]
 
 
+def test_links_lead_to_nothing_that_is_removed(tmp_path: Path) -> None:
+    outside, cell = tmp_path / "outside", tmp_path / "cell"
+    for folder in (outside, cell):
+        folder.mkdir()
+    (outside / "mine").touch()
+    for link in ("link.tmp", "checkpoint"):
+        (cell / link).symlink_to(outside)
+    store.remove_temporaries(cell)
+    assert {path.name for path in cell.iterdir()} == {"checkpoint"}
+    store.forget(cell)
+    assert {path.name for path in cell.iterdir()} == {"lock"}
+    assert (outside / "mine").exists()
+
+
 def test_forgetting_a_cell(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     store.write_status(tmp_path, Status("done"))
