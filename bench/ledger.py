@@ -61,9 +61,11 @@ class Ledger:
         """Bytes of a message."""
         return self._size(_tensors(values))
 
-    def upload(self, values: Any) -> None:
-        """Count an uplink."""
-        self.up += self.size(values)
+    def upload(self, values: Any) -> Size:
+        """Count an uplink, and say how large it is."""
+        size = self.size(values)
+        self.up += size
+        return size
 
     def download(self, values: Any) -> None:
         """Count a downlink to one receiver."""

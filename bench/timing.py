@@ -105,8 +105,7 @@ class Timer:
 
     def _upload(self, client: int, event: Sent, time: float) -> float:
         """When a message that leaves at `time` arrives."""
-        self._traffic.upload(event.values)
-        return self._span(client, "upload", time, self._clock.up(client, self._traffic.size(event.values)))
+        return self._span(client, "upload", time, self._clock.up(client, self._traffic.upload(event.values)))
 
     def _span(self, client: int, kind: str, start: float, seconds: float) -> float:
         self.spans.append(Span(client, kind, start, start + seconds))
