@@ -95,6 +95,18 @@ def test_uniform_similarity_with_one_step_is_fedavg_with_equal_weights(method: s
                 torch.testing.assert_close(w.buffers, expected.buffers, rtol=1e-9, atol=1e-11)
 
 
+def test_per_fedavg_of_the_paper_is_spfl_w_with_uniform_similarity() -> None:
+    """FedAvg whose clients take two steps per batch, every client counting the same: that row of `spfl_table1`."""
+    hp = {"similarity": ("uniform", "uniform"), "gamma": None}
+    federation = toy("spfl_w", sizes=SIZES, hp=hp, **PLAIN)
+    w = initial(federation)
+    for t in range(3):
+        federation.advance()
+        w = np.mean([descend(w, t, i, 0, 2) for i in range(N)], axis=0)
+    for found in personal(federation).values():
+        near(found, w)
+
+
 @pytest.mark.parametrize("model", ["test_linear", "test_norm"])
 def test_similar_to_nobody_without_resynchronisation_is_local(model: str) -> None:
     """SPFL-w bit for bit, SPFL to the rounding of w + (v - w)."""
