@@ -418,7 +418,7 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
     while not last:
         last = finishing.wait(pause)
         if last and failing:
-            return  # the user knows what to do about it and need not wait for another attempt
+            break  # the user knows what to do about it and need not wait for another attempt
         try:
             if mirror is None:
                 mirror = _Mirror(run, uri)
@@ -429,6 +429,8 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
             pipe.send(_reason(error, uri))
         else:
             pause, failing = PASS_SECONDS, False
+    sys.stdout.flush()
+    os._exit(0)  # the run waits, and Python needs most of a second to take MLflow's modules apart
 
 
 def _hear(pipe: Connection, finishing: threading.Event) -> None:
