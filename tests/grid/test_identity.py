@@ -38,6 +38,7 @@ CHANGED: dict[str, Any] = {
     "augment": "crop_flip",
     "batchnorm": "local",
     "dtype": "float64",
+    "precision": "tf32",
     "rounds": 31,
     "participation": 0.5,
     "unselected": "broadcast",
