@@ -234,7 +234,8 @@ def _differences(store: Store, printed: PublishedTable) -> Iterator[str]:
     """One sentence on the settings in which our cells are not the paper's; a table of numbers hides them."""
     texts, flat = [], [cell.flat for cell in store.cells]
     theirs = {"dataset": set(printed.dataset.split(","))}
-    theirs |= {_setting(name): {value} for name, value in printed.setting.items() if name not in printed.axes}
+    varied = {*printed.axes, *printed.axes.get("param", [])}
+    theirs |= {_setting(name): {value} for name, value in printed.setting.items() if name not in varied}
     for name, values in theirs.items():
         ours = {settings[name] for settings in flat if isinstance(settings.get(name), str | int | float)}
         if other := ours - values:

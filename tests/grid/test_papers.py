@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bench.grid import builtin_grids, load_grid
-from reports.published import published_table
+from reports.published import SETTINGS, published_table
 
 GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
 FURTHER = {"pgfed_table2": {"local"}, "table4": {"scd", "ditto", "fedrod"}}
@@ -21,6 +21,19 @@ def test_every_method_of_a_grid_has_a_row_in_its_table(name: str) -> None:
         tables = [published_table(table) for table in re.split(", ", grid.published)]
         rows = {row.method for table in tables for row in table.rows}
         assert {cell.name for cell in grid.cells} - FURTHER.get(name, set()) <= rows
+
+
+@pytest.mark.parametrize("name", [name for name, grid in GRIDS.items() if grid.published])
+def test_a_grid_has_its_table_s_settings(name: str) -> None:
+    """Every printed number that is a setting of ours; where a table varies one, it has the table's values."""
+    for table in map(published_table, re.split(", ", GRIDS[name].published or "")):
+        for setting, value in table.setting.items():
+            found = [getattr(cell, SETTINGS.get(setting, setting), None) for cell in GRIDS[name].cells]
+            ours = {one for one in found if isinstance(one, int | float)}
+            varied = {row.axes["value"] for row in table.rows if row.axes.get("param") == setting}
+            varied |= {row.axes[setting] for row in table.rows if setting in row.axes}
+            if ours and isinstance(value, int | float):
+                assert ours == (varied or {value}), setting
 
 
 def test_printed_tables_of_pgfed_and_spfl_have_a_grid() -> None:
