@@ -56,7 +56,6 @@ class Federation:
         public: Dataset | None = None,
     ) -> None:
         self.settings = settings
-        keep_freed_memory()
         settle(torch.device(device), settings.precision)
         self.method = make_method(settings)
         self._arena = Arena(
@@ -74,6 +73,7 @@ class Federation:
         synchronous = isinstance(self.method.trigger, Everyone)
         if settings.pm_until_broadcast and not (synchronous and settings.wait_free):
             raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
+        keep_freed_memory()
         self.engine = Engine(settings, self._arena, self.method.hp, executor=executor, threads=threads)
         self.server = ServerSide(settings, self._arena, dataset.shape, ids)
         self.method.init(self.server)

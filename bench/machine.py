@@ -2,7 +2,6 @@
 
 import ctypes
 import datetime
-import functools
 import importlib.metadata
 import os
 import platform
@@ -35,15 +34,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@functools.cache
 def keep_freed_memory() -> None:
-    """Have this process keep the memory that it frees, where the C library is glibc.
+    """Have this process keep the memory that it frees from now on, where the C library is glibc.
 
     glibc gives large pieces back to the kernel, which hands them out again page by page and zeroed: every vector of a
-    large model costs that at every step. With one arena, threads share what is kept.
+    large model costs that at every step. With one arena, threads share what is kept. Call it once the data is loaded:
+    what is free by then goes back.
     """
     if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"):
         return
+    ctypes.CDLL(None).malloc_trim(0)
     trim_threshold, mmap_max, arena_max = -1, -4, -8  # names of mallopt(3)
     for parameter, value in ((trim_threshold, 2**31 - 1), (mmap_max, 0), (arena_max, 1)):
         ctypes.CDLL(None).mallopt(parameter, value)
