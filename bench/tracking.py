@@ -1,25 +1,16 @@
 """MLflow as a mirror of the run store (docs/tracking.md): filled from the store's files, never a condition of a run.
 
-`bench run` starts one process beside its workers (`Follower`), which looks at the run folder now and
-then and writes what is new; training never waits for it. What MLflow has is derived from the files alone, so anybody
-can fill in later what an outage left out (`bench track`): a cell's MLflow run is found again by its tags, and the tags
-`mirrored_rounds` and `mirrored_digest` say what it has.
+`bench run` starts one process for it beside its workers (bench/follower.py). What MLflow has is derived from the files
+alone, so anybody can fill in later what an outage left out (`bench track`): a cell's MLflow run is found again by its
+tags, and the tags `mirrored_rounds` and `mirrored_digest` say what it has.
 """
 
-import contextlib
-import functools
 import hashlib
 import json
-import multiprocessing
 import os
-import signal
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -31,21 +22,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
     from bench.results import CellView
-
-PASS_SECONDS = 10.0
-"""Time between two looks at the run folder."""
-
-RETRY_SECONDS = 60.0
-"""Time between two attempts while the tracking store does not answer."""
-
-DRAIN_SECONDS = 60.0
-"""Longest time that a finished run waits for its mirror."""
-
-PATIENCE_SECONDS, PATIENCE_SHARE = 2.0, 0.03
-"""A server that takes no cell for so long, or for this share of the run's time, is not waited for at the end."""
-
-STOP_SECONDS = 5.0
-"""The same for a run that the user stopped."""
 
 ARTIFACTS = (
     "settings.json",
@@ -103,77 +79,12 @@ def mirror_run(run: Path, uri: str) -> int:
         UserError: `run` is not a run folder, or the store does not do what it is asked.
     """
     try:
-        return _Mirror(run, uri).update()
-    except _outages() as error:
-        raise UserError(f"{shown(uri)} does not take the run: {_reason(error, uri)}") from None
+        return Mirror(run, uri).update()
+    except outages() as error:
+        raise UserError(f"{shown(uri)} does not take the run: {explain(error, uri)}") from None
 
 
-class Follower:
-    """The process that mirrors a run while it goes on. It ends with this process, however that ends.
-
-    Args:
-        run: the run folder, with its `run.json`.
-        uri: of `choose_store`.
-    """
-
-    def __init__(self, run: Path, uri: str) -> None:
-        self._run = run
-        self._uri = uri
-        self._warned = False
-        self._began = time.monotonic()
-        self._heard: float | None = None
-        self._failing = False
-        (run / "tracking").mkdir(exist_ok=True)
-        self._pipe, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_follow, args=(theirs, run, uri), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def finish(self, seconds: float) -> None:
-        """Let it write what is left, for at most so many seconds. What is missing then is one warning.
-
-        A server that is slow or gone is not waited for so long; the store in the run folder only has to compute.
-        """
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and its exit status says how
-            self._pipe.send(None)
-        now = asked = time.monotonic()
-        patience = max(PATIENCE_SECONDS, PATIENCE_SHARE * (asked - self._began))
-        if self._uri == embedded_uri(self._run):
-            patience = seconds
-        while self._process.is_alive() and now < asked + seconds:
-            if self._failing or (self._heard and now > max(asked, self._heard) + patience):
-                break
-            self._process.join(0.05)
-            now = time.monotonic()
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-            self._warn("it is too slow to have everything by now")
-        elif self._process.exitcode != 0:
-            self._warn(f"{self._run}/tracking/log.txt says why it ended")
-        self._listener.join()
-        self._pipe.close()
-
-    def _listen(self) -> None:
-        with contextlib.suppress(EOFError, ConnectionResetError):
-            while True:
-                reason = self._pipe.recv()
-                self._heard, self._failing = time.monotonic(), bool(reason)
-                if reason:
-                    self._warn(reason)
-
-    def _warn(self, reason: str) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        text = f"warning: tracking in {shown(self._uri)}: {reason}. `bench track {self._run}` fills in what is missing"
-        print(text, file=sys.stderr, flush=True)
-
-
-class _Mirror:
+class Mirror:
     """Writes the cells of one run folder to one MLflow store, one MLflow run each."""
 
     def __init__(self, run: Path, uri: str) -> None:
@@ -377,7 +288,7 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def _outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
+def outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
     """What a store raises that is not there, not writable, not MLflow's or lacks a driver here, and others."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -385,7 +296,7 @@ def _outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
     return MlflowException, SQLAlchemyError, OSError, ImportError, *others
 
 
-def _reason(error: Exception, uri: str) -> str:
+def explain(error: Exception, uri: str) -> str:
     """One short line: what the system or the database said, where one did, else the beginning of MLflow's message."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -402,41 +313,3 @@ def shown(uri: str) -> str:
     """An address without the password in it."""
     parts = urlsplit(uri)
     return uri.replace(f"{parts.netloc.rpartition('@')[0]}@", "") if "@" in parts.netloc else uri
-
-
-def _follow(pipe: Connection, run: Path, uri: str) -> None:
-    """The follower's life: sends a line for each failed attempt, "" for what went well; ends at the parent's word."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says what to do
-    with open(run / "tracking" / "log.txt", "a", encoding="utf-8") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    finishing = threading.Event()
-    threading.Thread(target=_hear, args=(pipe, finishing), daemon=True).start()
-    mirror: _Mirror | None = None
-    alive = functools.partial(pipe.send, "")
-    pause, failing, last = 0.0, False, False
-    while not last:
-        last = finishing.wait(pause)
-        if last and failing:
-            break  # the user knows what to do about it and need not wait for another attempt
-        try:
-            if mirror is None:
-                mirror = _Mirror(run, uri)
-                alive()
-            mirror.update(alive, skip_new=not last)
-        except _outages(UserError) as error:
-            pause, failing = RETRY_SECONDS, True
-            pipe.send(_reason(error, uri))
-        else:
-            pause, failing = PASS_SECONDS, False
-    sys.stdout.flush()
-    os._exit(0)  # the run waits, and Python needs most of a second to take MLflow's modules apart
-
-
-def _hear(pipe: Connection, finishing: threading.Event) -> None:
-    """Wait for the parent's word; without a parent there is nobody to mirror for."""
-    try:
-        pipe.recv()
-    except (EOFError, ConnectionResetError):
-        os._exit(1)
-    finishing.set()

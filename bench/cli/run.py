@@ -136,11 +136,11 @@ def work(
     verbose: bool,
 ) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
+    from bench.follower import DRAIN_SECONDS, STOP_SECONDS, Follower
     from bench.progress import reporter
     from bench.results import cell_name
     from bench.schedule import Task, run_cells
     from bench.store import FINISHED, read_status
-    from bench.tracking import DRAIN_SECONDS, STOP_SECONDS, Follower
 
     unfinished = {cell.id: cell.settings for cell in cells if read_status(folder / cell.id).state not in FINISHED}
     if not quiet:

@@ -105,7 +105,7 @@ def _open(
 @contextmanager
 def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
     """Mirror the run in MLflow meanwhile."""
-    from bench.tracking import DRAIN_SECONDS, Follower
+    from bench.follower import DRAIN_SECONDS, Follower
 
     follower = Follower(folder, mirror) if mirror else None
     try:

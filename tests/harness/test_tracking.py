@@ -22,8 +22,9 @@ import yaml
 
 from bench import store
 from bench.errors import UserError
+from bench.follower import Follower
 from bench.results import CellView, load_run
-from bench.tracking import Follower, _Mirror, choose_store, embedded_uri, mirror_run
+from bench.tracking import Mirror, choose_store, embedded_uri, mirror_run
 
 # MLflow's own imports use what SQLAlchemy is about to remove
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -265,7 +266,7 @@ def test_a_cell_that_goes_on_is_updated(small: Path, uri: str) -> None:
 def test_a_running_cell_shows_whole_rounds_only(small: Path, uri: str) -> None:
     cell = load_run(small).cells[0]
     store.write_status(cell.folder, replace(cell.status, state="running", rounds=2))
-    mirror = _Mirror(small, uri)
+    mirror = Mirror(small, uri)
     with store.locked(cell.folder):
         mirror.update(skip_new=True)
         assert not found(uri)  # most cells are over when a mirror looks again
@@ -350,7 +351,7 @@ def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytes
 def test_the_mirror_dies_with_its_run(small: Path, uri: str, environment: dict[str, str]) -> None:
     code = f"""
 import pathlib, time
-from bench.tracking import Follower
+from bench.follower import Follower
 follower = Follower(pathlib.Path({str(small)!r}), {uri!r})
 print(follower._process.pid, flush=True)
 time.sleep(100)
