@@ -38,7 +38,7 @@ from bench.requests import (
     Values,
 )
 from bench.settings import Settings
-from bench.train import Rows, Trainer
+from bench.train import Answers, Trainer
 
 Executor = Literal["auto", "sequential", "cohort"]
 
@@ -129,7 +129,7 @@ class Engine:
         self.dtype = getattr(torch, settings.dtype)
         self.executor = executor
         self.threads = threads
-        self.lanes = 10 if arena.device.type == "cpu" else 64
+        self.lanes = lanes_on(arena.device)
         self.fallbacks: list[str] = []
         self.notices: list[str] = []
         self.steps = self.images = 0
@@ -215,11 +215,10 @@ class Engine:
         slow_abreast = self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
         on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
         if self.executor == "sequential" or slow_abreast or on_server:
-            rows = self._trainer.sequential(group, self.threads)
+            trained, finite = self._trainer.sequential(group, self.threads)
         else:
-            rows = self._cohort(group)
-        trained = rows.trained(group)
-        if not rows.finite():
+            trained, finite = self._cohort(group)
+        if not finite:
             for one, result in zip(group, trained, strict=True):
                 _check(one, result)
         self.steps += sum(one.steps for one in group)
@@ -227,7 +226,7 @@ class Engine:
         self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
         return trained
 
-    def _cohort(self, group: list[Prepared]) -> Rows:
+    def _cohort(self, group: list[Prepared]) -> Answers:
         try:
             return self._trainer.cohort(group, self.lanes)
         except torch.OutOfMemoryError:  # of a GPU
@@ -243,14 +242,14 @@ class Engine:
             if shortage(error):
                 raise
             # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
-            rows = self._trainer.sequential(group, self.threads)
+            answers = self._trainer.sequential(group, self.threads)
             what = group[0].recipe.step or group[0].recipe.loss
             name = getattr(what, "__qualname__", repr(what))
             if name not in self.fallbacks:
                 self.fallbacks.append(name)
                 first = str(error).strip().splitlines()[0]
                 warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
-            return rows
+            return answers
 
     def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:
         """Answer all `Predict` and `Evaluate` requests."""
@@ -298,6 +297,11 @@ def _check(one: Prepared, trained: Trained) -> None:
             raise Diverged(f"part {name!r} of {_who(one)} is not finite after training")
     if not bool(trained.loss.isfinite()):
         raise Diverged(f"the loss of {_who(one)} is not finite")
+
+
+def lanes_on(device: torch.device) -> int:
+    """Clients per call of a cohort, as long as memory lasts."""
+    return 10 if device.type == "cpu" else 64
 
 
 def settle(device: torch.device, precision: str) -> None:

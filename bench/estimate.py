@@ -2,8 +2,9 @@
 
 A rough figure with a stated basis: the time of one gradient step, measured here and now for each model and batch size,
 times the steps of one model per client and round. Evaluation is not in it, nor the second model that some methods
-train, nor what the `cohort` executor saves. What a method keeps is counted after a round without steps, and how fast a
-checkpoint is written is measured beside the folder where the run will lie.
+train, nor what the `cohort` executor saves. What a method keeps, and what it holds in the middle of a round, are
+counted over rounds without steps of a few clients; how fast a checkpoint is written is measured beside the folder where
+the run will lie.
 """
 
 import functools
@@ -11,8 +12,10 @@ import json
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,23 +26,37 @@ from bench import checkpoint
 from bench.arena import KEEP_NORMALISED
 from bench.cell import load_dataset
 from bench.data import Dataset, Partition
+from bench.engine import lanes_on
 from bench.errors import UserError
 from bench.federation import Federation
+from bench.footprint import Footprint
 from bench.models.factory import build
 from bench.models.init import initialise
+from bench.outputs import SAMPLES_ALONE
+from bench.params import Spec
 from bench.rng import generator
 from bench.settings import Settings
+from bench.step import is_convolutional
 
-_SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {
-    "mnist": ((1, 28, 28), 10, 60_000),
-    "cifar10": ((3, 32, 32), 10, 50_000),
-    "cifar100": ((3, 32, 32), 100, 50_000),
-    "emnist": ((1, 28, 28), 47, 112_800),
-    "organamnist": ((1, 28, 28), 11, 41_052),
-    "inaturalist2017": ((3, 64, 64), 13, 506_378),
+
+class _Size(NamedTuple):
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    test: int
+
+
+_SIZES = {
+    "mnist": _Size((1, 28, 28), 10, 60_000, 10_000),
+    "cifar10": _Size((3, 32, 32), 10, 50_000, 10_000),
+    "cifar100": _Size((3, 32, 32), 100, 50_000, 10_000),
+    "emnist": _Size((1, 28, 28), 47, 112_800, 18_800),
+    "organamnist": _Size((1, 28, 28), 11, 41_052, 17_778),
+    "inaturalist2017": _Size((3, 64, 64), 13, 506_378, 0),
 }
-"""Sample shape, classes and training samples of sets whose files may not be here yet (with their default options)."""
+"""Sets whose files may not be here yet, with their default options."""
 
+_STAND_IN = "comet_cnn"
 _REPEATS = 5
 _SLOW = 0.2  # seconds; a network that needs as long for two samples is not measured with a whole batch
 
@@ -51,7 +68,7 @@ class Estimate:
     Attributes:
         seconds: of training, by one process.
         checkpoint: bytes of one checkpoint, once every client has taken part.
-        memory: bytes of the data set, the state and the round's new state.
+        memory: bytes of the data set and of tensors at the peak of a round; Python and its libraries come on top.
         disk: bytes at the peak: one generation more than stays, as the newest is written before the oldest goes.
     """
 
@@ -66,23 +83,28 @@ def estimate(settings: Settings, data_root: Path, device: str) -> Estimate | Non
     size = _size(settings, data_root)
     if size is None:
         return None
-    shape, classes, samples = size
+    shape, classes = size.shape, size.classes
     options = json.dumps(settings.model_options, sort_keys=True)
     step = _step(settings.model, shape, classes, options, settings.batch_size, device)
     share = 1.0 if settings.protocol == "paper" else 1 - settings.validation_share
-    own = share * samples / settings.clients
+    own = share * size.train / settings.clients
     steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
-    fixed, each = _scalars(
-        settings.method, json.dumps(settings.hp, sort_keys=True), settings.model, options, shape, classes
-    )
-    width = torch.finfo(getattr(torch, settings.dtype)).bits // 8
-    state = round((fixed + each * settings.clients) * width)
-    data = samples * math.prod(shape)  # bytes of images; a small set is kept as floats
-    data *= 4 if 4 * data <= KEEP_NORMALISED else 1
+    hp = json.dumps(settings.hp, sort_keys=True)
+    factor = torch.finfo(getattr(torch, settings.dtype)).bits / 32
+    kept, kept_each = _state(settings.method, hp, settings.model, options, shape, classes)
+    state = round(4 * factor * (kept + kept_each * settings.clients))
+    held, held_each = _held(settings.method, hp)
+    selected = settings.participation * settings.clients  # the others hold nothing but what they keep
+    models = held.peak + held_each.between * settings.clients + (held_each.peak - held_each.between) * selected
+    abreast = 1 if step.convolutional and device == "cpu" else min(lanes_on(torch.device(device)), math.ceil(selected))
+    working = max(step.gradient * abreast, step.evaluation)
+    images = (size.train + size.test) * math.prod(shape)  # bytes; a small set is kept as floats, too
+    floats = 4 * factor * images if 4 * factor * images <= KEEP_NORMALISED else 0
+    loading, running = 2 * (images + floats), images + floats + factor * (models * step.model + working)
     return Estimate(
-        seconds=settings.rounds * settings.participation * settings.clients * steps * step,
+        seconds=settings.rounds * selected * steps * step.seconds,
         checkpoint=state,
-        memory=data + 2 * state,
+        memory=round(max(loading, running)),
         disk=(checkpoint.GENERATIONS + 1) * state,
     )
 
@@ -100,61 +122,116 @@ def checkpoint_rate(folder: Path) -> float:
 
 
 @functools.cache
-def _scalars(
-    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int
-) -> tuple[float, float]:
+def _state(method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int) -> tuple[float, float]:
     """Scalars of state that a method keeps: in any case, and per client that has taken part; counted after a round."""
-    rng = generator("estimate", method)
-    x = rng.normal(size=(12, *shape)).astype(np.float32)
-    data = Dataset("estimate", x, np.arange(12) % classes, 8, classes, (0.0,), (1.0,), "")
-    sizes = []
-    # What is kept does not depend on how long is trained, and without steps even a large network costs nothing.
-    idle = {k: 0 if k.endswith(("_epochs", "_steps")) else v for k, v in json.loads(hp).items()}
+    counts = []
     for clients in (1, 2):
-        train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
-        empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
-        settings = Settings(
-            method=method, hp=idle, clients=clients, model=model, model_options=json.loads(options), steps=0,
-            batch_size=2,
-        )  # fmt: skip
-        partition = Partition(train, empty, empty, np.arange(8, 12))
-        federation = Federation(settings, data, partition, executor="sequential", public=data)
+        federation = _idle(method, hp, model, options, shape, classes, clients)
         federation.advance()
-        sizes.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
-    each = sizes[1] - sizes[0]
-    return sizes[0] - each, each
+        counts.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
+    each = counts[1] - counts[0]
+    return counts[0] - each, each
 
 
-def _size(settings: Settings, data_root: Path) -> tuple[tuple[int, ...], int, int] | None:
+class _Held(NamedTuple):
+    """Models that are held between two rounds and at the peak of a round."""
+
+    between: float
+    peak: float
+
+
+@functools.cache
+def _held(method: str, hp: str) -> tuple[_Held, _Held]:
+    """Models that a method holds in any case, and per client; counted over rounds of a small network, as a large one's
+    would take the time and the memory that are to be known."""
+    found = []
+    for clients in (6, 9):  # with fewer, what is held for each of them does not make the peak yet
+        with Footprint() as footprint:
+            federation = _idle(method, hp, _STAND_IN, "{}", (1, 28, 28), 10, clients)
+            for _ in range(2):  # in the first round nothing old makes way for what is new
+                federation.advance()
+            unit = federation.server.initial_model().weights.nbytes
+            found.append(_Held(footprint.live / unit, footprint.peak / unit))
+    each = _Held(*((more - few) / 3 for few, more in zip(*found, strict=True)))
+    return _Held(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
+
+
+def _idle(
+    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int, clients: int
+) -> Federation:
+    """A federation that does not train: what is kept does not depend on that, and a large network costs nothing."""
+    rng = generator("estimate", method)
+    own = 2 * clients
+    x = rng.normal(size=(own + 4, *shape)).astype(np.float32)
+    data = Dataset("estimate", x, np.arange(own + 4) % classes, own, classes, (0.0,), (1.0,), "")
+    idle = {k: 0 if k.endswith(("_epochs", "_steps")) else v for k, v in json.loads(hp).items()}
+    settings = Settings(
+        method=method, hp=idle, clients=clients, model=model, model_options=json.loads(options), steps=0, batch_size=2
+    )
+    train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
+    empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
+    partition = Partition(train, empty, empty, np.arange(own, own + 4))
+    return Federation(settings, data, partition, public=data)
+
+
+def _size(settings: Settings, data_root: Path) -> _Size | None:
     try:
         dataset = load_dataset(settings, data_root)
     except UserError:
         return _SIZES.get(settings.dataset)
-    return dataset.shape, dataset.num_classes, dataset.n_train
+    return _Size(dataset.shape, dataset.num_classes, dataset.n_train, len(dataset.y) - dataset.n_train)
+
+
+class _Step(NamedTuple):
+    """One gradient of a model: seconds, and the bytes in float32 of the model, of the gradient and of an evaluation."""
+
+    seconds: float
+    model: float
+    gradient: float
+    evaluation: float
+    convolutional: bool
 
 
 @functools.cache
-def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> float:
-    """Seconds of one gradient of a model, by one thread."""
+def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> _Step:
     torch.set_num_threads(1)
     net = build(name, shape, classes, json.loads(options))
     rng = generator("estimate", name)
     tensors = {key: value.to(device) for key, value in initialise(net, rng).items()}
     weights = {key: tensors[key].requires_grad_() for key, _ in net.named_parameters()}
-    x = torch.from_numpy(rng.normal(size=(batch, *shape))).float().to(device)
-    y = torch.from_numpy(rng.integers(classes, size=batch)).to(device)
+    x = torch.from_numpy(rng.normal(size=(max(batch, 4), *shape))).float().to(device)
+    y = torch.from_numpy(rng.integers(classes, size=len(x))).to(device)
 
-    def seconds(samples: int) -> float:
-        start = time.perf_counter()
+    def gradient(samples: int) -> None:
         loss = nn.functional.cross_entropy(functional_call(net, tensors, (x[:samples],)), y[:samples])
         torch.autograd.grad(loss, list(weights.values()))
         if device == "cuda":
             torch.cuda.synchronize()
+
+    def evaluation(samples: int) -> None:
+        with torch.no_grad():
+            functional_call(net, tensors, (x[:samples],))
+
+    def seconds(samples: int) -> float:
+        start = time.perf_counter()
+        gradient(samples)
         return time.perf_counter() - start
 
+    convolutional = is_convolutional(Spec.of(name, net))
+    size = sum(weight.nbytes for weight in weights.values())
+    footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, SAMPLES_ALONE), convolutional
     probe = min(batch, 2)
-    seconds(probe)  # the first call pays for what later ones find ready
     if (slow := seconds(probe)) > _SLOW:
-        return slow * batch / probe
+        return _Step(slow * batch / probe, *footprint)
     seconds(batch)
-    return sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS
+    return _Step(sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS, *footprint)
+
+
+def _bytes_of(work: Callable[[int], None], samples: int) -> float:
+    """The bytes at the peak of work on so many samples, from two and four of them."""
+    peaks: list[float] = []
+    for few in (2, 4):
+        with Footprint() as footprint:
+            work(few)
+        peaks.append(footprint.peak)
+    return peaks[0] + (peaks[1] - peaks[0]) / 2 * (samples - 2)

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
@@ -172,9 +171,10 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
 
 
 def _weighted(tensors: list[Tensor], share: np.ndarray[Any, Any]) -> Tensor:
-    stacked = torch.stack(tensors)
-    weights = torch.as_tensor(share, dtype=stacked.dtype, device=stacked.device)
-    return (weights @ stacked.reshape(len(tensors), -1)).reshape(stacked.shape[1:])
+    total = tensors[0] * float(share[0])
+    for tensor, weight in zip(tensors[1:], share[1:], strict=True):  # a matrix of all models would double the memory
+        total.add_(tensor, alpha=float(weight))
+    return total
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bench.step import is_convolutional, takes_channels_last
 Output = Literal["probabilities", "logits", "features"]
 Task = tuple[Params, Tensor]  # a model value and the positions of its samples in the pool
 
-_ALONE = 500  # samples per call of one model
+SAMPLES_ALONE = 500  # samples per call of one model
 _ABREAST = 32  # samples per call and lane of a cohort
 _FEW = 128  # samples: models with more of them are run alone
 
@@ -47,7 +47,7 @@ def _run(w: Params, x: Tensor, output: Output) -> Tensor:
 def _alone(pool: Pool, w: Params, positions: Tensor, output: Output) -> Tensor:
     with torch.no_grad():
         # An empty list still runs once, on no samples, for the shape.
-        chunks = torch.split(positions, _ALONE) if len(positions) else (positions,)
+        chunks = torch.split(positions, SAMPLES_ALONE) if len(positions) else (positions,)
         place = channels_last if takes_channels_last(w.spec) else _unchanged
         return torch.cat([_run(w, place(pool.take(chunk)[0]), output) for chunk in chunks])
 

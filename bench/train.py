@@ -6,7 +6,7 @@ fixed number of lanes.
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +42,11 @@ def workers(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
 
+Answers = tuple[list[Trained], bool]
+"""What was asked for, and whether all losses and trained values are finite; at times no, where finite numbers add up to
+infinity."""
+
+
 @dataclass(frozen=True)
 class Phase:
     """Steps `start .. stop-1` of some rows, all of one batch width in each stream."""
@@ -51,7 +56,7 @@ class Phase:
 
 
 class Rows:
-    """The training state of a group: one row per client, in matrices."""
+    """The training state of a cohort: one row per client, in matrices."""
 
     def __init__(self, group: list[Prepared]) -> None:
         self.parts = _stack([flatten(p.request.values) for p in group])
@@ -61,9 +66,8 @@ class Rows:
         self.loss = next(iter(self.parts.values())).new_zeros(len(group))
 
     def finite(self) -> bool:
-        """Whether all losses and trained values are; at times no, where finite numbers add up to infinity."""
-        sums = [t.sum().to(self.loss) for name, t in self.parts.items() if not name.endswith("/buffers")]
-        return bool(torch.stack([self.loss.sum(), *sums]).isfinite().all())
+        """The second of the `Answers`."""
+        return _finite([self.loss, *(t for name, t in self.parts.items() if not name.endswith("/buffers"))])
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
         """The answers, as views of the matrices."""
@@ -76,6 +80,11 @@ class Rows:
             )
             for i, p in enumerate(group)
         ]
+
+
+def _finite(tensors: Iterable[Tensor]) -> bool:
+    sums = [t.sum() for t in tensors]
+    return bool(torch.stack([s.to(sums[0]) for s in sums]).isfinite().all())
 
 
 def _stack(rows: list[Flat]) -> Flat:
@@ -100,39 +109,34 @@ class Trainer:
     def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
         return make_step(recipe, self._plain, functools.partial(self._gradients.__setitem__, recipe), how)
 
-    def sequential(self, group: list[Prepared], threads: int) -> Rows:
+    def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""
-        rows = Rows(group)
         step = self._step(group[0].recipe, differentiate_alone)
-        if threads > 1 and len(group) > 1:
-            longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
-            list(workers(threads).map(lambda i: self._alone(rows, i, group[i], step), longest_first))
+        if threads == 1 or len(group) == 1:
+            trained = [self._alone(one, step) for one in group]
         else:
-            for i, one in enumerate(group):
-                self._alone(rows, i, one, step)
-        return rows
+            longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
+            done = workers(threads).map(lambda i: self._alone(group[i], step), longest_first)
+            trained = [one for _, one in sorted(zip(longest_first, done, strict=True))]
+        values = (value for one in trained for name, value in flatten(one.values).items() if name[-8:] != "/buffers")
+        return trained, _finite([*(one.loss for one in trained), *values])
 
-    def _alone(self, rows: Rows, i: int, one: Prepared, step: StepFunction) -> None:
-        # Copies: another thread that writes its row counts as a change of all rows, which no gradient survives.
-        parts = {name: t[i].clone() for name, t in rows.parts.items()}
-        state = {name: {k: t[i].clone() for k, t in s.items()} for name, s in rows.state.items()}
-        context = rows.context[i]
-        schedule = pack([one.steps], 1)
+    def _alone(self, one: Prepared, step: StepFunction) -> Trained:
+        parts = {name: t.clone() for name, t in flatten(one.request.values).items()}  # an answer is nobody else's
+        state: dict[str, Flat] = {name: dict(state) for name, state in one.state.items()}
+        context = flatten(one.request.context)
+        total = next(iter(parts.values())).new_zeros(())
         phase = Phase(_full_widths(one), [(0, 0, one.steps)])
-        for k, batch in enumerate(self._batches([one], schedule, phase)):
+        for k, batch in enumerate(self._batches([one], pack([one.steps], 1), phase)):
             batch = _real(batch, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
             if one.recipe.channels_last:
                 batch = _channels_last(batch)
             lr = {name: torch.as_tensor(v[k], dtype=self.dtype, device=self.arena.device) for name, v in one.lr.items()}
             parts, state, loss = step(parts, state, lr, batch, context, self._hp)
-            rows.loss[i] += loss.detach()
-        for name, t in parts.items():
-            rows.parts[name][i] = t
-        for name, s in state.items():
-            for key, t in s.items():
-                rows.state[name][key][i] = t
+            total = total + loss.detach()
+        return Trained(rebuild(parts, one.recipe.parts), state, one.steps, total / max(1, one.steps))
 
-    def cohort(self, group: list[Prepared], lanes: int) -> Rows:
+    def cohort(self, group: list[Prepared], lanes: int) -> Answers:
         """All clients side by side in lanes."""
         rows = Rows(group)
         recipe = group[0].recipe
@@ -152,7 +156,7 @@ class Trainer:
                 seats.load(segment)
                 self._segment(segment, seats, self._mapped[recipe], batches, rates)
                 seats.store(segment)
-        return rows
+        return rows.trained(group), rows.finite()
 
     def _segment(
         self,

@@ -212,8 +212,9 @@ def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, 
     print(
         "Time: one gradient step measured now, times the steps of one model per client and round; without evaluation,\n"
         "second models, and what the cohort executor saves. Checkpoints: all that the method keeps once every client\n"
-        "has taken part, at the speed measured now; what did not change is not written again. Memory: data, state and\n"
-        "the round's new state. Disk: two checkpoints and one being written."
+        "has taken part, at the speed measured now; what did not change is not written again. Memory: data and models\n"
+        "at the peak of a round; Python and its libraries come on top, once for each cell that runs. Disk: two\n"
+        "checkpoints and one being written."
     )
     if len(known) < len(costs):
         print(f"{len(costs) - len(known)} cells are left out: the size of their data is not known before it is there.")

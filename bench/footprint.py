@@ -1,0 +1,46 @@
+"""The memory that tensors take, followed from operation to operation."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Footprint(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """As a context: counts the storages that operations inside make. Memory inside an operation is not seen.
+
+    Attributes:
+        live: bytes of those that are still there.
+        peak: the most bytes that were there at one time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        results = func(*args, **(kwargs or {}))
+        for result in pytree.tree_leaves(results):
+            if isinstance(result, Tensor):
+                self._count(result.untyped_storage())
+        return results
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = storage.nbytes()
+        self._known.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
