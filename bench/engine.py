@@ -42,6 +42,9 @@ from bench.train import Answers, Trainer
 
 Executor = Literal["auto", "sequential", "cohort"]
 
+_CACHE = 2**20  # bytes of weights, of what a core's second cache holds
+_LEAST, _MOST = 2, 10  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
+
 
 class Diverged(Exception):
     """A loss or a weight is not finite.
@@ -115,21 +118,28 @@ class Engine:
         executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions on a CPU, where grouped convolution
             gains nothing (docs/performance.md).
         lanes: clients per call of a cohort; fixed by model and device (the byte promise rests on it).
-        threads: clients at a time in the sequential executor.
+        threads: clients at a time in the sequential executor, cohorts at a time in the other.
         fallbacks: losses that could not be mapped over clients.
         notices: what the user should know of what happened so far.
         steps, images, seconds: client steps trained so far, the samples in them, and what drawing and training took.
     """
 
     def __init__(
-        self, settings: Settings, arena: Arena, hyper: Hyperparameters, *, executor: Executor = "auto", threads: int = 1
+        self,
+        settings: Settings,
+        arena: Arena,
+        hyper: Hyperparameters,
+        *,
+        size: int,
+        executor: Executor = "auto",
+        threads: int = 1,
     ) -> None:
         self.settings = settings
         self.arena = arena
         self.dtype = getattr(torch, settings.dtype)
         self.executor = executor
         self.threads = threads
-        self.lanes = lanes_on(arena.device)
+        self.lanes = lanes_on(arena.device, size)
         self.fallbacks: list[str] = []
         self.notices: list[str] = []
         self.steps = self.images = 0
@@ -228,7 +238,7 @@ class Engine:
 
     def _cohort(self, group: list[Prepared]) -> Answers:
         try:
-            return self._trainer.cohort(group, self.lanes)
+            return self._trainer.cohort(group, self.lanes, self._cohorts)
         except torch.OutOfMemoryError:  # of a GPU
             if self.lanes == 1:
                 raise
@@ -250,6 +260,11 @@ class Engine:
                 first = str(error).strip().splitlines()[0]
                 warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
             return answers
+
+    @property
+    def _cohorts(self) -> int:
+        """Cohorts at a time: of models so small that Python takes much of a call, one; threads would wait for it."""
+        return self.threads if self.lanes < _MOST else 1
 
     def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:
         """Answer all `Predict` and `Evaluate` requests."""
@@ -276,7 +291,7 @@ class Engine:
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
         """Outputs of model values on samples of one pool."""
         lanes = 0 if self.executor == "sequential" else self.lanes
-        return outputs(self.arena.pool(samples), tasks, output=output, lanes=lanes)
+        return outputs(self.arena.pool(samples), tasks, output=output, lanes=lanes, threads=self._cohorts)
 
     def _scores(self, request: Evaluate, rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         pool = self.arena.pool(request.samples)
@@ -299,9 +314,9 @@ def _check(one: Prepared, trained: Trained) -> None:
         raise Diverged(f"the loss of {_who(one)} is not finite")
 
 
-def lanes_on(device: torch.device) -> int:
-    """Clients per call of a cohort, as long as memory lasts."""
-    return 10 if device.type == "cpu" else 64
+def lanes_on(device: torch.device, size: int) -> int:
+    """Clients per call of a cohort for models of so many bytes: on a CPU as many as a core's cache holds."""
+    return min(_MOST, max(_LEAST, _CACHE // max(1, size))) if device.type == "cpu" else 64
 
 
 def settle(device: torch.device, precision: str) -> None:

@@ -96,7 +96,7 @@ def estimate(settings: Settings, data_root: Path, device: str) -> Estimate | Non
     held, held_each = _held(settings.method, hp)
     selected = settings.participation * settings.clients  # the others hold nothing but what they keep
     models = held.peak + held_each.between * settings.clients + (held_each.peak - held_each.between) * selected
-    abreast = 1 if step.convolutional and device == "cpu" else min(lanes_on(torch.device(device)), math.ceil(selected))
+    abreast = 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
     working = max(step.gradient * abreast, step.evaluation)
     images = (size.train + size.test) * math.prod(shape)  # bytes; a small set is kept as floats, too
     floats = 4 * factor * images if 4 * factor * images <= KEEP_NORMALISED else 0
@@ -186,7 +186,7 @@ class _Step(NamedTuple):
     """One gradient of a model: seconds, and the bytes in float32 of the model, of the gradient and of an evaluation."""
 
     seconds: float
-    model: float
+    model: int
     gradient: float
     evaluation: float
     convolutional: bool

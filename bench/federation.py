@@ -73,9 +73,11 @@ class Federation:
         synchronous = isinstance(self.method.trigger, Everyone)
         if settings.pm_until_broadcast and not (synchronous and settings.wait_free):
             raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
-        self.engine = Engine(settings, self._arena, self.method.hp, executor=executor, threads=threads)
         self.server = ServerSide(settings, self._arena, dataset.shape, ids)
-        keep_freed_memory(largest=max(self.server.initial_model(i).weights.nbytes for i in ids))
+        size = max(self.server.initial_model(i).weights.nbytes for i in ids)
+        keep_freed_memory(size)
+        hp = self.method.hp
+        self.engine = Engine(settings, self._arena, hp, size=size, executor=executor, threads=threads)
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
         self._scorer = Scorer(self.engine, self._arena, self.server.sizes)

@@ -38,8 +38,7 @@ def keep_freed_memory(largest: int) -> None:
     """Have this process keep the memory that it frees from now on, where the C library is glibc.
 
     glibc gives large pieces back to the kernel, which hands them out again page by page and zeroed: every vector of a
-    large model costs that at every step. With one arena, threads share what is kept. Call it once the data is loaded:
-    what is free by then goes back.
+    large model costs that at every step. Call it once the data is loaded: what is free by then goes back.
 
     Args:
         largest: bytes of the largest piece that comes and goes at every step. Still larger ones, which come and go
@@ -50,8 +49,9 @@ def keep_freed_memory(largest: int) -> None:
     ctypes.CDLL(None).malloc_trim(0)
     trim_threshold, mmap_threshold, mmap_max, arena_max = -1, -3, -4, -8  # names of mallopt(3)
     most = 32 * 2**20  # what mallopt takes for `mmap_threshold`
-    told_apart = (mmap_threshold, most) if largest < most else (mmap_max, 0)
-    for parameter, value in ((trim_threshold, 2**31 - 1), told_apart, (arena_max, 1)):
+    # In an arena of its own, which is small, a thread would have to fetch large pieces from the kernel after all.
+    settings = ((mmap_threshold, most),) if largest < most else ((mmap_max, 0), (arena_max, 1))
+    for parameter, value in ((trim_threshold, 2**31 - 1), *settings):
         ctypes.CDLL(None).mallopt(parameter, value)
 
 

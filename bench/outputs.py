@@ -12,6 +12,7 @@ from bench.forward import Forward
 from bench.params import Params, Spec
 from bench.recording import Mapped
 from bench.step import is_convolutional, takes_channels_last
+from bench.threads import workers
 
 Output = Literal["probabilities", "logits", "features"]
 Task = tuple[Params, Tensor]  # a model value and the positions of its samples in the pool
@@ -21,12 +22,14 @@ _ABREAST = 32  # samples per call and lane of a cohort
 _FEW = 128  # samples: models with more of them are run alone
 
 
-def outputs(pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0) -> list[Tensor]:
+def outputs(
+    pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0, threads: int = 1
+) -> list[Tensor]:
     """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side."""
     few = [task for task in tasks if len(task[1]) <= _FEW] if lanes else []
     if len(few) < 2 or is_convolutional(few[0][0].spec) or len({w.spec for w, _ in few}) > 1:
         return [_alone(pool, w, positions, output) for w, positions in tasks]
-    abreast = iter(_abreast(pool, few, output, lanes))
+    abreast = iter(_abreast(pool, few, output, lanes, threads))
     return [next(abreast) if len(task[1]) <= _FEW else _alone(pool, *task, output) for task in tasks]
 
 
@@ -56,24 +59,28 @@ def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
-def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int) -> list[Tensor]:
+def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, threads: int) -> list[Tensor]:
     """Chunks of a fixed number of samples, one per lane; the last ones are filled up with samples nobody reads."""
-    run = _mapped(tasks[0][0].spec, output, pool.dtype, pool.y.device)
+    mapped = _mapped(tasks[0][0].spec, output, pool.dtype, pool.y.device)
     pieces: list[tuple[int, Tensor]] = [
         (i, chunk) for i, (_, positions) in enumerate(tasks) for chunk in torch.split(positions, _ABREAST) if len(chunk)
     ]
 
+    def run(start: int) -> Tensor:
+        seated = pieces[start : start + lanes]
+        full = [*seated, *([seated[0]] * (lanes - len(seated)))]
+        positions = torch.stack([_filled(chunk) for _, chunk in full])
+        weights = torch.stack([tasks[i][0].weights for i, _ in full])
+        buffers = torch.stack([tasks[i][0].buffers for i, _ in full])
+        with torch.no_grad():
+            found: Tensor = mapped(weights, buffers, pool.take(positions)[0])
+        return found
+
+    starts = range(0, len(pieces), lanes)
     found: list[list[Tensor]] = [[] for _ in tasks]
-    with torch.no_grad():
-        for start in range(0, len(pieces), lanes):
-            seated = pieces[start : start + lanes]
-            full = [*seated, *([seated[0]] * (lanes - len(seated)))]
-            positions = torch.stack([_filled(chunk) for _, chunk in full])
-            weights = torch.stack([tasks[i][0].weights for i, _ in full])
-            buffers = torch.stack([tasks[i][0].buffers for i, _ in full])
-            out = run(weights, buffers, pool.take(positions)[0])
-            for (i, chunk), rows in zip(seated, out, strict=False):
-                found[i].append(rows[: len(chunk)])
+    for start, out in zip(starts, workers(threads).map(run, starts) if threads > 1 else map(run, starts), strict=True):
+        for (i, chunk), rows in zip(pieces[start : start + lanes], out, strict=False):
+            found[i].append(rows[: len(chunk)])
     empty: Any = None
     for i, (w, positions) in enumerate(tasks):
         if not found[i]:

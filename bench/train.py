@@ -7,7 +7,6 @@ fixed number of lanes.
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,15 +30,9 @@ from bench.step import (
     make_step,
     rebuild,
 )
+from bench.threads import workers
 
 _GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
-
-
-@functools.cache
-def workers(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay, each with as many intra-op threads as the process has: a new one starts with torch's default,
-    and the bytes depend on it."""
-    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
 
 Answers = tuple[list[Trained], bool]
@@ -136,27 +129,32 @@ class Trainer:
             total = total + loss.detach()
         return Trained(rebuild(parts, one.recipe.parts), state, one.steps, total / max(1, one.steps))
 
-    def cohort(self, group: list[Prepared], lanes: int) -> Answers:
-        """All clients side by side in lanes."""
+    def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
+        """All clients side by side in lanes; where threads are given, in lanes of each of them."""
         rows = Rows(group)
         recipe = group[0].recipe
         if recipe not in self._mapped:
             self._mapped[recipe] = Mapped(self._step(recipe), (0, 0, 0, 0, 0, None))
         for phase in _phases(group):
-            lengths = [0] * len(group)
-            for row, start, stop in phase.rows:
-                lengths[row] = stop - start
-            schedule = pack(lengths, lanes)
-            batches = self._batches(group, schedule, phase)
-            at, idle = _places(group, schedule, phase), schedule.row == IDLE
-            laid = {name: np.where(idle, 0.0, np.concatenate([p.lr[name] for p in group])[at]) for name in group[0].lr}
-            rates = {name: self._tensor(rate).unbind() for name, rate in laid.items()}
-            seats = Lanes(rows, lanes, first=phase.rows[0][0])
-            for segment in schedule.segments:
-                seats.load(segment)
-                self._segment(segment, seats, self._mapped[recipe], batches, rates)
-                seats.store(segment)
+            shares = _shares(phase, threads)
+            run = functools.partial(self._phase, rows, group, lanes)
+            list(workers(threads).map(run, shares) if len(shares) > 1 else map(run, shares))
         return rows.trained(group), rows.finite()
+
+    def _phase(self, rows: Rows, group: list[Prepared], lanes: int, phase: Phase) -> None:
+        lengths = [0] * len(group)
+        for row, start, stop in phase.rows:
+            lengths[row] = stop - start
+        schedule = pack(lengths, lanes)
+        batches = self._batches(group, schedule, phase)
+        at, idle = _places(group, schedule, phase), schedule.row == IDLE
+        laid = {name: np.where(idle, 0.0, np.concatenate([p.lr[name] for p in group])[at]) for name in group[0].lr}
+        rates = {name: self._tensor(rate).unbind() for name, rate in laid.items()}
+        seats = Lanes(rows, lanes, first=phase.rows[0][0])
+        for segment in schedule.segments:
+            seats.load(segment)
+            self._segment(segment, seats, self._mapped[group[0].recipe], batches, rates)
+            seats.store(segment)
 
     def _segment(
         self,
@@ -279,6 +277,17 @@ def _phases(group: list[Prepared]) -> list[Phase]:
                 rows.append((row, start, stop))
         phases.append(Phase(dict(zip(names, sizes, strict=True)), rows))
     return phases
+
+
+def _shares(phase: Phase, threads: int) -> list[Phase]:
+    """A phase's rows for each thread, about as many steps for each."""
+    shares: list[list[tuple[int, int, int]]] = [[] for _ in range(threads)]
+    steps = [0] * threads
+    for row in sorted(phase.rows, key=lambda row: row[1] - row[2]):
+        least = steps.index(min(steps))
+        shares[least].append(row)
+        steps[least] += row[2] - row[1]
+    return [Phase(phase.widths, rows) for rows in shares if rows]
 
 
 def _full_widths(one: Prepared) -> dict[str, int]:

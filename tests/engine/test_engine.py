@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import recording
+from bench import engine, recording
+from bench.engine import Executor
 from bench.federation import Diverged, Federation
 from bench.method import (
     METHODS,
@@ -226,8 +227,8 @@ def test_an_exchange_waits_for_everybody() -> None:
     assert federation.ledger[0]["up"] - n * 8 * federation.server.initial_model().spec.d == n * 4
 
 
-@pytest.mark.parametrize("method", ["fedavg", "ditto", "scd"])
 @pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("method", METHODS.names())
 def test_a_recorded_step_gives_the_same_bytes(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = []
     for after in (10**9, 2):
@@ -243,12 +244,17 @@ def test_a_recorded_step_gives_the_same_bytes(method: str, model: str, monkeypat
     assert all(before[n].numpy().tobytes() == now[n].numpy().tobytes() for n in before)
 
 
-def test_threads_change_nothing() -> None:
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("method", ["ditto", "scd", "fedrod"])
+def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients or cohorts at a time, before and after steps are recorded."""
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 3)
+    monkeypatch.setattr(engine, "_MOST", 3)
     found = []
     for threads in (1, 3):
-        federation = toy("ditto", executor="sequential", dtype="float32")
-        federation.engine.threads = threads
-        run(federation, 2)
+        federation = toy(method, executor=executor, dtype="float32")
+        federation.engine.threads, federation.engine.lanes = threads, 2
+        run(federation, 3)
         found.append(everything(federation))
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
 
