@@ -5,7 +5,7 @@ test and training samples in batches of the training size. It is a measure, no e
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class PlainLoop:
         pool = Pool.of(data, device, dtype)
         self.net = build(settings.model, data.shape, data.num_classes, settings.model_options).to_empty(device=device)
         start = initialise(self.net, generator("initial", settings.seed, settings.model, 0), dtype)
-        self.net.to(dtype).load_state_dict(start)
+        _load(self.net.to(dtype), start)
         self.clients = [
             PlainClient(i, self.net, settings, pool, train, test)
             for i, (train, test) in enumerate(zip(partition.train, partition.test, strict=True))
@@ -48,7 +48,7 @@ class PlainLoop:
             name: torch.stack([state[name] * (c.size / total) for state, c in zip(states, clients, strict=True)]).sum(0)
             for name in states[0]
         }
-        self.net.load_state_dict(mean)
+        _load(self.net, mean)
         return steps
 
     def evaluate(self, selected: Iterable[int]) -> list[tuple[float, float]]:
@@ -56,7 +56,7 @@ class PlainLoop:
         sums = torch.zeros(2, 3, dtype=torch.float64)
         for i in selected:
             client = self.clients[i]
-            client.net.load_state_dict(self.net.state_dict())
+            _load(client.net, self.net.state_dict())
             sums += torch.tensor([client.score(client.tests), client.score(client.batches)], dtype=torch.float64)
         return [(float(right / samples), float(loss / samples)) for right, loss, samples in sums]
 
@@ -88,7 +88,7 @@ class PlainClient:
 
     def train(self, start: nn.Module) -> int:
         """Local epochs from another module's weights; returns the number of steps."""
-        self.net.load_state_dict(start.state_dict())
+        _load(self.net, start.state_dict())
         self.net.train()
         steps = 0
         for _ in range(self._epochs):
@@ -111,3 +111,8 @@ class PlainClient:
                 loss += nn.functional.cross_entropy(logits, y, reduction="sum").item()
                 samples += len(y)
         return right, loss, samples
+
+
+def _load(net: nn.Module, values: Mapping[str, Tensor]) -> None:
+    for name, tensor in net.state_dict().items():  # torch's own way asks BatchNorm for a counter that ours do without
+        tensor.copy_(values[name])

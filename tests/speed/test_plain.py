@@ -11,6 +11,7 @@ from bench.data import Dataset, Partition
 from bench.federation import Federation
 from bench.settings import Settings
 from bench.speed.plain import PlainLoop
+from tests.engine import problems  # noqa: F401 (its models)
 
 SIZES = (13, 7, 1, 0, 9)
 
@@ -73,3 +74,12 @@ def test_every_client_starts_from_the_generic_model() -> None:
             p.fill_(torch.nan)
     plain.round([1])
     assert all(p.isfinite().all() for p in plain.net.parameters())
+
+
+def test_running_statistics_are_averaged_too() -> None:
+    plain, ours = plain_and_ours(False, model="test_norm", batch_size=13)
+    ours.clients.ids = [0, 1, 4]  # those with more samples than one
+    plain.round([0, 1, 4])
+    ours.advance()
+    buffers = torch.cat([b.flatten() for b in plain.net.buffers()])
+    torch.testing.assert_close(buffers, ours.server.state["model"].buffers)
