@@ -25,6 +25,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedper", {}, B, B),
         ("fedrep", {}, B, B),
         ("fedbabu", {}, B, B),
+        ("hypcluster", {"c": 3}, 3 * D, D),
         ("fedrod", {}, D, D),
         ("fedrod", {"head_phase": "after"}, D, D),
         ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),

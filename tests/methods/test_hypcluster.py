@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from bench.federation import Federation
+from methods import hypcluster
 from tests.engine.problems import everything, generic, personal, run, toy
-from tests.programs import hypcluster
 from tests.programs.reference import PLAIN, Array, cross_entropy, descend, initial, local_batches, local_data, near
 
 SIZES = [4, 2, 3]  # small enough for clients to differ in their choice
@@ -13,7 +13,7 @@ SIZES = [4, 2, 3]  # small enough for clients to differ in their choice
 
 def test_follows_the_formulas() -> None:
     """Three clients, two models, three rounds; both models are chosen at some time."""
-    federation = toy("test_hypcluster", sizes=SIZES, hp={"q": 2}, **PLAIN)
+    federation = toy("hypcluster", sizes=SIZES, hp={"c": 2}, **PLAIN)
     run(federation, 3)
     models = [initial(federation, draw) for draw in range(2)]
     chosen = set()
@@ -38,7 +38,7 @@ def test_follows_the_formulas() -> None:
 
 def test_one_model_is_fedavg() -> None:
     """Bit for bit, running statistics included."""
-    federation, plain = toy("test_hypcluster", hp={"q": 1}, model="test_norm"), toy("fedavg", model="test_norm")
+    federation, plain = toy("hypcluster", hp={"c": 1}, model="test_norm"), toy("fedavg", model="test_norm")
     run(federation, 2)
     run(plain, 2)
     assert torch.equal(federation.server.state["model0"].weights, generic(plain))
@@ -47,7 +47,7 @@ def test_one_model_is_fedavg() -> None:
 
 def start(names: list[str]) -> Federation:
     """Three models, those of the given names in this order."""
-    federation = toy("test_hypcluster", hp={"q": 3})
+    federation = toy("hypcluster", hp={"c": 3})
     state = federation.server.state
     federation.server.state = {f"model{k}": state[name] for k, name in enumerate(names)}
     return federation
@@ -77,8 +77,8 @@ def test_ties_go_to_the_first_model() -> None:
 
 
 def test_traffic() -> None:
-    """q models down, one up; each distinct downlink counts once."""
-    federation = toy("test_hypcluster", hp={"q": 3}, participation=0.4)
+    """c models down, one up; each distinct downlink counts once."""
+    federation = toy("hypcluster", hp={"c": 3}, participation=0.4)
     run(federation, 1)
     size = 8 * len(next(iter(everything(federation).values())))
     row = federation.ledger[0]
@@ -87,5 +87,5 @@ def test_traffic() -> None:
 
 def test_one_model_is_announced() -> None:
     """Several are not."""
-    assert "FedAvg" in hypcluster.Hyper(q=1).degenerate()[0]
+    assert "FedAvg" in hypcluster.Hyper(c=1).degenerate()[0]
     assert hypcluster.Hyper().degenerate() == []

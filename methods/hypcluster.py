@@ -1,8 +1,4 @@
-"""HypCluster: Mansour et al. 2020, "Three Approaches for Personalization with Applications to Federated Learning",
-Algorithm 1 (also IFCA, Ghosh et al. 2020, with model averaging).
-
-Clients choose by their training loss, ties going to the first model; the means are weighted by training samples.
-"""
+"""HypCluster (Mansour et al. 2020, arXiv:2002.10619), Algorithm 1. See docs/methods/hypcluster.md."""
 
 from bench.method import (
     METHODS,
@@ -23,15 +19,19 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of HypCluster: the number of models."""
+    """Hyperparameters of HypCluster.
 
-    q: int = hp(6, ge=1, static=True, search=(2, 3, 5, 6))
+    Attributes:
+        c: clusters, and so models (`q` in the paper).
+    """
+
+    c: int = hp(6, ge=1, static=True, search=(2, 3, 5, 6))
 
     def degenerate(self) -> list[str]:
-        return ["q = 1: HypCluster is FedAvg"] if self.q == 1 else []
+        return ["c = 1: HypCluster is FedAvg"] if self.c == 1 else []
 
 
-@METHODS.register("test_hypcluster")
+@METHODS.register("hypcluster")
 class HypCluster(Method):
     """Several generic models; each client trains, and is served by, the one that suits its data best."""
 
@@ -39,7 +39,7 @@ class HypCluster(Method):
     trains = "pm"
 
     def init(self, server: Server) -> None:
-        for k in range(self.hp.q):
+        for k in range(self.hp.c):
             server.state[f"model{k}"] = server.initial_model(draw=k)
 
     def broadcast(self, server: Server, client: Client) -> State:
@@ -53,7 +53,7 @@ class HypCluster(Method):
 
     def choice(self, down: State) -> Program:
         """The name of the model with the smallest loss on the client's training data."""
-        names = [f"model{k}" for k in range(self.hp.q)]
+        names = [f"model{k}" for k in range(self.hp.c)]
         losses, _ = yield Evaluate([down[name] for name in names])
         return names[int(losses.argmin())]
 
