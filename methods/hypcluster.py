@@ -1,4 +1,8 @@
-"""HypCluster (Mansour et al. 2020, arXiv:2002.10619), Algorithm 1. See docs/methods/hypcluster.md."""
+"""HypCluster: Mansour et al. 2020, "Three Approaches for Personalization with Applications to Federated Learning",
+Algorithm 1 (also IFCA, Ghosh et al. 2020, with model averaging).
+
+Clients choose by their training loss, ties going to the first model; the means are weighted by training samples.
+"""
 
 from bench.method import (
     METHODS,
