@@ -106,7 +106,7 @@ def _scripted(recorded: fx.GraphModule, given: list[Tensor]) -> Callable[..., li
     """The same operations one after the other without Python between them: faster, and threads do not wait for it."""
     with warnings.catch_warnings(), torch.no_grad():
         # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models take.
-        warnings.filterwarnings("ignore", "`torch.jit.trace", FutureWarning)
+        warnings.filterwarnings("ignore", "`torch.jit.trace")
         try:
             scripted: Callable[..., list[Tensor]] = torch.jit.trace(  # type: ignore[no-untyped-call]
                 recorded, tuple(given), check_trace=False, strict=False
