@@ -264,7 +264,7 @@ class Engine:
     @property
     def _cohorts(self) -> int:
         """Cohorts at a time: of models so small that Python takes much of a call, one; threads would wait for it."""
-        return self.threads if self.lanes < _MOST else 1
+        return self.threads if self.arena.device.type == "cpu" and self.lanes < _MOST else 1
 
     def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:
         """Answer all `Predict` and `Evaluate` requests."""
