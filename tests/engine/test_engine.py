@@ -227,9 +227,16 @@ def test_an_exchange_waits_for_everybody() -> None:
     assert federation.ledger[0]["up"] - n * 8 * federation.server.initial_model().spec.d == n * 4
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
-@pytest.mark.parametrize("method", METHODS.names())
-def test_a_recorded_step_gives_the_same_bytes(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+EVERY = [("test_linear", method) for method in METHODS.names()]
+NORMALISED = [("test_norm", method) for method in METHODS.names()]
+QUICK = ("fedavg", "pfedme", "scd")
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    EVERY + [one if one[1] in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in NORMALISED],
+)
+def test_a_recorded_step_gives_the_same_bytes(model: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = []
     for after in (10**9, 2):
         monkeypatch.setattr(recording, "_RECORD_AFTER", after)
