@@ -26,11 +26,11 @@ RETRY_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
 """Longest time that a finished run waits for its mirror."""
 
-PATIENCE_SECONDS, PATIENCE_SHARE = 2.0, 0.03
-"""A server that takes no cell for so long, or for this share of the run's time, is not waited for at the end."""
-
 STOP_SECONDS = 5.0
 """The same for a run that the user stopped."""
+
+PATIENCE_SECONDS, PATIENCE_SHARE = 2.0, 0.03
+"""A server that takes no cell for so long, or for this share of the run's time, is not waited for at the end."""
 
 
 class Follower:

@@ -49,9 +49,11 @@ def keep_freed_memory(largest: int) -> None:
     ctypes.CDLL(None).malloc_trim(0)
     trim_threshold, mmap_threshold, mmap_max, arena_max = -1, -3, -4, -8  # names of mallopt(3)
     most = 32 * 2**20  # what mallopt takes for `mmap_threshold`
-    # In an arena of its own, which is small, a thread would have to fetch large pieces from the kernel after all.
-    settings = ((mmap_threshold, most),) if largest < most else ((mmap_max, 0), (arena_max, 1))
-    for parameter, value in ((trim_threshold, 2**31 - 1), *settings):
+    # In an arena of its own, which is small, a thread would have to fetch large pieces from the kernel after all. All
+    # are set every time (0 arenas: as many as glibc likes): the cell before in this process may have had another model.
+    settings = (most, 2**16, 0) if largest < most else (most, 0, 1)
+    parameters = zip((mmap_threshold, mmap_max, arena_max), settings, strict=True)
+    for parameter, value in ((trim_threshold, 2**31 - 1), *parameters):
         ctypes.CDLL(None).mallopt(parameter, value)
 
 

@@ -280,14 +280,10 @@ def _phases(group: list[Prepared]) -> list[Phase]:
 
 
 def _shares(phase: Phase, threads: int) -> list[Phase]:
-    """A phase's rows for each thread, about as many steps for each."""
-    shares: list[list[tuple[int, int, int]]] = [[] for _ in range(threads)]
-    steps = [0] * threads
-    for row in sorted(phase.rows, key=lambda row: row[1] - row[2]):
-        least = steps.index(min(steps))
-        shares[least].append(row)
-        steps[least] += row[2] - row[1]
-    return [Phase(phase.widths, rows) for rows in shares if rows]
+    """A phase's rows for each thread, about as many steps for each: packed as clients are into lanes."""
+    schedule = pack([stop - start for _, start, stop in phase.rows], threads)
+    taken = [np.setdiff1d(lane, [IDLE]) for lane in schedule.row.T]
+    return [Phase(phase.widths, [phase.rows[i] for i in own]) for own in taken if len(own)]
 
 
 def _full_widths(one: Prepared) -> dict[str, int]:
