@@ -15,6 +15,7 @@ from bench.requests import Samples
 from bench.rng import generator
 
 SERVER = -1
+GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
 KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
 
 
@@ -83,7 +84,12 @@ def _home(size: int, device: torch.device) -> torch.device:
 
 
 class Arena:
-    """The samples of all clients and the public set, as positions in two pools."""
+    """The samples of all clients and the public set, as positions in two pools.
+
+    Attributes:
+        counts: `[clients, classes]` training samples.
+        largest: training samples of the client that has most.
+    """
 
     def __init__(
         self,
@@ -103,6 +109,7 @@ class Arena:
         self.device = device
         self.partition = partition
         self.counts = np.stack([np.bincount(data.y[one], minlength=data.num_classes) for one in partition.train])
+        self.largest = max(1, *(len(one) for one in partition.train))
         self._holdout = [self._draw_holdout(seed, i, holdout) for i in range(len(partition))]
 
     def pool(self, samples: Samples) -> Pool:

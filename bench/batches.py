@@ -1,5 +1,6 @@
 """Which samples are in which batch: drawn on the CPU, from addresses, the same on every device and executor."""
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +37,6 @@ class Batches:
     sizes: Positions
     per_epoch: int = 1
 
-    @property
-    def weights(self) -> npt.NDArray[np.float64]:
-        """`[steps, width]`: 1 for a sample, 0 for padding."""
-        return (np.arange(self.positions.shape[1]) < self.sizes[:, None]).astype(np.float64)
-
 
 def steps_per_epoch(n: int, batch_size: int, *, batch_statistics: bool) -> int:
     """Batches in one pass over n samples; with BatchNorm a last batch of one sample is dropped unless alone."""
@@ -54,7 +50,7 @@ def draw_batches(
     feed: Feed, n: int, width: int, steps: int, address: Address, *, batch_statistics: bool = False
 ) -> Batches:
     """`steps` batches of at most `width` out of n samples, in the order the feed asks for."""
-    if feed.samples == "none":
+    if feed.samples == "none" or not steps:
         return Batches(np.zeros((steps, width), np.int64), np.full(steps, width))
     at = ("batches", address.seed, address.round, address.owner, feed.stream)
     per_epoch = max(1, steps_per_epoch(n, width, batch_statistics=batch_statistics))
@@ -63,13 +59,18 @@ def draw_batches(
         places = np.where(np.arange(width) < chosen, np.arange(width), 0)
         drawn = [uniform.choice(n, chosen, replace=False)[places] for _ in range(steps)]
         return Batches(np.array(drawn, np.int64).reshape(steps, width), np.full(steps, chosen), per_epoch)
+    place, sizes = _places(n, width, per_epoch)
+    epochs = -(-steps // per_epoch)
+    orders = [generator(*at, e).permutation(n) if feed.order == "shuffle" else np.arange(n) for e in range(epochs)]
+    positions = np.array(orders, np.int64).reshape(epochs, n)[:, place].reshape(-1, width)
+    return Batches(positions[:steps], np.tile(sizes, epochs)[:steps], per_epoch)
+
+
+@functools.lru_cache(4096)  # asked for every client in every round
+def _places(n: int, width: int, per_epoch: int) -> tuple[Positions, Positions]:
+    """Where in the order of an epoch each batch has its samples, and how many it has."""
     place = np.arange(per_epoch * width).reshape(per_epoch, width)
-    sizes = (place < n).sum(axis=1)
-    place = np.where(place < n, place, place[:, :1])
-    epochs = range(-(-steps // per_epoch))
-    orders = [generator(*at, e).permutation(n) if feed.order == "shuffle" else np.arange(n) for e in epochs]
-    positions = np.concatenate([np.zeros((0, width), np.int64), *(order[place] for order in orders)])
-    return Batches(positions[:steps], np.tile(sizes, len(epochs))[:steps], per_epoch)
+    return np.where(place < n, place, place[:, :1]), (place < n).sum(axis=1)
 
 
 def draw_augmentation(feed: Feed, n: int, batches: Batches, address: Address) -> Positions:

@@ -201,7 +201,7 @@ class _Run:
         version, now = federation.version, time.monotonic()
         self.tables.append("ledger", version, [row for row in federation.ledger if row["round"] == version])
         if version <= TIMELINE_VERSIONS:
-            self.tables.append("timeline", version, [{"round": version} | vars(span) for span in federation.spans])
+            self.tables.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
         if version % self.settings.eval_every == 0 or version == self.settings.rounds:
             evaluation = federation.evaluate()
             self.tables.append("metrics", version, evaluation.metrics)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bench.arena import SERVER, Arena
 from bench.batches import Address
+from bench.data import Indices
 from bench.errors import shortage
 from bench.method import Hyperparameters, Message, Program
 from bench.optim import SGD
@@ -43,7 +44,7 @@ from bench.train import Answers, Trainer
 Executor = Literal["auto", "sequential", "cohort"]
 
 _CACHE = 2**20  # bytes of weights, of what a core's second cache holds
-_LEAST, _MOST = 2, 10  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
+_LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
 
 
 class Diverged(Exception):
@@ -207,8 +208,8 @@ class Engine:
         for group in groups.values():
             trained = self.train([one for _, one in group])
             answers |= {i: t for (i, _), t in zip(group, trained, strict=True)}
+            gradients_of_one_step = self._trainer.gradients(group[0][1].recipe)
             for i, one in group:
-                gradients_of_one_step = self._trainer.gradients(one.recipe)
                 programs[i].events.append(Work(one.steps, one.samples * gradients_of_one_step))
         for i, request in gradients.items():
             answers[i] = _gradient(request, answers[i])
@@ -263,21 +264,21 @@ class Engine:
 
     @property
     def _cohorts(self) -> int:
-        """Cohorts at a time: of models so small that Python takes much of a call, one; threads would wait for it."""
-        return self.threads if self.arena.device.type == "cpu" and self.lanes < _MOST else 1
+        """Cohorts at a time."""
+        return self.threads if self.arena.device.type == "cpu" else 1
 
     def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:
         """Answer all `Predict` and `Evaluate` requests."""
         asked = {i: r for i, r in answers.items() if isinstance(r, Predict | Evaluate)}
         by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
         for i, request in asked.items():
-            positions = torch.from_numpy(self.arena.positions(programs[i].owner, request.samples)).to(self.arena.device)
+            positions = self.arena.positions(programs[i].owner, request.samples)
             models = [request.w] if isinstance(request, Predict) else request.models
             programs[i].events.append(Work(0, len(models) * len(positions)))
             output = request.output if isinstance(request, Predict) else "logits"
             for k, w in enumerate(models):
                 by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
-        found: dict[int, dict[int, tuple[Tensor, Tensor]]] = defaultdict(dict)
+        found: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
         for (samples, kind, _), tasks in by_kind.items():
             rows = self.outputs(samples, [task for _, _, task in tasks], kind)
             for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
@@ -293,7 +294,7 @@ class Engine:
         lanes = 0 if self.executor == "sequential" else self.lanes
         return outputs(self.arena.pool(samples), tasks, output=output, lanes=lanes, threads=self._cohorts)
 
-    def _scores(self, request: Evaluate, rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def _scores(self, request: Evaluate, rows: list[tuple[Tensor, Indices]]) -> tuple[Tensor, Tensor]:
         pool = self.arena.pool(request.samples)
         pairs = [accuracy_and_loss(pool, logits, positions) for logits, positions in rows]
         # A client without samples of that kind scores a loss of 0 with every model.

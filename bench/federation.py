@@ -251,24 +251,22 @@ class Federation:
 
     def _launch(self, ids: list[int], now: float) -> list[Flight]:
         """Send the current version to clients and compute their rounds, side by side."""
-        downs, programs = {}, []
+        trips = []
         for i in ids:
-            downs[i] = self.clients.down(i)
-            self._traffic.download(downs[i])
+            down = self.clients.down(i)
             if self.settings.unselected == "cap":
-                self._held[i] = downs[i]
+                self._held[i] = down
             client = self.clients.copy(i)
-            address = Address(self.settings.seed, self.version, i)
-            programs.append((client, Running(i, self.method.client_round(client, downs[i]), address)))
-        trips = [Trip(client, program, downs[client.id]) for client, program in programs]
+            program = Running(i, self.method.client_round(client, down), self._address(i))
+            trips.append(Trip(client, program, down, self._traffic.download(down)))
         budget: Budget | None = None
         if self.settings.pm_until_broadcast:
             budget = partial(self._timer.steps_until_broadcast, trips, self.version, now, self.settings.batch_size)
-        self.engine.run([p for _, p in programs], self._reply, budget)
-        for client, program in programs:
-            for event in program.events:
+        self.engine.run([trip.program for trip in trips], self._reply, budget)
+        for trip in trips:
+            for event in trip.program.events:
                 if isinstance(event, Sent) and not event.waits:
-                    self.clients.keep_buffers(client, event.values)
+                    self.clients.keep_buffers(trip.client, event.values)
         return self._timer.flights(trips, self.version, now)
 
     def _reply(self, messages: list[Message]) -> dict[int, Any]:

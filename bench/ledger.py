@@ -24,19 +24,17 @@ class Size:
         return Size(self.main + other.main, self.buffers + other.buffers)
 
 
-def _tensors(values: Any) -> Iterable[tuple[Tensor, bool]]:
+def _tensors(values: Any) -> list[tuple[Tensor, bool]]:
     """All tensors in nested values, with whether they are buffers."""
     if isinstance(values, Params):
-        yield values.weights, False
-        yield values.buffers, True
-    elif isinstance(values, Tensor):
-        yield values, False
-    elif isinstance(values, Mapping):
-        for v in values.values():
-            yield from _tensors(v)
-    elif isinstance(values, list | tuple):
-        for v in values:
-            yield from _tensors(v)
+        return [(values.weights, False), (values.buffers, True)]
+    if isinstance(values, Tensor):
+        return [(values, False)]
+    if isinstance(values, Mapping):
+        return [pair for value in values.values() for pair in _tensors(value)]
+    if isinstance(values, list | tuple):
+        return [pair for value in values for pair in _tensors(value)]
+    return []
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
@@ -67,11 +65,13 @@ class Ledger:
         self.up += size
         return size
 
-    def download(self, values: Any) -> None:
-        """Count a downlink to one receiver."""
-        self.down_receivers += self.size(values)
+    def download(self, values: Any) -> Size:
+        """Count a downlink to one receiver, and say how large it is."""
+        tensors = _tensors(values)
+        size = self._size(tensors)
+        self.down_receivers += size
         new = []
-        for tensor, is_buffer in _tensors(values):
+        for tensor, is_buffer in tensors:
             at = _identity(tensor)
             # Seen tensors are kept, so that no new tensor can take over an address within a version.
             if tensor.numel() and at not in self._seen:
@@ -79,6 +79,7 @@ class Ledger:
                 new.append((tensor, is_buffer))
         if new:
             self.down_distinct += self._size(new)
+        return size
 
     def close(self, round: int, seconds: float, settled: float) -> dict[str, Any]:
         """The row of a version; counting starts again from zero.

@@ -41,10 +41,10 @@ class SGD:
         """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""
         g = _regularised(self.clip, self.weight_decay, w, g)
         if not self.momentum:
-            return w - lr * g, state
+            return torch.addcmul(w, lr, g, value=-1), state
         velocity = self.momentum * state["velocity"] + g
         g = g + self.momentum * velocity if self.nesterov else velocity
-        return w - lr * g, {"velocity": velocity}
+        return torch.addcmul(w, lr, g, value=-1), {"velocity": velocity}
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,26 @@
 """Outputs of model values on samples, running statistics frozen, in large batches."""
 
 import functools
+import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vmap
 
-from bench.arena import Pool, channels_last
+from bench.arena import GATHER, Pool, channels_last
+from bench.data import Indices
 from bench.forward import Forward
 from bench.params import Params, Spec
-from bench.recording import Mapped
+from bench.play import Look
+from bench.recording import Recorded
 from bench.step import is_convolutional, takes_channels_last
-from bench.threads import workers
+from bench.threads import side_by_side
 
 Output = Literal["probabilities", "logits", "features"]
-Task = tuple[Params, Tensor]  # a model value and the positions of its samples in the pool
+Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
 
 SAMPLES_ALONE = 500  # samples per call of one model
 _ABREAST = 32  # samples per call and lane of a cohort
@@ -26,16 +31,16 @@ def outputs(
     pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0, threads: int = 1
 ) -> list[Tensor]:
     """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side."""
-    few = [task for task in tasks if len(task[1]) <= _FEW] if lanes else []
+    few = [task for task in tasks if 0 < len(task[1]) <= _FEW] if lanes else []
     if len(few) < 2 or is_convolutional(few[0][0].spec) or len({w.spec for w, _ in few}) > 1:
         return [_alone(pool, w, positions, output) for w, positions in tasks]
     abreast = iter(_abreast(pool, few, output, lanes, threads))
-    return [next(abreast) if len(task[1]) <= _FEW else _alone(pool, *task, output) for task in tasks]
+    return [next(abreast) if 0 < len(task[1]) <= _FEW else _alone(pool, *task, output) for task in tasks]
 
 
-def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:
     """Per sample whether it is right, and its cross-entropy, `[samples]` each."""
-    y = pool.y[positions]
+    y = pool.y[_on_device(pool, positions)]
     return logits.argmax(1) == y, torch.nn.functional.cross_entropy(logits, y, reduction="none")
 
 
@@ -47,11 +52,15 @@ def _run(w: Params, x: Tensor, output: Output) -> Tensor:
     return logits.softmax(1) if output == "probabilities" else logits
 
 
-def _alone(pool: Pool, w: Params, positions: Tensor, output: Output) -> Tensor:
+def _on_device(pool: Pool, positions: Indices) -> Tensor:
+    return torch.from_numpy(positions).to(pool.y.device)
+
+
+def _alone(pool: Pool, w: Params, positions: Indices, output: Output) -> Tensor:
+    place = channels_last if takes_channels_last(w.spec) else _unchanged
+    # An empty list still runs once, on no samples, for the shape.
+    chunks = torch.split(_on_device(pool, positions), SAMPLES_ALONE)
     with torch.no_grad():
-        # An empty list still runs once, on no samples, for the shape.
-        chunks = torch.split(positions, SAMPLES_ALONE) if len(positions) else (positions,)
-        place = channels_last if takes_channels_last(w.spec) else _unchanged
         return torch.cat([_run(w, place(pool.take(chunk)[0]), output) for chunk in chunks])
 
 
@@ -60,44 +69,43 @@ def _unchanged(x: Tensor) -> Tensor:
 
 
 def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, threads: int) -> list[Tensor]:
-    """Chunks of a fixed number of samples, one per lane; the last ones are filled up with samples nobody reads."""
-    mapped = _mapped(tasks[0][0].spec, output, pool.dtype, pool.y.device)
-    pieces: list[tuple[int, Tensor]] = [
-        (i, chunk) for i, (_, positions) in enumerate(tasks) for chunk in torch.split(positions, _ABREAST) if len(chunk)
-    ]
+    """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
+    look = _look(tasks[0][0].spec, output, pool.dtype, pool.y.device)
+    pieces = [_pieces(positions) for _, positions in tasks]
+    models = [w for (w, _), own in zip(tasks, pieces, strict=True) for _ in own]
+    idle = -len(models) % lanes
+    models += [models[0]] * idle
+    places = np.concatenate([*pieces, pieces[0][:1].repeat(idle, axis=0)]).reshape(-1, lanes, _ABREAST)
+    samples = _on_device(pool, places)
 
-    def run(start: int) -> Tensor:
-        seated = pieces[start : start + lanes]
-        full = [*seated, *([seated[0]] * (lanes - len(seated)))]
-        positions = torch.stack([_filled(chunk) for _, chunk in full])
-        weights = torch.stack([tasks[i][0].weights for i, _ in full])
-        buffers = torch.stack([tasks[i][0].buffers for i, _ in full])
+    def run(first: int, last: int) -> list[Tensor]:
+        seated = models[first * lanes : last * lanes]
+        weights, buffers = [w.weights for w in seated], [w.buffers for w in seated]
+        x, _ = pool.take(samples[first:last])
+        like = [*(flat[0].new_empty(lanes, len(flat[0])) for flat in (weights, buffers)), x[0]]
         with torch.no_grad():
-            found: Tensor = mapped(weights, buffers, pool.take(positions)[0])
-        return found
+            return look.run(like, last - first, weights, buffers, x)
 
-    starts = range(0, len(pieces), lanes)
-    found: list[list[Tensor]] = [[] for _ in tasks]
-    for start, out in zip(starts, workers(threads).map(run, starts) if threads > 1 else map(run, starts), strict=True):
-        for (i, chunk), rows in zip(pieces[start : start + lanes], out, strict=False):
-            found[i].append(rows[: len(chunk)])
-    empty: Any = None
-    for i, (w, positions) in enumerate(tasks):
-        if not found[i]:
-            empty = _alone(pool, w, positions[:0], output) if empty is None else empty
-            found[i].append(empty)
-    return [torch.cat(rows) for rows in found]
+    group = lanes * _ABREAST * pool.x[0].numel() * pool.dtype.itemsize
+    at_once = max(1, min(GATHER // group, -(-len(samples) // threads)))
+    marks = [*range(0, len(samples), at_once), len(samples)]
+    found = side_by_side(threads, [functools.partial(run, a, b) for a, b in itertools.pairwise(marks)])
+    flat = torch.cat([out for outs in found for out in outs]).flatten(0, 1)
+    per_task = torch.split(flat, [*(own.size for own in pieces), idle * _ABREAST])
+    return [rows[: len(positions)] for rows, (_, positions) in zip(per_task, tasks, strict=False)]
+
+
+def _pieces(positions: Indices) -> Indices:
+    """`[pieces, samples]`: a list cut into pieces, the last one filled up with its last sample."""
+    places = np.arange(-(-len(positions) // _ABREAST) * _ABREAST)
+    return positions[np.minimum(places, len(positions) - 1)].reshape(-1, _ABREAST)
 
 
 @functools.cache
-def _mapped(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Mapped:
+def _look(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Recorded:
     """One for each type and place of tensors: a recording is of these."""
 
     def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         return _run(Params(weights, buffers, spec), x, output)
 
-    return Mapped(one, (0, 0, 0))
-
-
-def _filled(chunk: Tensor) -> Tensor:
-    return torch.cat([chunk, chunk[:1].expand(_ABREAST - len(chunk))])
+    return Recorded(lambda tensors: [vmap(one)(*tensors)], Look)

@@ -58,6 +58,13 @@ class Spec:
             module,
         )
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # asked for every client in every round
+        return hash((self.arch, self.params, self.buffers))
+
     @cached_property
     def d(self) -> int:
         """Number of trainable scalars."""

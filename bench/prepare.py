@@ -37,21 +37,17 @@ class Stream:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A `Train` request with everything drawn."""
+    """A `Train` request with everything drawn; `samples` go through the model in it."""
 
     request: Train
     recipe: Recipe
     address: Address
     steps: int
+    samples: int
     streams: dict[str, Stream]
     draws: dict[str, Array]
     lr: dict[str, Array]
     state: Mapping[str, State]
-
-    @property
-    def samples(self) -> int:
-        """Samples that go through the model in this request."""
-        return int(sum(s.batches.sizes.sum() for s in self.streams.values()))
 
 
 def prepare(request: Train, address: Address, arena: Arena, settings: Settings) -> Prepared:
@@ -76,15 +72,17 @@ def prepare(request: Train, address: Address, arena: Arena, settings: Settings) 
         recipe = replace(recipe, frozen=True)
     steps = _steps(request, settings, n, widths[MAIN], batch_statistics)
     given = request.optimizer_state or {}
+    streams = {
+        name: _stream(feed, widths[name], steps, address, arena, batch_statistics, settings.augment)
+        for name, feed in _feeds(request).items()
+    }
     return Prepared(
         request=request,
         recipe=recipe,
         address=address,
         steps=steps,
-        streams={
-            name: _stream(feed, widths[name], steps, address, arena, batch_statistics, settings.augment)
-            for name, feed in _feeds(request).items()
-        },
+        samples=int(sum(stream.batches.sizes.sum() for stream in streams.values())),
+        streams=streams,
         draws={
             name: draw_values(draw, name, widths[MAIN], steps, address, request.feed.stream)
             for name, draw in request.draws.items()
@@ -135,7 +133,7 @@ def _width(feed: Feed, arena: Arena, settings: Settings) -> int:
         return asked
     if feed.samples == "public":
         return min(asked, arena.public_size)
-    return min(asked, max(1, *(len(one) for one in arena.partition.train)))
+    return min(asked, arena.largest)
 
 
 def _steps(request: Train, settings: Settings, n: int, width: int, batch_statistics: bool) -> int:

@@ -1,4 +1,4 @@
-"""A training step mapped over lanes, recorded as the tensor operations it comes down to and played back.
+"""A function of tensors, recorded as the tensor operations it comes down to and played back.
 
 Played back are the same operations on the same shapes, so the bytes are the same. Left out is what changes nothing:
 Python's share, views of what they view, operations done twice, and constants.
@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import vmap
+from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
+
+Function = Callable[[list[Tensor]], list[Tensor]]
 
 _RECORD_AFTER = 100  # calls; recording costs about as much as so many
 _SMALL = 2**16  # numbers of a constant that is worth keeping
@@ -23,70 +24,91 @@ _METHODS |= {"bmm", "mm", "relu", "add", "sub", "mul", "div", "neg", "sum", "ne"
 _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
 
 
-class Mapped:
-    """A function mapped over lanes. After some calls with one shape it is recorded once and played back from then on.
+class Recorded:
+    """A function of a list of tensors that is recorded after some calls with equal shapes and played back from then on.
 
-    Several threads may call it at a time; they do not wait for one another once it is recorded (on a CPU). Its
-    arguments are tensors and nested dictionaries of them; `in_dims` is that of `torch.func.vmap`.
+    Several threads may run it at a time; they do not wait for one another once it is recorded (on a CPU).
+
+    Args:
+        function: what is recorded.
+        around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
     """
 
-    def __init__(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> None:
-        self._eager = vmap(function, in_dims=in_dims)
+    def __init__(self, function: Function, around: Callable[[Any], Callable[..., list[Tensor]]]) -> None:
+        self._function = function
+        self._around = around
+        self._eager = around(function)
         self._calls: dict[Any, int] = {}
-        self._recorded: dict[Any, tuple[Callable[..., list[Tensor]], pytree.TreeSpec]] = {}
+        self._recorded: dict[Any, Callable[..., list[Tensor]]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, *args: Any) -> Any:
-        given = list(_tensors(args))
-        at = tuple(t.shape for t in given)
-        if at in self._recorded:
-            play, results = self._recorded[at]
-            with torch.no_grad():
-                return pytree.tree_unflatten(play(*given), results)
-        with self._lock:
-            self._calls[at] = self._calls.get(at, 0) + 1
-            if self._calls[at] > _RECORD_AFTER and at not in self._recorded:
-                self._recorded[at] = self._record(args, given)
-            return self._eager(*args)
+    def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        """Run it on `args`, in which the function is called so many times with tensors of the shapes of `like`.
 
-    def _record(self, args: tuple[Any, ...], given: list[Tensor]) -> Any:
-        results: list[pytree.TreeSpec] = []
+        It returns inference tensors once it is recorded: what other operations make of them are ordinary ones.
+        """
+        at = tuple(t.shape for t in like)
+        if at not in self._recorded:
+            with self._lock:
+                if at not in self._recorded and self._calls.get(at, 0) < _RECORD_AFTER:
+                    self._calls[at] = self._calls.get(at, 0) + calls
+                    return self._eager(*args)
+                if at not in self._recorded:
+                    self._recorded[at] = self._record(like)
+        with torch.inference_mode():  # a tenth faster than without gradients only
+            return self._recorded[at](*args)
 
-        def flat(*tensors: Tensor) -> list[Tensor]:
-            out, spec = pytree.tree_flatten(self._eager(*_filled(args, iter(tensors))))
-            results.append(spec)
-            return out
-
-        recorded = tidy(make_fx(flat)(*given))
-        return (_scripted(recorded, given) if given[0].device.type == "cpu" else recorded.forward), results[-1]
+    def _record(self, like: list[Tensor]) -> Callable[..., list[Tensor]]:
+        recorded = _OfList(record(self._function, like))
+        return _scripted(recorded, like, self._around) or self._around(recorded)
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """All tensors, a dictionary's by name: the next call may have them in another order.
+class _OfList(torch.nn.Module):
+    """A recorded function with its tensors in a list."""
+
+    def __init__(self, recorded: fx.GraphModule) -> None:
+        super().__init__()
+        self.recorded = recorded
+
+    def forward(self, tensors: list[Tensor]) -> list[Tensor]:
+        found: list[Tensor] = self.recorded(*tensors)
+        return found
+
+
+def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
+    """All tensors of nested values, a dictionary's by name: it may have them in another order at another time.
 
     A fifth of the time that PyTorch's general way takes.
     """
     for value in values:
         if isinstance(value, dict):
-            yield from _tensors([value[name] for name in sorted(value)])
+            yield from tensors_of([value[name] for name in sorted(value)])
         else:
             yield value
 
 
-def _filled(values: Any, tensors: Iterator[Tensor]) -> Any:
+def filled(values: Any, tensors: Iterator[Any]) -> Any:
     """The same nested values with other tensors."""
     if isinstance(values, dict):
-        return {name: _filled(values[name], tensors) for name in sorted(values)}
+        return {name: filled(values[name], tensors) for name in sorted(values)}
     if isinstance(values, tuple):
-        return tuple(_filled(value, tensors) for value in values)
+        return tuple(filled(value, tensors) for value in values)
     return next(tensors)
+
+
+def record(function: Function, like: list[Tensor]) -> fx.GraphModule:
+    """The operations of a function, each tensor an argument of its own, without what changes no number."""
+    recorded = make_fx(lambda *tensors: function(list(tensors)))(*like)
+    if any(_writes(node) for node in recorded.graph.nodes):  # the backward pass of an FFT does
+        recorded = make_fx(functionalize(recorded))(*like)
+    return tidy(recorded)
 
 
 def tidy(recorded: fx.GraphModule) -> fx.GraphModule:
     """Leave out what changes no number; a graph with in-place or random operations stays as it is."""
     graph = recorded.graph
     operations = [node for node in graph.nodes if node.op == "call_function"]
-    if any(_writes_or_draws(node) for node in operations):
+    if any(_writes(node) or _draws(node) for node in operations):
         return recorded
     known: dict[Any, fx.Node] = {}
     for node in operations:
@@ -102,25 +124,36 @@ def tidy(recorded: fx.GraphModule) -> fx.GraphModule:
     return recorded
 
 
-def _scripted(recorded: fx.GraphModule, given: list[Tensor]) -> Callable[..., list[Tensor]]:
-    """The same operations one after the other without Python between them: faster, and threads do not wait for it."""
+def _scripted(
+    recorded: _OfList, like: list[Tensor], around: Callable[[Any], Callable[..., list[Tensor]]]
+) -> Callable[..., list[Tensor]] | None:
+    """The same operations one after the other without Python between them: faster, and threads do not wait for it.
+
+    None where TorchScript does not know an operation, or for another device than a CPU.
+    """
+    if like[0].device.type != "cpu":
+        return None
     with warnings.catch_warnings(), torch.no_grad():
         # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models take.
-        warnings.filterwarnings("ignore", "`torch.jit.trace")
+        warnings.filterwarnings("ignore", "`torch.jit")
         try:
-            scripted: Callable[..., list[Tensor]] = torch.jit.trace(  # type: ignore[no-untyped-call]
-                recorded, tuple(given), check_trace=False, strict=False
-            )
-        except RuntimeError:  # an operation that it does not know
-            return recorded.forward
+            traced = torch.jit.trace(recorded, (like,), check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+            whole = around(traced)
+            scripted: Callable[..., list[Tensor]] = torch.jit.script(whole)
+        except RuntimeError:
+            return None
     return scripted
 
 
-def _writes_or_draws(node: fx.Node) -> bool:
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _draws(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target.__name__ != "getitem" if callable(target) else True
-    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _name(node: fx.Node) -> str:

@@ -6,18 +6,36 @@ order of clients, the process, or the device.
 """
 
 import hashlib
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.random.bit_generator import ISeedSequence
 
 Address = tuple[int | str, ...]
 
 
 def key(*address: int | str) -> int:
     """128-bit stable hash of an address."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in address)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+    return int.from_bytes(_digest(address), "little")
 
 
 def generator(*address: int | str) -> np.random.Generator:
     """The generator at an address; equal addresses give equal streams."""
-    return np.random.Generator(np.random.Philox(key=key(*address)))
+    words: Any = _Key(address)  # numpy's types do not know that any ISeedSequence will do
+    return np.random.Generator(np.random.Philox(words))
+
+
+def _digest(address: Address) -> bytes:
+    text = "\x1f".join([f"{type(part).__name__}:{part}" for part in address])
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+class _Key(ISeedSequence):
+    """Gives Philox its key. Given as `key=`, it would bring a seed of the operating system, which takes longer."""
+
+    def __init__(self, address: Address) -> None:
+        self._words = np.frombuffer(_digest(address), "<u8")
+
+    def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint64]:
+        return self._words

@@ -36,7 +36,6 @@ class Scorer:
     def __init__(self, engine: Engine, arena: Arena, sizes: dict[int, int]) -> None:
         self._engine = engine
         self._pool = arena.local
-        self._device = arena.device
         self._sizes = sizes
         parts = {"validation": arena.partition.validation, "test": arena.partition.test}
         self._local: dict[str, dict[int, Indices]] = {s: {i: parts[s][i] for i in sizes} for s in SPLITS}
@@ -44,20 +43,19 @@ class Scorer:
         common = arena.partition.global_test
         self._global = {"validation": union["validation"], "test": common if len(common) else union["test"]}
         self._needed = np.unique(np.concatenate([self._global["test"], *union.values()]))
+        self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in self._global.items()}
+        self._local_at = {
+            s: {i: np.searchsorted(self._needed, positions) for i, positions in own.items()}
+            for s, own in self._local.items()
+        }
 
     def generic(self, w: Params, into: Evaluation, names: tuple[str, ...]) -> None:
         """Score one model for all: on the common test set and, as each of the names, on the clients' own samples."""
         hit, loss = self._look([(w, self._needed)])[0]
-
-        def pick(positions: Indices) -> tuple[Floats, Floats]:
-            index = np.searchsorted(self._needed, positions)
-            return hit[index], loss[index]
-
-        for split in SPLITS:
-            if len(self._global[split]):
-                right, cost = pick(self._global[split])
-                _add(into, "gm", "global", "", split, float(right.mean()), float(cost.mean()))
-        own = {s: {i: pick(p) for i, p in self._local[s].items()} for s in SPLITS}
+        for split, at in self._global_at.items():
+            if len(at):
+                _add(into, "gm", "global", "", split, float(hit[at].mean()), float(loss[at].mean()))
+        own = {s: {i: (hit[at], loss[at]) for i, at in clients.items()} for s, clients in self._local_at.items()}
         self._locals(names, own, into)
 
     def personal(self, name: str, models: dict[int, Params], into: Evaluation) -> None:
@@ -73,9 +71,8 @@ class Scorer:
 
     def _look(self, tasks: list[tuple[Params, Indices]]) -> list[tuple[Floats, Floats]]:
         """Per task and sample: right or not, and loss."""
-        placed = [(w, torch.from_numpy(p).to(self._device)) for w, p in tasks]
-        logits, positions = self._engine.outputs("train", placed), [p for _, p in placed]
-        right, loss = accuracy_and_loss(self._pool, torch.cat(logits), torch.cat(positions))
+        logits, positions = self._engine.outputs("train", tasks), [p for _, p in tasks]
+        right, loss = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate(positions))
         cuts = np.cumsum([len(p) for p in positions])[:-1]
         per_task = (np.split(found.to(torch.float64).cpu().numpy(), cuts) for found in (right, loss))
         return list(zip(*per_task, strict=True))
@@ -90,16 +87,19 @@ class Scorer:
                 continue
             sizes = np.array([self._sizes[i] for i in scored], np.float64)
             samples = np.array([len(hit) for hit, _ in scored.values()])
-            correct = np.array([hit.sum() for hit, _ in scored.values()])
-            cost = np.array([loss.sum() for _, loss in scored.values()]) / samples
+            first = np.cumsum(samples) - samples
+            correct, total = (
+                np.add.reduceat(np.concatenate(part), first) for part in zip(*scored.values(), strict=True)
+            )
+            cost = total / samples
             shares = {"train_size": sizes / sizes.sum(), "equal": np.full(len(sizes), 1 / len(sizes))}
             for name in names:
                 for mean, share in shares.items():
                     accuracy = float((share * (correct / samples)).sum())
                     _add(into, name, "local", mean, split, accuracy, float((share * cost).sum()))
                 into.clients += [
-                    {"metric": name, "client": i, "split": split, "correct": int(right), "samples": int(n)}
-                    for i, right, n in zip(scored, correct, samples, strict=True)
+                    {"metric": name, "client": i, "split": split, "correct": int(right), "samples": n}
+                    for i, right, n in zip(scored, correct, samples.tolist(), strict=True)
                 ]
 
 

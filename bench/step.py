@@ -147,9 +147,11 @@ def differentiate_alone(objective: Objective, trained: Flat) -> tuple[Flat, tupl
     """The same of one client: the backward pass keeps nothing for a second one, which a CNN gains a quarter by."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
     value, (loss, buffers) = objective(leaves)
-    gradients: tuple[Tensor, ...] = tuple(torch.zeros_like(t) for t in trained.values())
-    if value.requires_grad:  # else no trained part is in the loss
+    gradients: tuple[Tensor, ...]
+    if value.requires_grad:
         gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    else:  # no trained part is in the loss
+        gradients = tuple(torch.zeros_like(t) for t in trained.values())
     rest = loss.detach(), {name: tensor.detach() for name, tensor in buffers.items()}
     return dict(zip(trained, gradients, strict=True)), rest
 

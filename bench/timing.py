@@ -7,17 +7,16 @@ uploads leave at the end of the local work, A = max_j(s_j + G_j + P_j + U_j), an
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.clock import Clock
 from bench.engine import Running, Sent, Work
 from bench.flight import Flight
-from bench.ledger import Ledger
+from bench.ledger import Ledger, Size
 from bench.method import Client, Message
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """What a client or its connection did for a while.
 
     Attributes:
@@ -33,11 +32,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Trip:
-    """A client's round, computed but not yet timed."""
+    """A client's round, computed but not yet timed; `size` is that of what it downloaded."""
 
     client: Client
     program: Running
     down: dict[str, Any]
+    size: Size
 
 
 class Timer:
@@ -76,7 +76,7 @@ class Timer:
         steps = {}
         for trip in trips:
             i = trip.client.id
-            next_model = ready + self._clock.down(i, self._traffic.size(trip.down))
+            next_model = ready + self._clock.down(i, trip.size)
             one = self._clock.work(i, Work(1, min(batch_size, trip.client.n_train)), version)
             steps[i] = max(1, int((next_model - dry.free[i]) / one))
         return steps
@@ -84,7 +84,7 @@ class Timer:
     def _walk(self, trip: Trip, flight: Flight, version: int, now: float) -> Generator[float, float, None]:
         """Time a client's events; at an `Exchange` yields its arrival and takes when the server is ready."""
         i = trip.client.id
-        time = max(self._span(i, "download", now, self._clock.down(i, self._traffic.size(trip.down))), self.free[i])
+        time = max(self._span(i, "download", now, self._clock.down(i, trip.size)), self.free[i])
         training, held = "training", []
         for event in trip.program.events:
             if isinstance(event, Work):

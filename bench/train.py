@@ -6,18 +6,20 @@ fixed number of lanes.
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vmap
 
-from bench.arena import Arena, channels_last
-from bench.lanes import IDLE, Schedule, Segment, pack
+from bench.arena import GATHER, Arena, channels_last
+from bench.lanes import IDLE, Schedule, pack
+from bench.play import Play
 from bench.prepare import MAIN, Array, Prepared, Stream
-from bench.recording import Mapped
+from bench.recording import Recorded, filled, tensors_of
 from bench.requests import Trained
 from bench.step import (
     Differentiate,
@@ -30,10 +32,7 @@ from bench.step import (
     make_step,
     rebuild,
 )
-from bench.threads import workers
-
-_GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
-
+from bench.threads import side_by_side
 
 Answers = tuple[list[Trained], bool]
 """What was asked for, and whether all losses and trained values are finite; at times no, where finite numbers add up to
@@ -55,8 +54,17 @@ class Rows:
         self.parts = _stack([flatten(p.request.values) for p in group])
         names = group[0].state
         self.state = {name: _stack([dict(p.state[name]) for p in group]) for name in names}
-        self.context = [flatten(p.request.context) for p in group]
+        self.context = [list(tensors_of([flatten(p.request.context)])) for p in group]
         self.loss = next(iter(self.parts.values())).new_zeros(len(group))
+
+    @property
+    def nested(self) -> tuple[Any, ...]:
+        """What trains: parts, optimizer states and the sum of the losses."""
+        return self.parts, self.state, self.loss
+
+    def tensors(self) -> list[Tensor]:
+        """The same matrices in a list."""
+        return list(tensors_of(self.nested))
 
     def finite(self) -> bool:
         """The second of the `Answers`."""
@@ -64,15 +72,13 @@ class Rows:
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
         """The answers, as views of the matrices."""
-        return [
-            Trained(
-                values=rebuild({name: t[i] for name, t in self.parts.items()}, p.recipe.parts),
-                optimizer_state={n: {k: t[i] for k, t in state.items()} for n, state in self.state.items()},
-                steps=p.steps,
-                loss=self.loss[i] / max(1, p.steps),
-            )
-            for i, p in enumerate(group)
-        ]
+        steps = self.loss.new_tensor([max(1, p.steps) for p in group])
+        rows = zip(*(t.unbind() for t in [*self.tensors()[:-1], self.loss / steps]), strict=True)
+        found = []
+        for p, row in zip(group, rows, strict=True):
+            parts, state, loss = filled(self.nested, iter(row))
+            found.append(Trained(rebuild(parts, p.recipe.parts), state, p.steps, loss))
+        return found
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
@@ -92,7 +98,7 @@ class Trainer:
         self.dtype = dtype
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
-        self._mapped: dict[Recipe, Mapped] = {}
+        self._plays: dict[Recipe, Recorded] = {}
         self._gradients: dict[Recipe, int] = {}
 
     def gradients(self, recipe: Recipe) -> int:
@@ -105,12 +111,9 @@ class Trainer:
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""
         step = self._step(group[0].recipe, differentiate_alone)
-        if threads == 1 or len(group) == 1:
-            trained = [self._alone(one, step) for one in group]
-        else:
-            longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
-            done = workers(threads).map(lambda i: self._alone(group[i], step), longest_first)
-            trained = [one for _, one in sorted(zip(longest_first, done, strict=True))]
+        longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
+        done = side_by_side(threads, [functools.partial(self._alone, group[i], step) for i in longest_first])
+        trained = [one for _, one in sorted(zip(longest_first, done, strict=True), key=lambda pair: pair[0])]
         values = (value for one in trained for name, value in flatten(one.values).items() if name[-8:] != "/buffers")
         return trained, _finite([*(one.loss for one in trained), *values])
 
@@ -119,68 +122,77 @@ class Trainer:
         state: dict[str, Flat] = {name: dict(state) for name, state in one.state.items()}
         context = flatten(one.request.context)
         total = next(iter(parts.values())).new_zeros(())
-        phase = Phase(_full_widths(one), [(0, 0, one.steps)])
-        for k, batch in enumerate(self._batches([one], pack([one.steps], 1), phase)):
-            batch = _real(batch, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
-            if one.recipe.channels_last:
-                batch = _channels_last(batch)
-            lr = {name: torch.as_tensor(v[k], dtype=self.dtype, device=self.arena.device) for name, v in one.lr.items()}
-            parts, state, loss = step(parts, state, lr, batch, context, self._hp)
-            total = total + loss.detach()
+        rates = {name: self._tensor(rate) for name, rate in one.lr.items()}
+        arrays, at = _arrays([one], _full_widths(one)), np.arange(one.steps)[:, None]
+        for start, batches in self._batches(one.streams, arrays, at):
+            for k in range(start, start + len(batches["weight"])):
+                batch = _real(batches, k - start, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
+                if one.recipe.channels_last:
+                    batch = _channels_last(batch)
+                lr = {name: rate[k] for name, rate in rates.items()}
+                parts, state, loss = step(parts, state, lr, batch, context, self._hp)
+                total = total + loss.detach()
         return Trained(rebuild(parts, one.recipe.parts), state, one.steps, total / max(1, one.steps))
 
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
         """All clients side by side in lanes; where threads are given, in lanes of each of them."""
         rows = Rows(group)
-        recipe = group[0].recipe
-        if recipe not in self._mapped:
-            self._mapped[recipe] = Mapped(self._step(recipe), (0, 0, 0, 0, 0, None))
         for phase in _phases(group):
+            arrays = _arrays(group, phase.widths)
             shares = _shares(phase, threads)
-            run = functools.partial(self._phase, rows, group, lanes)
-            list(workers(threads).map(run, shares) if len(shares) > 1 else map(run, shares))
+            side_by_side(threads, [self._course(rows, group, arrays, lanes, share) for share in shares])
         return rows.trained(group), rows.finite()
 
-    def _phase(self, rows: Rows, group: list[Prepared], lanes: int, phase: Phase) -> None:
+    def _course(
+        self, rows: Rows, group: list[Prepared], arrays: dict[str, Any], lanes: int, phase: Phase
+    ) -> Callable[[], None]:
+        """What trains the rows of a phase on lanes of their own."""
         lengths = [0] * len(group)
         for row, start, stop in phase.rows:
             lengths[row] = stop - start
         schedule = pack(lengths, lanes)
-        batches = self._batches(group, schedule, phase)
         at, idle = _places(group, schedule, phase), schedule.row == IDLE
-        laid = {name: np.where(idle, 0.0, np.concatenate([p.lr[name] for p in group])[at]) for name in group[0].lr}
-        rates = {name: self._tensor(rate).unbind() for name, rate in laid.items()}
-        seats = Lanes(rows, lanes, first=phase.rows[0][0])
-        for segment in schedule.segments:
-            seats.load(segment)
-            self._segment(segment, seats, self._mapped[group[0].recipe], batches, rates)
-            seats.store(segment)
+        rates = {name: self._tensor(np.where(idle, 0.0, rate[at])) for name, rate in arrays["lr"].items()}
+        first, matrices, fixed = phase.rows[0][0], rows.tensors(), list(tensors_of([self._hp]))
+        context = [torch.stack([t] * lanes) for t in rows.context[first]]
+        chunks = self._batches(group[0].streams, arrays, at)
+        begin = next(chunks)  # now, while no other thread wants Python
 
-    def _segment(
-        self,
-        segment: Segment,
-        seats: "Lanes",
-        mapped: Mapped,
-        batches: Iterator[dict[str, Any]],
-        rates: dict[str, tuple[Tensor, ...]],
-    ) -> None:
-        for t in range(segment.start, segment.stop):
-            lr = {name: rate[t] for name, rate in rates.items()}
-            # An idle lane goes on with a learning rate of 0; nobody reads it until another client is seated there.
-            seats.parts, seats.state, loss = mapped(
-                seats.parts, seats.state, lr, next(batches), seats.context, self._hp
-            )
-            seats.loss = seats.loss + loss
+        def run() -> None:
+            seats = [t[[first] * lanes] for t in matrices]
+            for start, batches in itertools.chain([begin], chunks):
+                steps = slice(start, start + len(batches["weight"]))
+                nested = {name: rate[steps] for name, rate in rates.items()}, batches
+                play = self._play(group[0].recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
+                given = list(tensors_of(nested))
+                like = [*seats, *(values[0] for values in given), *context, *fixed]
+                load, store = schedule.load[steps], schedule.store[steps]
+                seats = play.run(like, len(load), load, store, matrices, rows.context, seats, context, given, fixed)
 
-    def _batches(self, group: list[Prepared], schedule: Schedule, phase: Phase) -> Iterator[dict[str, Any]]:
-        """The batches of a schedule's steps, `[lanes, width, ...]` each; an idle lane has any batch."""
-        at, arrays = _places(group, schedule, phase), _arrays(group, phase.widths)
-        samples = at.shape[1] * phase.widths[MAIN]
-        chunk = max(1, _GATHER // max(1, samples * self._bytes(group[0].request.feed.samples)))
-        for a in range(0, len(at), chunk):
-            whole = self._gather(group[0].streams, arrays, at[a : a + chunk])
-            for k in range(len(at[a : a + chunk])):
-                yield _at(whole, k)
+        return run
+
+    def _play(self, recipe: Recipe, nested: Any) -> Recorded:
+        """The step of a recipe on lanes; `nested`: its arguments, for their names."""
+        if recipe in self._plays:
+            return self._plays[recipe]
+        names = filled(nested, itertools.repeat(None))
+        step = vmap(self._step(recipe), in_dims=(0, 0, 0, 0, 0, None))
+
+        def on_lists(tensors: list[Tensor]) -> list[Tensor]:
+            (parts, state, total), (lr, batch), context, hp = filled(names, iter(tensors))
+            parts, state, loss = step(parts, state, lr, batch, context, hp)
+            return list(tensors_of((parts, state, total + loss)))
+
+        return self._plays.setdefault(recipe, Recorded(on_lists, Play))  # another thread may have been as fast
+
+    def _batches(
+        self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The batches of a schedule, `[steps, lanes, width, ...]` each, with the number of the first of these steps."""
+        samples = at.shape[1] * arrays["index"].shape[1]
+        chunk = max(1, GATHER // max(1, samples * self._bytes(streams[MAIN].feed.samples)))
+        for start in range(0, len(at), chunk):
+            yield start, self._gather(streams, arrays, at[start : start + chunk])
 
     def _bytes(self, samples: Any) -> int:
         return 0 if samples == "none" else self.arena.pool(samples).x[0].numel() * self.dtype.itemsize
@@ -188,7 +200,7 @@ class Trainer:
     def _gather(
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array, name: str = MAIN
     ) -> dict[str, Any]:
-        """The batches of some steps: of each of their tensors `[lanes, width, ...]` a tuple over the steps."""
+        """The batches of some steps, `[steps, lanes, width, ...]` each."""
         found = {k: self._tensor(v[at]) for k, v in arrays.items() if isinstance(v, np.ndarray)}
         absolute, codes = found.pop("absolute"), found.pop("augmentation", None)
         if streams[name].feed.samples != "none":
@@ -197,62 +209,14 @@ class Trainer:
             if codes is not None:
                 found["x"] = pool.crop_flip(found["x"], codes)
         return {
-            **{k: tensor.unbind() for k, tensor in found.items()},
-            "draws": {d: self._tensor(v[at]).unbind() for d, v in arrays["draws"].items()},
+            **found,
+            "draws": {d: self._tensor(v[at]) for d, v in arrays["draws"].items()},
             "side": {side: self._gather(streams, one, at, side) for side, one in arrays["side"].items()},
         }
 
     def _tensor(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.arena.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-
-
-class Lanes:
-    """What the lanes hold at the moment."""
-
-    def __init__(self, rows: Rows, lanes: int, first: int) -> None:
-        self._rows = rows
-        at = [first] * lanes
-        self.parts = {name: t[at] for name, t in rows.parts.items()}
-        self.state = {name: {k: t[at] for k, t in s.items()} for name, s in rows.state.items()}
-        self.context = {name: torch.stack([t] * lanes) for name, t in rows.context[first].items()}
-        self.loss = rows.loss.new_zeros(lanes)
-
-    def load(self, segment: Segment) -> None:
-        """Seat the clients that start here."""
-        if not segment.load:
-            return
-        lanes, rows = _indices(segment.load, self.loss)
-
-        def seat(t: Tensor, of: Tensor) -> Tensor:
-            return t.index_copy(0, lanes, of.index_select(0, rows)) if t.numel() else t
-
-        self.parts = {name: seat(t, self._rows.parts[name]) for name, t in self.parts.items()}
-        self.state = {
-            name: {k: seat(t, self._rows.state[name][k]) for k, t in state.items()}
-            for name, state in self.state.items()
-        }
-        for name, t in self.context.items():
-            for lane, row in segment.load:
-                t[lane] = self._rows.context[row][name]
-        self.loss = self.loss.index_fill(0, lanes, 0.0)
-
-    def store(self, segment: Segment) -> None:
-        """Take down the results of the clients that end here."""
-        if not segment.store:
-            return
-        lanes, rows = _indices(segment.store, self.loss)
-
-        def keep(of: Tensor, t: Tensor) -> None:
-            if t.numel():
-                of.index_copy_(0, rows, t.index_select(0, lanes))
-
-        for name, t in self.parts.items():
-            keep(self._rows.parts[name], t)
-        for name, state in self.state.items():
-            for k, t in state.items():
-                keep(self._rows.state[name][k], t)
-        self._rows.loss.index_add_(0, rows, self.loss.index_select(0, lanes))
 
 
 def _phases(group: list[Prepared]) -> list[Phase]:
@@ -282,8 +246,10 @@ def _phases(group: list[Prepared]) -> list[Phase]:
 def _shares(phase: Phase, threads: int) -> list[Phase]:
     """A phase's rows for each thread, about as many steps for each: packed as clients are into lanes."""
     schedule = pack([stop - start for _, start, stop in phase.rows], threads)
-    taken = [np.setdiff1d(lane, [IDLE]) for lane in schedule.row.T]
-    return [Phase(phase.widths, [phase.rows[i] for i in own]) for own in taken if len(own)]
+    taken: list[list[int]] = [[] for _ in range(threads)]
+    for lane, row in itertools.chain.from_iterable(schedule.load):
+        taken[lane].append(row)
+    return [Phase(phase.widths, [phase.rows[i] for i in sorted(own)]) for own in taken if own]
 
 
 def _full_widths(one: Prepared) -> dict[str, int]:
@@ -297,10 +263,11 @@ def _runs(sizes: Array) -> list[tuple[tuple[int, ...], int, int]]:
 
 
 def _places(group: list[Prepared], schedule: Schedule, phase: Phase) -> Array:
-    """Where in `_arrays` the step is that a lane does, `[steps, lanes]`; 0 in idle places."""
+    """Where in `_arrays` the step is that a lane does, `[steps, lanes]`; 0 in idle places, which have any batch."""
     first = np.zeros(len(group) + 1, np.int64)  # the last entry is that of IDLE, whose steps are 0 too
+    before = np.cumsum([0, *(p.steps for p in group)])
     for row, start, _ in phase.rows:
-        first[row] = start + sum(p.steps for p in group[:row])
+        first[row] = start + before[row]
     return first[schedule.row] + schedule.step
 
 
@@ -308,14 +275,15 @@ def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> 
     """What is drawn for the steps of all rows, one after the other: `[steps of all rows, ...]` each."""
     streams = [p.streams[name] for p in group]
     width = widths[name]
+    sizes = np.concatenate([s.batches.sizes for s in streams])
+    lengths = [p.steps for p in group]
+    step = np.arange(len(sizes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     found: dict[str, Any] = {
         "index": np.concatenate([s.batches.positions[:, :width] for s in streams]),
         "absolute": np.concatenate([s.absolute[:, :width] for s in streams]),
-        "weight": np.concatenate([s.batches.weights[:, :width] for s in streams]),
-        "step": np.concatenate([np.arange(p.steps) for p in group]),
-        "in_epoch": np.concatenate(
-            [np.arange(p.steps) % s.batches.per_epoch for p, s in zip(group, streams, strict=True)]
-        ),
+        "weight": (np.arange(width) < sizes[:, None]).astype(np.float64),
+        "step": step,
+        "in_epoch": step % np.repeat([s.batches.per_epoch for s in streams], lengths),
         "draws": {},
         "side": {},
     }
@@ -323,33 +291,25 @@ def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> 
     if codes:
         found["augmentation"] = np.concatenate(codes)
     if name == MAIN:
+        found["lr"] = {part: np.concatenate([p.lr[part] for p in group]) for part in group[0].lr}
         found["draws"] = {d: np.concatenate([p.draws[d][:, :width] for p in group]) for d in group[0].draws}
         found["side"] = {side: _arrays(group, widths, side) for side in group[0].streams if side != MAIN}
     return found
 
 
-def _at(batch: dict[str, Any], k: int) -> dict[str, Any]:
-    return {name: _at(v, k) if isinstance(v, dict) else v[k] for name, v in batch.items()}
-
-
-def _real(batch: dict[str, Any], sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
-    """The one lane of a batch without its padding."""
+def _real(batches: dict[str, Any], k: int, sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """The one lane of step k of some batches, without its padding."""
     size = sizes[name]
-    real: dict[str, Any] = {key: batch[key][0][:size] for key in ("index", "weight", "x", "y") if key in batch}
+    real: dict[str, Any] = {key: batches[key][k, 0, :size] for key in ("index", "weight", "x", "y") if key in batches}
     return {
         **real,
-        "step": batch["step"][0],
-        "in_epoch": batch["in_epoch"][0],
-        "draws": {d: v[0][:size] for d, v in batch["draws"].items()},
-        "side": {s: _real(one, sizes, s) for s, one in batch["side"].items()},
+        "step": batches["step"][k, 0],
+        "in_epoch": batches["in_epoch"][k, 0],
+        "draws": {d: v[k, 0, :size] for d, v in batches["draws"].items()},
+        "side": {s: _real(one, k, sizes, s) for s, one in batches["side"].items()},
     }
 
 
 def _channels_last(batch: dict[str, Any]) -> dict[str, Any]:
     moved = {**batch, "side": {name: _channels_last(side) for name, side in batch["side"].items()}}
     return moved | {"x": channels_last(batch["x"])} if "x" in batch else moved
-
-
-def _indices(pairs: list[tuple[int, int]], like: Tensor) -> tuple[Tensor, Tensor]:
-    lanes, rows = torch.tensor(pairs, device=like.device).T
-    return lanes, rows

@@ -106,7 +106,7 @@ def personal_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
 
 
 def _step(do: Do, values: Values, batch: Batch, ctx: Any, lam: Tensor, tau: float) -> Values:
-    first = (batch.in_epoch == 0) & ctx.hp.skip_first_batch
+    first = batch.in_epoch == (0 if ctx.hp.skip_first_batch else -1)
     lam = torch.where(first, 0.0, lam)
 
     def term(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:

@@ -25,12 +25,11 @@ def test_every_step_of_every_row_runs_once_and_in_order(lengths: list[int], lane
         seats = np.argwhere(schedule.row == row)
         assert len({lane for _, lane in seats}) <= 1
         assert [int(schedule.step[t, lane]) for t, lane in seats] == list(range(length))
-    loads = [pair for s in schedule.segments for pair in s.load]
-    stores = [pair for s in schedule.segments for pair in s.store]
-    assert sorted(loads) == sorted(stores)
-    assert sorted(row for _, row in loads) == [r for r, length in enumerate(lengths) if length]
-    for s in schedule.segments:
-        assert (schedule.row[s.start : s.stop] == schedule.row[s.start]).all()
+    for t, (loaded, stored) in enumerate(zip(schedule.load, schedule.store, strict=True)):
+        assert all(schedule.row[t, lane] == row and schedule.step[t, lane] == 0 for lane, row in loaded)
+        assert all(schedule.row[t, lane] == row and schedule.step[t, lane] == lengths[row] - 1 for lane, row in stored)
+    for pairs in (schedule.load, schedule.store):
+        assert sorted(row for step in pairs for _, row in step) == [r for r, length in enumerate(lengths) if length]
     # Longest first: no schedule of this kind is longer than the longest row plus an even share of the rest.
     assert len(schedule.row) <= max(lengths, default=0) + sum(lengths) / lanes
 
@@ -49,11 +48,16 @@ def test_an_epoch_sees_every_sample_once(n: int, width: int, epochs: int) -> Non
         rows = range(e * per_epoch, (e + 1) * per_epoch)
         seen = np.concatenate([found.positions[k, : found.sizes[k]] for k in rows])
         assert sorted(seen) == list(range(n))
-    assert (found.weights.sum(1) == found.sizes).all()
     # More steps go on where fewer stop, and padding is a sample of the same batch.
     more = draw_batches(Feed(), n, width, epochs * per_epoch + 2, AT)
     assert (more.positions[: len(found.positions)] == found.positions).all()
     assert all(set(p) == set(p[:s]) for p, s in zip(found.positions, found.sizes, strict=True))
+
+
+def test_nobody_has_no_batches() -> None:
+    found = draw_batches(Feed(), 0, 5, 0, AT)
+    assert found.positions.shape == (0, 5)
+    assert found.sizes.shape == (0,)
 
 
 def test_batches_depend_on_their_address_only() -> None:

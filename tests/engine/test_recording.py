@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bench.recording import tidy
+from bench.recording import record, tidy
 
 
 def calls(function: torch.fx.GraphModule) -> int:
@@ -42,3 +42,15 @@ def test_what_writes_or_draws_stays_as_it_is() -> None:
     first, second = tidy(make_fx(writes)(torch.randn(3)))(torch.ones(3))
     assert torch.equal(first, torch.ones(3))
     assert torch.equal(second, torch.zeros(3))
+
+
+def test_writing_into_a_tensor_of_its_own_becomes_an_operation_like_others() -> None:
+    def function(tensors: list[Tensor]) -> list[Tensor]:
+        half = torch.full_like(tensors[0], 0.5)
+        half[:, 0] = 1.0
+        return [half * tensors[0]]
+
+    recorded = record(function, [torch.randn(2, 3)])
+    assert calls(recorded) == 1  # what was written is a constant
+    for _ in range(2):
+        assert torch.equal(recorded(torch.full((2, 3), 4.0))[0], torch.tensor([[4.0, 2.0, 2.0]] * 2))

@@ -1,0 +1,109 @@
+"""A schedule played by hand, in Python and as TorchScript; what threads do with jobs."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench import recording
+from bench.lanes import pack
+from bench.play import Look, Play
+from bench.recording import Recorded
+from bench.threads import side_by_side
+
+LENGTHS = [3, 1, 0, 2, 2]
+
+
+def step(tensors: list[Tensor]) -> list[Tensor]:
+    """What a lane holds, plus what it is given times its context, plus a fixed number; and how many steps it took."""
+    sums, count, given, context, fixed = tensors
+    return [sums + given * context + fixed, count + 1]
+
+
+def play(run: Callable[..., list[Tensor]], chunk: int) -> list[Tensor]:
+    """Clients of unequal length in two lanes, so many steps at a time."""
+    schedule = pack(LENGTHS, 2)
+    rows = [torch.arange(5.0) * 100, torch.zeros(5)]
+    contexts = [[torch.tensor(10.0**client)] for client in range(5)]
+    seats, context = [t[[0, 0]] for t in rows], [torch.full((2,), float("nan"))]
+    given = torch.from_numpy(schedule.step + 1).to(torch.float32)
+    for start in range(0, len(given), chunk):
+        steps = slice(start, start + chunk)
+        load, store = schedule.load[steps], schedule.store[steps]
+        seats = run(load, store, rows, contexts, seats, context, [given[steps]], [torch.tensor(0.5)])
+    return rows
+
+
+def scripted(tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
+    recorded = Recorded(step, Play)
+    made = recorded._record(tensors)
+    assert isinstance(made, torch.jit.ScriptModule)
+    return made
+
+
+LIKE = [torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.tensor(0.5)]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 100])
+@pytest.mark.parametrize("run", [Play(step), scripted(LIKE)], ids=["python", "torchscript"])
+def test_every_client_takes_its_steps_from_its_own_state_with_its_own_context(
+    run: Callable[..., list[Tensor]], chunk: int
+) -> None:
+    sums, counts = play(run, chunk)
+    # Client i begins at 100 i and in step k (from 1) adds k 10^i + 0.5; client 2 has no steps.
+    assert sums.tolist() == [0 + 6 * 1 + 1.5, 100 + 1 * 10 + 0.5, 200, 300 + 3 * 1000 + 1, 400 + 3 * 10000 + 1]
+    assert counts.tolist() == LENGTHS
+
+
+def test_a_function_is_recorded_after_some_calls_with_equal_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 4)
+    look = Recorded(lambda tensors: [torch.einsum("ld,lsd->ls", tensors[0], tensors[2]) + tensors[1]], Look)
+    found = []
+    for groups in (3, 2, 1):  # recorded in the third run, when there were five calls
+        weights = [torch.full((2,), float(i)) for i in range(2 * groups)]
+        buffers = [torch.tensor([0.5]) for _ in weights]
+        x = torch.arange(groups * 2 * 3 * 2.0).view(groups, 2, 3, 2)
+        like = [torch.zeros(2, 2), torch.zeros(2, 1), x[0]]
+        for _ in range(2 if groups == 1 else 1):
+            found.append(look.run(like, groups, weights, buffers, x))
+            assert len(look._recorded) == (groups == 1)
+    # Model i is (i, i) and 0.5; its sample k is (12 g + 6 l + 2 k, the next number) for its group g and lane l.
+    sums = [[[2 * (6 * i + 2 * k) + 1 for k in range(3)] for i in (2 * g, 2 * g + 1)] for g in range(3)]
+    expected = [(torch.tensor(sums[g]) * torch.tensor([[2.0 * g], [2.0 * g + 1]]) + 0.5) for g in range(3)]
+    for groups, outs in zip((3, 2, 1, 1), found, strict=True):
+        assert len(outs) == groups
+        assert all(torch.equal(out, right) for out, right in zip(outs, expected, strict=False))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_jobs_are_done_once_and_their_results_are_in_order(threads: int) -> None:
+    done: list[int] = []
+
+    def job(i: int) -> int:
+        done.append(i)
+        return i * i
+
+    assert side_by_side(threads, [lambda i=i: job(i) for i in range(20)]) == [i * i for i in range(20)]
+    assert sorted(done) == list(range(20))
+    assert side_by_side(threads, []) == []
+
+
+@pytest.mark.parametrize("wrong", ["here", "elsewhere"])
+def test_an_error_in_any_thread_is_raised_and_no_job_goes_on_after_it(wrong: str) -> None:
+    both = threading.Barrier(2, timeout=10)
+    running: list[int] = []
+
+    def job() -> None:
+        here = threading.current_thread() is threading.main_thread()
+        running.append(1)
+        both.wait()
+        if here == (wrong == "here"):
+            running.pop()
+            raise ZeroDivisionError
+        running.pop()
+
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(2, [job, job])
+    assert not running
