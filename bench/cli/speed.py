@@ -10,10 +10,11 @@ from bench.errors import UserError
 
 def speed(
     workload: Annotated[
-        list[str] | None, typer.Option(help="digits, mnist_cnn, cifar_cnn or resnet18; repeatable; default: all.")
+        list[str] | None,
+        typer.Option(help="digits, mnist_mlp, mnist_cnn, cifar_cnn or resnet18; repeatable; default: all."),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="One round of each instead of five.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
 ) -> None:
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""

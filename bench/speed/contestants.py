@@ -1,4 +1,4 @@
-"""What is measured: each contestant is a process of its own that does a round when it is told to.
+"""What is measured: each contestant is a process of its own that does some rounds when it is told to.
 
 Processes of their own keep threads and memory apart, and taking turns keeps ratios honest on a machine that is busy or
 changes its clock.
@@ -57,8 +57,8 @@ def contestants(device: str) -> list[Contestant]:
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round of one contestant, in seconds of its own clock.
+class Turn:
+    """Some rounds of one contestant, in seconds of its own clock.
 
     Attributes:
         steps, images: client steps, and the samples in them.
@@ -77,7 +77,7 @@ class Round:
 
 
 class Process:
-    """A contestant's process, up to its first round."""
+    """A contestant's process, up to its first turn."""
 
     def __init__(self, contestant: Contestant, workload: str, device: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -87,16 +87,16 @@ class Process:
         theirs.close()
 
     def start(self) -> None:
-        """Have it do a round."""
+        """Have it take a turn."""
         self._pipe.send(None)
 
-    def result(self) -> Round:
-        """Wait for the round's figures.
+    def result(self) -> Turn:
+        """Wait for the turn's figures.
 
         Raises:
             EOFError: the process has died.
         """
-        found: Round = self._pipe.recv()
+        found: Turn = self._pipe.recv()
         return found
 
     def end(self) -> None:
@@ -115,10 +115,22 @@ def _work(pipe: Connection, contestant: Contestant, workload: str, device: str) 
             pipe.recv()
         except EOFError:
             return
-        pipe.send(next(rounds))
+        pipe.send(together([next(rounds) for _ in range(chosen.rounds)]))
 
 
-def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[Round]:
+def together(rounds: list[Turn]) -> Turn:
+    """Rounds one after the other as one turn."""
+    return Turn(
+        steps=sum(r.steps for r in rounds),
+        images=sum(r.images for r in rounds),
+        training=sum(r.training for r in rounds),
+        other=sum(r.other for r in rounds),
+        evaluation=sum(r.evaluation for r in rounds),
+        memory=rounds[-1].memory,
+    )
+
+
+def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[Turn]:
     data = workload.dataset()
     executor: Any = contestant.executor
     settings = workload.settings.model_copy(update={"precision": contestant.precision})
@@ -135,10 +147,10 @@ def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[R
         end = time.perf_counter()
         training = engine.seconds - training
         other = between - start - training
-        yield Round(engine.steps - steps, engine.images - images, training, other, end - between, peak_memory(device))
+        yield Turn(engine.steps - steps, engine.images - images, training, other, end - between, peak_memory(device))
 
 
-def _plain(workload: Workload, device: str) -> Iterator[Round]:
+def _plain(workload: Workload, device: str) -> Iterator[Turn]:
     data = workload.dataset()
     loop = PlainLoop(workload.settings, data, workload.partition(data), torch.device(device))
     clients = [i for i, client in enumerate(loop.clients) if client.size]
@@ -151,7 +163,7 @@ def _plain(workload: Workload, device: str) -> Iterator[Round]:
         loop.evaluate(selected)
         end = time.perf_counter()
         images = sum(loop.clients[i].size for i in selected) * workload.settings.epochs
-        yield Round(steps, images, between - start, 0.0, end - between, peak_memory(device))
+        yield Turn(steps, images, between - start, 0.0, end - between, peak_memory(device))
 
 
 def peak_memory(device: str) -> int:
@@ -167,13 +179,10 @@ def peak_memory(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def take_turns(entered: list[Contestant], workload: str, device: str, repeats: int) -> dict[str, list[Round]]:
-    """The measured rounds of each contestant, who do one round after another in turn.
-
-    Side by side cells are started together, and each is one of the rounds.
-    """
+def take_turns(entered: list[Contestant], workload: str, device: str, repeats: int) -> dict[str, list[Turn]]:
+    """The measured turns of each contestant; cells side by side are started together."""
     processes = {c.name: [Process(c, workload, device) for _ in range(c.copies)] for c in entered}
-    rounds: dict[str, list[Round]] = {c.name: [] for c in entered}
+    turns: dict[str, list[Turn]] = {c.name: [] for c in entered}
     try:
         for k in range(WORKLOADS[workload].warmup + repeats):
             for name, group in processes.items():
@@ -181,22 +190,22 @@ def take_turns(entered: list[Contestant], workload: str, device: str, repeats: i
                     process.start()
                 found = [process.result() for process in group]
                 if k >= WORKLOADS[workload].warmup:
-                    rounds[name].append(_merged(found))
+                    turns[name].append(_merged(found))
     finally:
         for group in processes.values():
             for process in group:
                 process.end()
-    return rounds
+    return turns
 
 
-def _merged(side_by_side: list[Round]) -> Round:
-    """The rounds of cells that ran at the same time as one: the slowest's seconds, everybody's work and memory."""
-    slowest = max(side_by_side, key=lambda r: r.training + r.other + r.evaluation)
-    return Round(
-        steps=sum(r.steps for r in side_by_side),
-        images=sum(r.images for r in side_by_side),
+def _merged(side_by_side: list[Turn]) -> Turn:
+    """The turns of cells that ran at the same time as one: the slowest's seconds, everybody's work and memory."""
+    slowest = max(side_by_side, key=lambda turn: turn.training + turn.other + turn.evaluation)
+    return Turn(
+        steps=sum(turn.steps for turn in side_by_side),
+        images=sum(turn.images for turn in side_by_side),
         training=slowest.training,
         other=slowest.other,
         evaluation=slowest.evaluation,
-        memory=sum(r.memory for r in side_by_side),
+        memory=sum(turn.memory for turn in side_by_side),
     )

@@ -1,4 +1,4 @@
-"""From rounds to figures: milliseconds per step, shares, and ratios to the plain loop."""
+"""From turns to figures: milliseconds per step, shares, and ratios to the plain loop."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.machine import cores, provenance
 from bench.models.factory import build
-from bench.speed.contestants import PLAIN, Contestant, Round, contestants, take_turns
+from bench.speed.contestants import PLAIN, Contestant, Turn, contestants, take_turns
 from bench.speed.workloads import WORKLOADS, Workload
 
 SPARSE = 10  # rounds from one evaluation to the next in the second figure of each pair
@@ -19,7 +19,7 @@ SPARSE = 10  # rounds from one evaluation to the next in the second figure of ea
 
 @dataclass(frozen=True)
 class Figures:
-    """What came out for one contestant: medians over its rounds.
+    """What came out for one contestant: medians over its turns.
 
     Attributes:
         ms: milliseconds per client step in rounds that are all evaluated.
@@ -67,7 +67,7 @@ def _figures(name: str, entered: list[Contestant], device: str, repeats: int, pe
     return {one.name: summary(rounds[one.name], plain, work / peak) for one in entered}
 
 
-def summary(rounds: list[Round], plain: list[Round], seconds_at_peak: float) -> Figures:
+def summary(rounds: list[Turn], plain: list[Turn], seconds_at_peak: float) -> Figures:
     """Figures of a contestant; `seconds_at_peak`: what training on one image takes at the arithmetic ceiling."""
 
     def median(values: list[float]) -> float:
@@ -93,11 +93,11 @@ def summary(rounds: list[Round], plain: list[Round], seconds_at_peak: float) -> 
     )
 
 
-def _milliseconds(rounds: list[Round], every: int = 1) -> float:
+def _milliseconds(rounds: list[Turn], every: int = 1) -> float:
     return 1e3 * statistics.median(_per_step(r, every) for r in rounds)
 
 
-def _per_step(r: Round, every: int) -> float:
+def _per_step(r: Turn, every: int) -> float:
     """Seconds per client step of a round, with the share of an evaluation that falls to it."""
     return (r.training + r.other + r.evaluation / every) / r.steps
 

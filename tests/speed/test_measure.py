@@ -10,14 +10,14 @@ import pytest
 
 from bench.cli.speed import speed
 from bench.errors import UserError
-from bench.speed.contestants import Round
+from bench.speed.contestants import Turn, together
 from bench.speed.measure import operations, summary
 from bench.speed.workloads import WORKLOADS
 
 PLAIN = [
-    Round(steps=10, images=100, training=1.0, other=0.0, evaluation=1.0, memory=7),
-    Round(steps=10, images=100, training=4.0, other=0.0, evaluation=4.0, memory=9),
-    Round(steps=10, images=100, training=2.0, other=0.0, evaluation=2.0, memory=8),
+    Turn(steps=10, images=100, training=1.0, other=0.0, evaluation=1.0, memory=7),
+    Turn(steps=10, images=100, training=4.0, other=0.0, evaluation=4.0, memory=9),
+    Turn(steps=10, images=100, training=2.0, other=0.0, evaluation=2.0, memory=8),
 ]
 
 
@@ -35,6 +35,11 @@ def test_figures_by_hand() -> None:
     assert found.images == pytest.approx(100.0)
     assert found.ceiling == pytest.approx(0.1)
     assert found.memory == 9
+
+
+def test_rounds_of_a_turn_add_up() -> None:
+    found = together(PLAIN)
+    assert (found.steps, found.images, found.training, found.evaluation, found.memory) == (30, 300, 7.0, 7.0, 8)
 
 
 def test_operations_of_a_dense_model_by_hand() -> None:
