@@ -61,6 +61,7 @@ class Batch:
         y: `[samples]` labels (None without data).
         index: `[samples]` positions in the feed's own list.
         weight: `[samples]`, 1 for a sample and 0 for padding.
+        share: `[samples]`, the weight divided by the sum of the weights.
         draws: what the request's `draws` asked for, `[samples, ...]` each.
         step: number of this step within the request, from 0, `[]`.
         in_epoch: number of this step within its epoch, from 0, `[]`.
@@ -71,6 +72,7 @@ class Batch:
     y: Any
     index: Tensor
     weight: Tensor
+    share: Tensor
     draws: dict[str, Tensor]
     step: Tensor
     in_epoch: Tensor
@@ -78,7 +80,7 @@ class Batch:
 
     def mean(self, per_sample: Tensor) -> Tensor:
         """Mean over the samples of the batch; the only reduction over samples that knows of padding."""
-        return (self.weight * per_sample).sum() / self.weight.sum()
+        return (self.share * per_sample).sum()
 
 
 class Context(Protocol):

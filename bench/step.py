@@ -248,6 +248,7 @@ def _batch(raw: dict[str, Any]) -> Batch:
         y=raw.get("y"),
         index=raw["index"],
         weight=raw["weight"],
+        share=raw["share"],
         draws=raw["draws"],
         step=raw["step"],
         in_epoch=raw["in_epoch"],

@@ -276,12 +276,14 @@ def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> 
     streams = [p.streams[name] for p in group]
     width = widths[name]
     sizes = np.concatenate([s.batches.sizes for s in streams])
+    weight = (np.arange(width) < sizes[:, None]).astype(np.float64)
     lengths = [p.steps for p in group]
     step = np.arange(len(sizes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     found: dict[str, Any] = {
         "index": np.concatenate([s.batches.positions[:, :width] for s in streams]),
         "absolute": np.concatenate([s.absolute[:, :width] for s in streams]),
-        "weight": (np.arange(width) < sizes[:, None]).astype(np.float64),
+        "weight": weight,
+        "share": weight / sizes[:, None],
         "step": step,
         "in_epoch": step % np.repeat([s.batches.per_epoch for s in streams], lengths),
         "draws": {},
@@ -300,7 +302,8 @@ def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> 
 def _real(batches: dict[str, Any], k: int, sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
     """The one lane of step k of some batches, without its padding."""
     size = sizes[name]
-    real: dict[str, Any] = {key: batches[key][k, 0, :size] for key in ("index", "weight", "x", "y") if key in batches}
+    per_sample = [key for key in ("index", "weight", "share", "x", "y") if key in batches]
+    real: dict[str, Any] = {key: batches[key][k, 0, :size] for key in per_sample}
     return {
         **real,
         "step": batches["step"][k, 0],
