@@ -10,7 +10,7 @@ import pytest
 
 from bench.cli.speed import speed
 from bench.errors import UserError
-from bench.speed.contestants import Turn, together
+from bench.speed.contestants import Turn, middle
 from bench.speed.measure import operations, summary
 from bench.speed.workloads import WORKLOADS
 
@@ -37,9 +37,9 @@ def test_figures_by_hand() -> None:
     assert found.memory == 9
 
 
-def test_rounds_of_a_turn_add_up() -> None:
-    found = together(PLAIN)
-    assert (found.steps, found.images, found.training, found.evaluation, found.memory) == (30, 300, 7.0, 7.0, 8)
+def test_the_middle_round_stands_for_a_turn() -> None:
+    assert middle(PLAIN) == PLAIN[2]
+    assert middle([PLAIN[1]]) == PLAIN[1]
 
 
 def test_operations_of_a_dense_model_by_hand() -> None:
