@@ -264,7 +264,7 @@ class Engine:
 
     @property
     def _cohorts(self) -> int:
-        """Cohorts at a time."""
+        """Cohorts at a time; a GPU has one."""
         return self.threads if self.arena.device.type == "cpu" else 1
 
     def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:

@@ -41,9 +41,9 @@ class Scorer:
         self._local: dict[str, dict[int, Indices]] = {s: {i: parts[s][i] for i in sizes} for s in SPLITS}
         union = {s: np.concatenate([np.zeros(0, np.int64), *self._local[s].values()]) for s in SPLITS}
         common = arena.partition.global_test
-        self._global = {"validation": union["validation"], "test": common if len(common) else union["test"]}
-        self._needed = np.unique(np.concatenate([self._global["test"], *union.values()]))
-        self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in self._global.items()}
+        whole = {"validation": union["validation"], "test": common if len(common) else union["test"]}
+        self._needed = np.unique(np.concatenate([whole["test"], *union.values()]))
+        self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in whole.items()}
         self._local_at = {
             s: {i: np.searchsorted(self._needed, positions) for i, positions in own.items()}
             for s, own in self._local.items()

@@ -155,12 +155,13 @@ class Trainer:
         rates = {name: self._tensor(np.where(idle, 0.0, rate[at])) for name, rate in arrays["lr"].items()}
         first, matrices, fixed = phase.rows[0][0], rows.tensors(), list(tensors_of([self._hp]))
         context = [torch.stack([t] * lanes) for t in rows.context[first]]
-        chunks = self._batches(group[0].streams, arrays, at)
-        begin = next(chunks)  # now, while no other thread wants Python
+        chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, arrays, at)
+        # The first chunk now, while no other thread wants Python; it has no name, so that it goes when it is done with.
+        chunks = itertools.chain([next(chunks)], chunks)
 
         def run() -> None:
             seats = [t[[first] * lanes] for t in matrices]
-            for start, batches in itertools.chain([begin], chunks):
+            for start, batches in chunks:
                 steps = slice(start, start + len(batches["weight"]))
                 nested = {name: rate[steps] for name, rate in rates.items()}, batches
                 play = self._play(group[0].recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))

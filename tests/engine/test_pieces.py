@@ -12,6 +12,7 @@ from bench.ledger import Ledger
 from bench.optim import SGD, Adam, learning_rates
 from bench.params import Params, Spec, join
 from bench.requests import Categorical, Feed, Normal
+from bench.rng import generator, key
 from bench.snapshot import Packer, unpack
 from tests.engine.problems import linear, normed
 
@@ -52,6 +53,12 @@ def test_an_epoch_sees_every_sample_once(n: int, width: int, epochs: int) -> Non
     more = draw_batches(Feed(), n, width, epochs * per_epoch + 2, AT)
     assert (more.positions[: len(found.positions)] == found.positions).all()
     assert all(set(p) == set(p[:s]) for p, s in zip(found.positions, found.sizes, strict=True))
+
+
+@given(address=st.tuples(st.text(max_size=3), st.integers()))
+def test_a_generator_is_philox_with_the_address_as_key(address: tuple[str, int]) -> None:
+    expected = np.random.Generator(np.random.Philox(key=key(*address)))
+    assert (generator(*address).random(5) == expected.random(5)).all()
 
 
 def test_nobody_has_no_batches() -> None:
