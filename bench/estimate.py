@@ -32,7 +32,7 @@ from bench.federation import Federation
 from bench.footprint import Footprint
 from bench.models.factory import build
 from bench.models.init import initialise
-from bench.outputs import SAMPLES_ALONE
+from bench.outputs import samples_at_once
 from bench.params import Spec
 from bench.rng import generator
 from bench.settings import Settings
@@ -219,7 +219,8 @@ def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: 
 
     convolutional = is_convolutional(Spec.of(name, net))
     size = sum(weight.nbytes for weight in weights.values())
-    footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, SAMPLES_ALONE), convolutional
+    evaluated = samples_at_once(device, convolutional=convolutional)
+    footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated), convolutional
     probe = min(batch, 2)
     if (slow := seconds(probe)) > _SLOW:
         return _Step(slow * batch / probe, *footprint)

@@ -22,7 +22,6 @@ from bench.threads import side_by_side
 Output = Literal["probabilities", "logits", "features"]
 Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
 
-SAMPLES_ALONE = 500  # samples per call of one model
 _ABREAST = 32  # samples per call and lane of a cohort
 _FEW = 128  # samples: models with more of them are run alone
 
@@ -33,9 +32,15 @@ def outputs(
     """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side."""
     few = [task for task in tasks if 0 < len(task[1]) <= _FEW] if lanes else []
     if len(few) < 2 or is_convolutional(few[0][0].spec) or len({w.spec for w, _ in few}) > 1:
-        return [_alone(pool, w, positions, output) for w, positions in tasks]
-    abreast = iter(_abreast(pool, few, output, lanes, threads))
-    return [next(abreast) if 0 < len(task[1]) <= _FEW else _alone(pool, *task, output) for task in tasks]
+        return _alone(pool, tasks, output, threads)
+    many = [task for task in tasks if not 0 < len(task[1]) <= _FEW]
+    abreast, alone = iter(_abreast(pool, few, output, lanes, threads)), iter(_alone(pool, many, output, threads))
+    return [next(abreast if 0 < len(task[1]) <= _FEW else alone) for task in tasks]
+
+
+def samples_at_once(device: str, *, convolutional: bool) -> int:
+    """Samples per call of one model: of a CNN on a CPU so many that its maps stay in the cache."""
+    return 100 if convolutional and device == "cpu" else 500
 
 
 def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:
@@ -56,16 +61,21 @@ def _on_device(pool: Pool, positions: Indices) -> Tensor:
     return torch.from_numpy(positions).to(pool.y.device)
 
 
-def _alone(pool: Pool, w: Params, positions: Indices, output: Output) -> Tensor:
-    place = channels_last if takes_channels_last(w.spec) else _unchanged
+def _alone(pool: Pool, tasks: Sequence[Task], output: Output, threads: int) -> list[Tensor]:
+    def run(w: Params, chunk: Tensor) -> Tensor:
+        x, _ = pool.take(chunk)
+        with torch.no_grad():
+            return _run(w, channels_last(x) if takes_channels_last(w.spec) else x, output)
+
     # An empty list still runs once, on no samples, for the shape.
-    chunks = torch.split(_on_device(pool, positions), SAMPLES_ALONE)
-    with torch.no_grad():
-        return torch.cat([_run(w, place(pool.take(chunk)[0]), output) for chunk in chunks])
+    chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
+    jobs = [functools.partial(run, w, chunk) for (w, _), own in zip(tasks, chunks, strict=True) for chunk in own]
+    done = iter(side_by_side(threads, jobs))
+    return [torch.cat([next(done) for _ in own]) for own in chunks]
 
 
-def _unchanged(x: Tensor) -> Tensor:
-    return x
+def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
+    return torch.split(positions, samples_at_once(positions.device.type, convolutional=is_convolutional(spec)))
 
 
 def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, threads: int) -> list[Tensor]:
