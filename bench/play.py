@@ -55,6 +55,24 @@ class Play(nn.Module):
         return seats
 
 
+class Alone(nn.Module):
+    """Steps of one client that is trained by itself.
+
+    Args:
+        step: from what trains, what a step is given and fixed values to what trains then.
+    """
+
+    def __init__(self, step: Callable[[list[Tensor]], list[Tensor]]) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, seats: list[Tensor], given: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
+        """What trains, after as many steps as there are in `given`, `[steps, ...]` each."""
+        for t in range(given[0].shape[0]):
+            seats = self.step(seats + [values[t] for values in given] + fixed)
+        return seats
+
+
 class Look(nn.Module):
     """Models in groups of as many as there are lanes, each on samples of its own.
 

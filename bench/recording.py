@@ -4,6 +4,8 @@ Played back are the same operations on the same shapes, so the bytes are the sam
 Python's share, views of what they view, operations done twice, and constants.
 """
 
+import contextlib
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -32,47 +34,49 @@ class Recorded:
     Args:
         function: what is recorded.
         around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
+        patience: how many times the usual number of calls have to be seen first.
+        inference: whether a recording returns inference tensors, which is a tenth faster for small ones.
     """
 
-    def __init__(self, function: Function, around: Callable[[Any], Callable[..., list[Tensor]]]) -> None:
+    def __init__(
+        self,
+        function: Function,
+        around: Callable[[Any], Callable[..., list[Tensor]]],
+        *,
+        patience: int = 1,
+        inference: bool = True,
+    ) -> None:
         self._function = function
         self._around = around
+        self._patience = patience
+        self._inference = inference
         self._eager = around(function)
         self._calls: dict[Any, int] = {}
         self._recorded: dict[Any, Callable[..., list[Tensor]]] = {}
         self._lock = threading.Lock()
 
     def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
-        """Run it on `args`, in which the function is called so many times with tensors of the shapes of `like`.
-
-        It returns inference tensors once it is recorded: what other operations make of them are ordinary ones.
-        """
+        """Run it on `args`, in which the function is called so many times with tensors of the shapes of `like`."""
         at = tuple(t.shape for t in like)
         if at not in self._recorded:
             with self._lock:
-                if at not in self._recorded and self._calls.get(at, 0) < _RECORD_AFTER:
+                if at not in self._recorded and self._calls.get(at, 0) < self._patience * _RECORD_AFTER:
                     self._calls[at] = self._calls.get(at, 0) + calls
                     return self._eager(*args)
                 if at not in self._recorded:
                     self._recorded[at] = self._record(like)
-        with torch.inference_mode():  # a tenth faster than without gradients only
+        with torch.inference_mode() if self._inference else torch.no_grad(), _as_recorded():
             return self._recorded[at](*args)
 
     def _record(self, like: list[Tensor]) -> Callable[..., list[Tensor]]:
-        recorded = _OfList(record(self._function, like))
+        recorded = _of_list(record(self._function, like))
         return _scripted(recorded, like, self._around) or self._around(recorded)
 
 
-class _OfList(torch.nn.Module):
-    """A recorded function with its tensors in a list."""
-
-    def __init__(self, recorded: fx.GraphModule) -> None:
-        super().__init__()
-        self.recorded = recorded
-
-    def forward(self, tensors: list[Tensor]) -> list[Tensor]:
-        found: list[Tensor] = self.recorded(*tensors)
-        return found
+def _as_recorded() -> contextlib.AbstractContextManager[None]:
+    """TorchScript replaces some operations by others, which round differently, unless it is told not to."""
+    found: contextlib.AbstractContextManager[None] = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+    return found
 
 
 def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -124,8 +128,23 @@ def tidy(recorded: fx.GraphModule) -> fx.GraphModule:
     return recorded
 
 
+def _of_list(recorded: fx.GraphModule) -> fx.GraphModule:
+    """The same operations with all arguments in a list."""
+    graph = recorded.graph
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_before(arguments[0]):
+        tensors = graph.placeholder("tensors", list[Tensor])
+    for i, node in enumerate(arguments):
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.call_function(operator.getitem, (tensors, i)))
+        graph.erase_node(node)
+    graph.eliminate_dead_code()
+    recorded.recompile()
+    return recorded
+
+
 def _scripted(
-    recorded: _OfList, like: list[Tensor], around: Callable[[Any], Callable[..., list[Tensor]]]
+    recorded: fx.GraphModule, like: list[Tensor], around: Callable[[Any], Callable[..., list[Tensor]]]
 ) -> Callable[..., list[Tensor]] | None:
     """The same operations one after the other without Python between them: faster, and threads do not wait for it.
 
@@ -133,13 +152,15 @@ def _scripted(
     """
     if like[0].device.type != "cpu":
         return None
-    with warnings.catch_warnings(), torch.no_grad():
+    for node in recorded.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            node.target = node.target.overloadpacket  # the name that TorchScript knows it by
+    recorded.recompile()
+    with warnings.catch_warnings():
         # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models take.
         warnings.filterwarnings("ignore", "`torch.jit")
         try:
-            traced = torch.jit.trace(recorded, (like,), check_trace=False, strict=False)  # type: ignore[no-untyped-call]
-            whole = around(traced)
-            scripted: Callable[..., list[Tensor]] = torch.jit.script(whole)
+            scripted: Callable[..., list[Tensor]] = torch.jit.script(around(recorded))
         except RuntimeError:
             return None
     return scripted

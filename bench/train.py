@@ -17,7 +17,7 @@ from torch.func import vmap
 
 from bench.arena import GATHER, Arena, channels_last
 from bench.lanes import IDLE, Schedule, pack
-from bench.play import Play
+from bench.play import Alone, Play
 from bench.prepare import MAIN, Array, Prepared, Stream
 from bench.recording import Recorded, filled, tensors_of
 from bench.requests import Trained
@@ -98,7 +98,7 @@ class Trainer:
         self.dtype = dtype
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
-        self._plays: dict[Recipe, Recorded] = {}
+        self._plays: dict[tuple[Recipe, bool], Recorded] = {}
         self._gradients: dict[Recipe, int] = {}
 
     def gradients(self, recipe: Recipe) -> int:
@@ -110,29 +110,31 @@ class Trainer:
 
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""
-        step = self._step(group[0].recipe, differentiate_alone)
         longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
-        done = side_by_side(threads, [functools.partial(self._alone, group[i], step) for i in longest_first])
+        done = side_by_side(threads, [functools.partial(self._alone, group[i]) for i in longest_first])
         trained = [one for _, one in sorted(zip(longest_first, done, strict=True), key=lambda pair: pair[0])]
         values = (value for one in trained for name, value in flatten(one.values).items() if name[-8:] != "/buffers")
         return trained, _finite([*(one.loss for one in trained), *values])
 
-    def _alone(self, one: Prepared, step: StepFunction) -> Trained:
-        parts = {name: t.clone() for name, t in flatten(one.request.values).items()}  # an answer is nobody else's
-        state: dict[str, Flat] = {name: dict(state) for name, state in one.state.items()}
-        context = flatten(one.request.context)
-        total = next(iter(parts.values())).new_zeros(())
+    def _alone(self, one: Prepared) -> Trained:
+        parts, context = flatten(one.request.values), flatten(one.request.context)
+        nested = parts, one.state, next(iter(parts.values())).new_zeros(())
+        # Tensors of its own: an answer is nobody else's, and two parts may have begun with the same buffers.
+        seats, fixed = [t.clone() for t in tensors_of(nested)], list(tensors_of((context, self._hp)))
         rates = {name: self._tensor(rate) for name, rate in one.lr.items()}
         arrays, at = _arrays([one], _full_widths(one)), np.arange(one.steps)[:, None]
-        for start, batches in self._batches(one.streams, arrays, at):
-            for k in range(start, start + len(batches["weight"])):
-                batch = _real(batches, k - start, {name: int(s.batches.sizes[k]) for name, s in one.streams.items()})
-                if one.recipe.channels_last:
-                    batch = _channels_last(batch)
-                lr = {name: rate[k] for name, rate in rates.items()}
-                parts, state, loss = step(parts, state, lr, batch, context, self._hp)
-                total = total + loss.detach()
-        return Trained(rebuild(parts, one.recipe.parts), state, one.steps, total / max(1, one.steps))
+        names = sorted(one.streams)
+        sizes = np.stack([one.streams[name].batches.sizes for name in names], axis=1)
+        for first, batches in self._batches(one.streams, arrays, at):
+            for widths, start, stop in _runs(sizes[first : first + len(batches["weight"])]):
+                real = _real(batches, slice(start, stop), dict(zip(names, widths, strict=True)))
+                lr = {name: rate[first + start : first + stop] for name, rate in rates.items()}
+                play = self._play(one.recipe, (nested, (lr, real), context, self._hp), alone=True)
+                given = list(tensors_of((lr, real)))
+                like = [*seats, *(values[0] for values in given), *fixed]
+                seats = play.run(like, stop - start, seats, given, fixed)
+        parts, state, loss = filled(nested, iter(seats))
+        return Trained(rebuild(parts, one.recipe.parts), state, one.steps, loss / max(1, one.steps))
 
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
         """All clients side by side in lanes; where threads are given, in lanes of each of them."""
@@ -172,19 +174,23 @@ class Trainer:
 
         return run
 
-    def _play(self, recipe: Recipe, nested: Any) -> Recorded:
-        """The step of a recipe on lanes; `nested`: its arguments, for their names."""
-        if recipe in self._plays:
-            return self._plays[recipe]
+    def _play(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
+        """The step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
+        if (recipe, alone) in self._plays:
+            return self._plays[recipe, alone]
         names = filled(nested, itertools.repeat(None))
-        step = vmap(self._step(recipe), in_dims=(0, 0, 0, 0, 0, None))
+        step = self._step(recipe, differentiate_alone if alone else differentiate)
+        mapped = step if alone else vmap(step, in_dims=(0, 0, 0, 0, 0, None))
 
         def on_lists(tensors: list[Tensor]) -> list[Tensor]:
             (parts, state, total), (lr, batch), context, hp = filled(names, iter(tensors))
-            parts, state, loss = step(parts, state, lr, batch, context, hp)
+            batch = _channels_last(batch) if alone and recipe.channels_last else batch
+            parts, state, loss = mapped(parts, state, lr, batch, context, hp)
             return list(tensors_of((parts, state, total + loss)))
 
-        return self._plays.setdefault(recipe, Recorded(on_lists, Play))  # another thread may have been as fast
+        # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
+        recorded = Recorded(on_lists, Alone, patience=5, inference=False) if alone else Recorded(on_lists, Play)
+        return self._plays.setdefault((recipe, alone), recorded)  # another thread may have been as fast
 
     def _batches(
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array
@@ -300,17 +306,17 @@ def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> 
     return found
 
 
-def _real(batches: dict[str, Any], k: int, sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
-    """The one lane of step k of some batches, without its padding."""
+def _real(batches: dict[str, Any], steps: slice, sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """The one lane of steps of equal batches, without its padding."""
     size = sizes[name]
     per_sample = [key for key in ("index", "weight", "share", "x", "y") if key in batches]
-    real: dict[str, Any] = {key: batches[key][k, 0, :size] for key in per_sample}
+    real: dict[str, Any] = {key: batches[key][steps, 0, :size] for key in per_sample}
     return {
         **real,
-        "step": batches["step"][k, 0],
-        "in_epoch": batches["in_epoch"][k, 0],
-        "draws": {d: v[k, 0, :size] for d, v in batches["draws"].items()},
-        "side": {s: _real(one, k, sizes, s) for s, one in batches["side"].items()},
+        "step": batches["step"][steps, 0],
+        "in_epoch": batches["in_epoch"][steps, 0],
+        "draws": {d: v[steps, 0, :size] for d, v in batches["draws"].items()},
+        "side": {s: _real(one, steps, sizes, s) for s, one in batches["side"].items()},
     }
 
 

@@ -5,24 +5,31 @@ from typing import Any
 import pytest
 import torch
 
+from bench import recording
 from bench.arena import channels_last
 from bench.federation import Federation
 from bench.models.conv import _Pooled
+from bench.models.fourier import FourierConv2d
 from bench.settings import Settings
 from bench.step import differentiate, differentiate_alone
 from tests.engine.problems import everything
 from tests.speed.test_plain import SIZES, problem
 
 
-def trained(method: str = "ditto", **options: Any) -> dict[str, torch.Tensor]:
-    """All state after two rounds of a small convolutional cell."""
+def two_rounds(method: str = "ditto", **options: Any) -> tuple[Federation, dict[str, torch.Tensor]]:
+    """A small convolutional cell after two rounds; all its state, and how its models scored."""
     chosen = {"model": "cnn", "model_options": {"hidden": 8}, "clients": len(SIZES), "batch_size": 4, "momentum": 0.5}
     settings = Settings(method=method, **{**chosen, **options.pop("settings", {})})
     federation = Federation(settings, *problem(False), **options)
     for _ in range(2):
         federation.advance()
-        federation.evaluate()
-    return everything(federation)
+        scores = federation.evaluate().metrics
+    return federation, everything(federation) | {"scores": torch.tensor([row["value"] for row in scores])}
+
+
+def trained(**options: Any) -> dict[str, torch.Tensor]:
+    """The second half of it."""
+    return two_rounds(**options)[1]
 
 
 @pytest.mark.parametrize("model", ["cnn", "mlp"])
@@ -33,6 +40,22 @@ def test_the_number_of_clients_at_a_time_changes_no_byte(model: str) -> None:
     for threads in (2, 5, 2, 5):
         side_by_side = trained(settings=settings, executor="sequential", threads=threads)
         assert all(alone[n].numpy().tobytes() == side_by_side[n].numpy().tobytes() for n in alone)
+
+
+@pytest.mark.parametrize("method", ["ditto", "scd", "fedrod"])
+def test_recording_a_client_s_steps_changes_no_byte(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where short batches, which are not recorded, come between."""
+    found = []
+    for after in (10**9, 2):
+        monkeypatch.setattr(recording, "_RECORD_AFTER", after)
+        federation, values = two_rounds(method=method, settings={"epochs": 3}, threads=2)
+        found.append(values)
+        plays = list(federation.engine._trainer._plays.values())
+        recorded = [one for play in plays for one in play._recorded.values()]
+        assert all(isinstance(one, torch.jit.ScriptModule) for one in recorded)
+        assert bool(recorded) == (after == 2)
+        assert len(recorded) < sum(len(play._calls) for play in plays)
+    assert all(found[0][n].numpy().tobytes() == found[1][n].numpy().tobytes() for n in found[0])
 
 
 def test_the_executors_agree_on_convolutions() -> None:
@@ -56,13 +79,13 @@ def test_one_channel_is_put_last_too() -> None:
 def test_only_networks_that_say_so_get_channels_last(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In training and evaluation; other networks may flatten with `view`."""
     layouts = set()
-    real = torch.nn.Conv2d.forward
+    real = FourierConv2d.forward
 
-    def watched(self: torch.nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
+    def watched(self: FourierConv2d, x: torch.Tensor) -> torch.Tensor:
         layouts.add(x.stride(1) == 1)
         return real(self, x)
 
-    monkeypatch.setattr(torch.nn.Conv2d, "forward", watched)
+    monkeypatch.setattr(FourierConv2d, "forward", watched)
     monkeypatch.setattr(_Pooled, "channels_last", says)
     trained(executor="sequential")
     assert layouts == {says}
