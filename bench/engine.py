@@ -5,7 +5,7 @@ import os
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from bench.method import Hyperparameters, Message, Program
 from bench.optim import SGD
 from bench.outputs import Task, accuracy_and_loss, outputs
 from bench.params import Params, Spec
-from bench.prepare import Prepared, prepare
+from bench.prepare import Prepared, Preparer
 from bench.requests import (
     Batch,
     Do,
@@ -145,6 +145,7 @@ class Engine:
         self.notices: list[str] = []
         self.steps = self.images = 0
         self.seconds = 0.0
+        self._preparer = Preparer(arena, settings)
         self._trainer = Trainer(arena, hp_values(hyper, self.dtype, arena.device), self.dtype)
 
     def run(self, programs: list[Running], reply: Reply | None = None, budget: Budget | None = None) -> None:
@@ -190,7 +191,7 @@ class Engine:
     def _answer(self, programs: list[Running]) -> list[Any]:
         """The answers to what the programs wait for, each kind of request in groups."""
         answers: dict[int, Any] = {}
-        groups: dict[Hashable, list[tuple[int, Prepared]]] = defaultdict(list)
+        groups: dict[int, list[tuple[int, Prepared]]] = defaultdict(list)  # by recipe; equal ones are one object
         gradients: dict[int, Gradient] = {}
         for i, p in enumerate(programs):
             request = p.waiting
@@ -202,9 +203,9 @@ class Engine:
                 request = _as_train(request)
             assert isinstance(request, Train), f"not a request: {request!r}"
             start = time.perf_counter()
-            prepared = prepare(request, p.address, self.arena, self.settings)
+            prepared = self._preparer.prepare(request, p.address)
             self.seconds += time.perf_counter() - start
-            groups[prepared.recipe].append((i, prepared))
+            groups[id(prepared.recipe)].append((i, prepared))
         for group in groups.values():
             trained = self.train([one for _, one in group])
             answers |= {i: t for (i, _), t in zip(group, trained, strict=True)}

@@ -12,7 +12,7 @@ from bench.optim import SGD, Optimizer, State, learning_rates
 from bench.params import Params
 from bench.requests import Feed, Train
 from bench.settings import Settings
-from bench.step import Cut, Recipe, kinds
+from bench.step import Cut, Kinds, Recipe, kinds
 
 Array = npt.NDArray[Any]
 MAIN = ""
@@ -50,50 +50,93 @@ class Prepared:
     state: Mapping[str, State]
 
 
-def prepare(request: Train, address: Address, arena: Arena, settings: Settings) -> Prepared:
-    """Draw batches and values, resolve the optimizers, and find the recipe."""
-    optimizers = _optimizers(request, settings, address.round)
-    widths = {name: _width(feed, arena, settings) for name, feed in _feeds(request).items()}
-    recipe = Recipe(
-        loss=request.loss,
-        step=request.step,
-        parts=kinds(request.values),
-        context=kinds(request.context),
-        optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
-        cuts=tuple(_cuts(request, optimizers)),
-        feeds=tuple((name, feed, widths[name]) for name, feed in sorted(_feeds(request).items())),
-        draws=tuple(sorted(request.draws.items())),
-        frozen=False,
-        bf16=settings.precision == "bf16",
-    )
-    n = len(arena.positions(address.owner, request.feed.samples))
-    batch_statistics = recipe.batch_statistics and request.feed.samples != "none"
-    if batch_statistics and n == 1:
-        recipe = replace(recipe, frozen=True)
-    steps = _steps(request, settings, n, widths[MAIN], batch_statistics)
-    given = request.optimizer_state or {}
-    streams = {
-        name: _stream(feed, widths[name], steps, address, arena, batch_statistics, settings.augment)
-        for name, feed in _feeds(request).items()
-    }
-    return Prepared(
-        request=request,
-        recipe=recipe,
-        address=address,
-        steps=steps,
-        samples=int(sum(stream.batches.sizes.sum() for stream in streams.values())),
-        streams=streams,
-        draws={
-            name: draw_values(draw, name, widths[MAIN], steps, address, request.feed.stream)
-            for name, draw in request.draws.items()
-        },
-        lr={name: learning_rates(o, steps) for name, o in optimizers.items()},
-        state={name: given.get(name) or o.init(_trained(request, recipe, name)) for name, o in optimizers.items()},
-    )
+@dataclass(frozen=True)
+class _Plan:
+    """What requests have in common that differ in their values only.
+
+    Attributes:
+        recipe: of them, and of those with one sample, whose batch would have no statistics.
+        optimizers: by part, with nothing left open.
+        feeds, widths: by name of the stream.
+    """
+
+    recipe: Recipe
+    of_one_sample: Recipe
+    optimizers: dict[str, Optimizer]
+    feeds: dict[str, Feed]
+    widths: dict[str, int]
 
 
-def _feeds(request: Train) -> dict[str, Feed]:
-    return {MAIN: request.feed, **request.side}
+class Preparer:
+    """Draws the batches and values of a cell's requests, resolves their optimizers, and finds their recipes.
+
+    Most requests differ from the one before in their values only, and equal recipes are one object.
+    """
+
+    def __init__(self, arena: Arena, settings: Settings) -> None:
+        self._arena = arena
+        self._settings = settings
+        self._recipes: dict[Recipe, Recipe] = {}
+        self._key: Any = None
+        self._plan: _Plan | None = None
+
+    def prepare(self, request: Train, address: Address) -> Prepared:
+        """One client's request."""
+        plan = self._planned(request, address.round)
+        n = len(self._arena.positions(address.owner, request.feed.samples))
+        statistics = plan.recipe.batch_statistics and request.feed.samples != "none"
+        recipe = plan.of_one_sample if statistics and n == 1 else plan.recipe
+        steps = _steps(request, self._settings, n, plan.widths[MAIN], statistics)
+        given = request.optimizer_state or {}
+        augment = self._settings.augment
+        streams = {
+            name: _stream(feed, plan.widths[name], steps, address, self._arena, statistics, augment)
+            for name, feed in plan.feeds.items()
+        }
+        return Prepared(
+            request=request,
+            recipe=recipe,
+            address=address,
+            steps=steps,
+            samples=int(sum(stream.batches.sizes.sum() for stream in streams.values())),
+            streams=streams,
+            draws={
+                name: draw_values(draw, name, plan.widths[MAIN], steps, address, request.feed.stream)
+                for name, draw in request.draws.items()
+            },
+            lr={name: learning_rates(o, steps) for name, o in plan.optimizers.items()},
+            state={
+                name: given.get(name) or o.init(_trained(request, recipe, name)) for name, o in plan.optimizers.items()
+            },
+        )
+
+    def _planned(self, request: Train, round: int) -> _Plan:
+        parts, context = kinds(request.values), kinds(request.context)
+        rest = request.optimizer, request.feed, request.side, request.only, request.draws
+        key = request.loss, request.step, parts, context, rest, round
+        if self._plan is None or key != self._key:
+            self._key, self._plan = key, self._make(request, parts, context, round)
+        return self._plan
+
+    def _make(self, request: Train, parts: Kinds, context: Kinds, round: int) -> _Plan:
+        optimizers = _optimizers(request, self._settings, round)
+        feeds = {MAIN: request.feed, **request.side}
+        widths = {name: _width(feed, self._arena, self._settings) for name, feed in feeds.items()}
+        recipe = Recipe(
+            loss=request.loss,
+            step=request.step,
+            parts=parts,
+            context=context,
+            optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
+            cuts=tuple(_cuts(request, optimizers)),
+            feeds=tuple((name, feed, widths[name]) for name, feed in sorted(feeds.items())),
+            draws=tuple(sorted(request.draws.items())),
+            frozen=False,
+            bf16=self._settings.precision == "bf16",
+        )
+        frozen = replace(recipe, frozen=True)
+        known = self._recipes.setdefault
+        return _Plan(known(recipe, recipe), known(frozen, frozen), optimizers, feeds, widths)
 
 
 def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:

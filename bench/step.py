@@ -15,6 +15,7 @@ from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
 
 Flat = dict[str, Tensor]
+Kinds = tuple[tuple[str, Hashable], ...]
 
 
 def flatten(values: Mapping[str, Any]) -> Flat:
@@ -28,14 +29,14 @@ def flatten(values: Mapping[str, Any]) -> Flat:
     return flat
 
 
-def kinds(values: Mapping[str, Any]) -> tuple[tuple[str, Hashable], ...]:
+def kinds(values: Mapping[str, Any]) -> Kinds:
     """The static side of named values: their specs, or shape and dtype of a tensor."""
     return tuple(
         (name, v.spec if isinstance(v, Params) else (tuple(v.shape), v.dtype)) for name, v in sorted(values.items())
     )
 
 
-def rebuild(flat: Flat, known: tuple[tuple[str, Hashable], ...]) -> dict[str, Any]:
+def rebuild(flat: Flat, known: Kinds) -> dict[str, Any]:
     """The inverse of `flatten`."""
     return {
         name: Params(flat[f"{name}/weights"], flat[f"{name}/buffers"], kind) if isinstance(kind, Spec) else flat[name]
@@ -87,8 +88,8 @@ class Recipe:
 
     loss: Loss | None
     step: Step | None
-    parts: tuple[tuple[str, Hashable], ...]
-    context: tuple[tuple[str, Hashable], ...]
+    parts: Kinds
+    context: Kinds
     optimizers: tuple[tuple[str, Optimizer], ...]
     cuts: tuple[tuple[str, Cut], ...]
     feeds: Hashable
