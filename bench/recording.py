@@ -35,7 +35,8 @@ class Recorded:
         function: what is recorded.
         around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
         patience: how many times the usual number of calls have to be seen first.
-        inference: whether a recording returns inference tensors, which is a tenth faster for small ones.
+        in_place: whether a recording may change vectors that it is given where they lie. Else it returns inference
+            tensors, which is a tenth faster for small ones.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class Recorded:
         around: Callable[[Any], Callable[..., list[Tensor]]],
         *,
         patience: int = 1,
-        inference: bool = True,
+        in_place: bool = False,
     ) -> None:
         self._function = function
         self._around = around
         self._patience = patience
-        self._inference = inference
+        self._in_place = in_place
         self._eager = around(function)
         self._calls: dict[Any, int] = {}
         self._recorded: dict[Any, Callable[..., list[Tensor]]] = {}
@@ -65,11 +66,12 @@ class Recorded:
                     return self._eager(*args)
                 if at not in self._recorded:
                     self._recorded[at] = self._record(like)
-        with torch.inference_mode() if self._inference else torch.no_grad(), _as_recorded():
+        with torch.no_grad() if self._in_place else torch.inference_mode(), _as_recorded():
             return self._recorded[at](*args)
 
     def _record(self, like: list[Tensor]) -> Callable[..., list[Tensor]]:
-        recorded = _of_list(record(self._function, like))
+        recorded = record(self._function, like)
+        recorded = _of_list(update_in_place(recorded) if self._in_place else recorded)
         return _scripted(recorded, like, self._around) or self._around(recorded)
 
 
@@ -128,6 +130,72 @@ def tidy(recorded: fx.GraphModule) -> fx.GraphModule:
     return recorded
 
 
+def update_in_place(recorded: fx.GraphModule) -> fx.GraphModule:
+    """Have a large vector of weights change where it lies, tensor by tensor, each as soon as its gradient is there.
+
+    Gradients put side by side first, and weights in new memory, would take three ways through memory more.
+    """
+    for node in recorded.graph.nodes:
+        if _name(node) == "addcmul" and _in_pieces(node):
+            _change_pieces(recorded.graph, node)
+    recorded.recompile()
+    return recorded
+
+
+def _in_pieces(update: fx.Node) -> bool:
+    """Whether it is `weights - rate * (gradients side by side)` of an argument that is used in such pieces only."""
+    weights, rate, gradient = (node for node in update.args if isinstance(node, fx.Node))
+    shape = weights.meta["val"].shape
+    given = weights.op == rate.op == "placeholder" and len(shape) == 1 and shape[0] > _SMALL
+    side_by_side = _name(gradient) == "cat" and len(gradient.args) == 1 and len(gradient.users) == 1
+    others = [node for node in weights.users if node is not update]
+    split = [_name(node) for node in others] == ["split_with_sizes"]
+    return given and side_by_side and split and rate.meta["val"].dim() == 0 and not _is_returned(others[0])
+
+
+def _change_pieces(graph: fx.Graph, update: fx.Node) -> None:
+    weights, rate, gradient = update.args
+    assert isinstance(weights, fx.Node) and isinstance(gradient, fx.Node)  # noqa: PT018
+    (split,) = (node for node in weights.users if node is not update)
+    slices = {node.args[1]: node for node in split.users}
+    pieces: Any = gradient.args[0]
+    for i, piece in enumerate(pieces):
+        _move_up(piece)
+        order = {node: place for place, node in enumerate(graph.nodes)}
+        with graph.inserting_after(max([piece, *_uses(slices[i])], key=order.__getitem__)):
+            graph.call_function(torch.ops.aten.addcmul_.default, (slices[i], rate, piece), update.kwargs)
+    update.replace_all_uses_with(weights)
+    graph.erase_node(update)
+    graph.erase_node(gradient)
+
+
+def _uses(node: fx.Node) -> Iterator[fx.Node]:
+    """Everything that reads a tensor, itself or by a view."""
+    for user in node.users:
+        yield user
+        if _shows(user):
+            yield from _uses(user)
+
+
+def _is_returned(node: fx.Node) -> bool:
+    return any(user.op == "output" for user in _uses(node))
+
+
+def _move_up(node: fx.Node) -> None:
+    """Put a view right behind what it shows."""
+    source = node.args[0]
+    if _shows(node) and isinstance(source, fx.Node):
+        _move_up(source)
+        source.append(node)
+
+
+def _shows(node: fx.Node) -> bool:
+    """Whether a node has no memory of its own, or may have none."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return _name(node) in _VIEWS or any(found.alias_info is not None for found in node.target._schema.returns)
+    return _name(node) in _VIEWS | {"split_with_sizes", "select"} or node.target is operator.getitem
+
+
 def _of_list(recorded: fx.GraphModule) -> fx.GraphModule:
     """The same operations with all arguments in a list."""
     graph = recorded.graph
@@ -135,10 +203,10 @@ def _of_list(recorded: fx.GraphModule) -> fx.GraphModule:
     with graph.inserting_before(arguments[0]):
         tensors = graph.placeholder("tensors", list[Tensor])
     for i, node in enumerate(arguments):
-        with graph.inserting_before(node):
-            node.replace_all_uses_with(graph.call_function(operator.getitem, (tensors, i)))
+        if node.users:
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(graph.call_function(operator.getitem, (tensors, i)))
         graph.erase_node(node)
-    graph.eliminate_dead_code()
     recorded.recompile()
     return recorded
 
@@ -178,6 +246,8 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _name(node: fx.Node) -> str:
+    if node.op == "call_method":
+        return str(node.target)
     return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
 
 

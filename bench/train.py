@@ -189,7 +189,7 @@ class Trainer:
             return list(tensors_of((parts, state, total + loss)))
 
         # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
-        recorded = Recorded(on_lists, Alone, patience=5, inference=False) if alone else Recorded(on_lists, Play)
+        recorded = Recorded(on_lists, Alone, patience=5, in_place=True) if alone else Recorded(on_lists, Play)
         return self._plays.setdefault((recipe, alone), recorded)  # another thread may have been as fast
 
     def _batches(

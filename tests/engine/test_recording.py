@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bench.recording import record, tidy
+from bench.recording import record, tidy, update_in_place
 
 
 def calls(function: torch.fx.GraphModule) -> int:
@@ -54,3 +54,39 @@ def test_writing_into_a_tensor_of_its_own_becomes_an_operation_like_others() -> 
     assert calls(recorded) == 1  # what was written is a constant
     for _ in range(2):
         assert torch.equal(recorded(torch.full((2, 3), 4.0))[0], torch.tensor([[4.0, 2.0, 2.0]] * 2))
+
+
+def pieces_of(tensors: list[Tensor]) -> list[Tensor]:
+    """A step on 80,000 weights in two pieces; the second one's gradient needs both of the old ones, by a view too."""
+    weights, rate = tensors
+    a, b = torch.split(weights, [30_000, 50_000])
+    of_a = 2 * a + b.sum()
+    of_b = 3 * b + a.view(2, -1).t().sum() + of_a.sum()
+    return [torch.addcmul(weights, rate, torch.cat([of_a, of_b]), value=-1), of_b.sum()]
+
+
+def test_weights_change_where_they_lie_when_nothing_needs_the_old_ones_any_more() -> None:
+    weights, rate = torch.randn(80_000, dtype=torch.float64), torch.tensor(0.01, dtype=torch.float64)
+    expected = pieces_of([weights, rate])
+    recorded = update_in_place(record(pieces_of, [weights, rate]))
+    assert not any("cat" in str(node.target) for node in recorded.graph.nodes)
+    mine = weights.clone()
+    found = recorded(mine, rate)
+    assert found[0].data_ptr() == mine.data_ptr()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_weights_that_are_used_whole_or_returned_stay_as_they_are() -> None:
+    def whole(tensors: list[Tensor]) -> list[Tensor]:
+        new, total = pieces_of(tensors)
+        return [new, total + tensors[0].norm()]
+
+    def returned(tensors: list[Tensor]) -> list[Tensor]:
+        return [*pieces_of(tensors), torch.split(tensors[0], [30_000, 50_000])[0].view(2, -1)]
+
+    weights, rate = torch.randn(80_000, dtype=torch.float64), torch.tensor(0.01, dtype=torch.float64)
+    for function in (whole, returned):
+        before = weights.clone()
+        found = update_in_place(record(function, [weights, rate]))(before, rate)
+        assert torch.equal(before, weights)
+        assert all(torch.equal(one, other) for one, other in zip(found, function([weights, rate]), strict=True))

@@ -42,13 +42,17 @@ def test_the_number_of_clients_at_a_time_changes_no_byte(model: str) -> None:
         assert all(alone[n].numpy().tobytes() == side_by_side[n].numpy().tobytes() for n in alone)
 
 
-@pytest.mark.parametrize("method", ["ditto", "scd", "fedrod"])
-def test_recording_a_client_s_steps_changes_no_byte(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where short batches, which are not recorded, come between."""
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "scd", "fedrod"])
+def test_recording_a_client_s_steps_changes_no_byte(
+    method: str, momentum: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where short batches, which are not recorded, come between; without momentum, weights change in place."""
     found = []
     for after in (10**9, 2):
         monkeypatch.setattr(recording, "_RECORD_AFTER", after)
-        federation, values = two_rounds(method=method, settings={"epochs": 3}, threads=2)
+        settings = {"epochs": 3, "momentum": momentum, "model_options": {"hidden": 300}}
+        federation, values = two_rounds(method=method, settings=settings, threads=2)
         found.append(values)
         plays = list(federation.engine._trainer._plays.values())
         recorded = [one for play in plays for one in play._recorded.values()]
