@@ -16,7 +16,8 @@ _TILE = 16  # side of NNPACK's largest tile; a map that does not fit in one is c
 class FourierConv2d(nn.Conv2d):
     """`nn.Conv2d` of stride 1 without padding: the same values, up to the rounding of float32.
 
-    Anywhere but in float32 on a CPU, and under a transform of `torch.func`, it is that layer.
+    It is that layer anywhere but in float32 on a CPU, under a transform of `torch.func`, and where
+    `torch.backends.nnpack.set_flags(False)` was called.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
@@ -40,6 +41,7 @@ def _possible(x: Tensor) -> bool:
         and max(x.shape[-2:]) <= _TILE
         and not torch._C._are_functorch_transforms_active()
         and not torch.is_autocast_enabled("cpu")
+        and torch._C._get_nnpack_enabled()
         and torch.backends.nnpack.is_available()  # type: ignore[no-untyped-call]
     )
 

@@ -144,6 +144,7 @@ def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[T
 
 
 def _plain(workload: Workload, device: str) -> Iterator[Turn]:
+    torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]  # the libraries' own networks go without it
     data = workload.dataset()
     loop = PlainLoop(workload.settings, data, workload.partition(data), torch.device(device))
     clients = [i for i, client in enumerate(loop.clients) if client.size]

@@ -79,11 +79,12 @@ def test_second_derivatives_are_the_ordinary_convolution_s() -> None:
     torch.testing.assert_close(found, right, rtol=0, atol=1e-4 * float(right.abs().max()))
 
 
-@pytest.mark.parametrize("why", ["large", "float64", "empty", "autocast"])
+@pytest.mark.parametrize("why", ["large", "float64", "empty", "autocast", "switched off"])
 def test_anywhere_else_it_is_the_ordinary_convolution(why: str) -> None:
     layer, x = layer_and_maps(17 if why == "large" else 12, torch.float64 if why == "float64" else torch.float32)
     x = x[:0] if why == "empty" else x
-    with torch.autocast("cpu", torch.bfloat16, enabled=why == "autocast"):
+    switch = torch.backends.nnpack.flags(enabled=why != "switched off")
+    with switch, torch.autocast("cpu", torch.bfloat16, enabled=why == "autocast"):
         found = layer(x)
         assert not taken(found)
         assert torch.equal(found, conv2d(x, layer.weight, layer.bias))
