@@ -143,14 +143,21 @@ def update_in_place(recorded: fx.GraphModule) -> fx.GraphModule:
 
 
 def _in_pieces(update: fx.Node) -> bool:
-    """Whether it is `weights - rate * (gradients side by side)` of an argument that is used in such pieces only."""
+    """Whether it is `weights - rate * (gradients side by side)` of an argument that is used in these pieces only."""
     weights, rate, gradient = (node for node in update.args if isinstance(node, fx.Node))
-    shape = weights.meta["val"].shape
-    given = weights.op == rate.op == "placeholder" and len(shape) == 1 and shape[0] > _SMALL
+    shape, others = weights.meta["val"].shape, [node for node in weights.users if node is not update]
+    given = weights.op == rate.op == "placeholder" and rate.meta["val"].dim() == 0
+    large = len(shape) == 1 and shape[0] > _SMALL
     side_by_side = _name(gradient) == "cat" and len(gradient.args) == 1 and len(gradient.users) == 1
-    others = [node for node in weights.users if node is not update]
-    split = [_name(node) for node in others] == ["split_with_sizes"]
-    return given and side_by_side and split and rate.meta["val"].dim() == 0 and not _is_returned(others[0])
+    if not (given and large and side_by_side and [_name(node) for node in others] == ["split_with_sizes"]):
+        return False
+    pieces: Any = gradient.args[0]
+    same = others[0].args[1:] == ([piece.meta["val"].numel() for piece in pieces],)
+    used = {user.args[1] for user in others[0].users} == set(range(len(pieces)))
+    returned: Any = update.graph.output_node().args[0]
+    # Under two names, the next step would change both where it means one.
+    once = len(update.users) == 1 and list(returned).count(update) == 1
+    return same and used and once and not any(user.op == "output" for user in _uses(others[0]))
 
 
 def _change_pieces(graph: fx.Graph, update: fx.Node) -> None:
@@ -175,10 +182,6 @@ def _uses(node: fx.Node) -> Iterator[fx.Node]:
         yield user
         if _shows(user):
             yield from _uses(user)
-
-
-def _is_returned(node: fx.Node) -> bool:
-    return any(user.op == "output" for user in _uses(node))
 
 
 def _move_up(node: fx.Node) -> None:

@@ -76,7 +76,7 @@ def test_weights_change_where_they_lie_when_nothing_needs_the_old_ones_any_more(
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def test_weights_that_are_used_whole_or_returned_stay_as_they_are() -> None:
+def test_weights_that_are_used_whole_or_elsewhere_stay_as_they_are() -> None:
     def whole(tensors: list[Tensor]) -> list[Tensor]:
         new, total = pieces_of(tensors)
         return [new, total + tensors[0].norm()]
@@ -84,8 +84,16 @@ def test_weights_that_are_used_whole_or_returned_stay_as_they_are() -> None:
     def returned(tensors: list[Tensor]) -> list[Tensor]:
         return [*pieces_of(tensors), torch.split(tensors[0], [30_000, 50_000])[0].view(2, -1)]
 
+    def twice(tensors: list[Tensor]) -> list[Tensor]:
+        new, total = pieces_of(tensors)
+        return [new, new, total]
+
+    def other_pieces(tensors: list[Tensor]) -> list[Tensor]:
+        a, b = torch.split(tensors[0], [50_000, 30_000])
+        return [torch.addcmul(tensors[0], tensors[1], torch.cat([2 * b, 3 * a]), value=-1)]
+
     weights, rate = torch.randn(80_000, dtype=torch.float64), torch.tensor(0.01, dtype=torch.float64)
-    for function in (whole, returned):
+    for function in (whole, returned, twice, other_pieces):
         before = weights.clone()
         found = update_in_place(record(function, [weights, rate]))(before, rate)
         assert torch.equal(before, weights)
