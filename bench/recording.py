@@ -29,7 +29,7 @@ _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", 
 class Recorded:
     """A function of a list of tensors that is recorded after some calls with equal shapes and played back from then on.
 
-    Several threads may run it at a time; they do not wait for one another once it is recorded (on a CPU).
+    Several threads may run it at a time; they wait for one another only while it is recorded.
 
     Args:
         function: what is recorded.
@@ -54,20 +54,38 @@ class Recorded:
         self._eager = around(function)
         self._calls: dict[Any, int] = {}
         self._recorded: dict[Any, Callable[..., list[Tensor]]] = {}
-        self._lock = threading.Lock()
+        self._door, self._inside, self._running = threading.Lock(), threading.Condition(), 0
 
     def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
         """Run it on `args`, in which the function is called so many times with tensors of the shapes of `like`."""
         at = tuple(t.shape for t in like)
-        if at not in self._recorded:
-            with self._lock:
-                if at not in self._recorded and self._calls.get(at, 0) < self._patience * _RECORD_AFTER:
-                    self._calls[at] = self._calls.get(at, 0) + calls
-                    return self._eager(*args)
-                if at not in self._recorded:
-                    self._recorded[at] = self._record(like)
+        if at not in self._recorded and self._comes_in(at, like, calls):
+            try:
+                return self._eager(*args)
+            finally:
+                self._goes_out()
         with torch.no_grad() if self._in_place else torch.inference_mode(), _as_recorded():
             return self._recorded[at](*args)
+
+    def _comes_in(self, at: Any, like: list[Tensor], calls: int) -> bool:
+        """Whether it is still to run as it is. If not, it is recorded now, while nobody runs it: tracing changes what
+        a module's call does, in all threads."""
+        with self._door:
+            if at in self._recorded:
+                return False
+            with self._inside:
+                if self._calls.get(at, 0) < self._patience * _RECORD_AFTER:
+                    self._calls[at] = self._calls.get(at, 0) + calls
+                    self._running += 1
+                    return True
+                self._inside.wait_for(lambda: not self._running)
+            self._recorded[at] = self._record(like)
+            return False
+
+    def _goes_out(self) -> None:
+        with self._inside:
+            self._running -= 1
+            self._inside.notify_all()
 
     def _record(self, like: list[Tensor]) -> Callable[..., list[Tensor]]:
         recorded = record(self._function, like)

@@ -232,15 +232,23 @@ NORMALISED = [("test_norm", method) for method in METHODS.names()]
 QUICK = ("fedavg", "pfedme", "scd")
 
 
+CASES = [(executor, *one) for executor in ("cohort", "sequential") for one in EVERY + NORMALISED]
+
+
 @pytest.mark.parametrize(
-    ("model", "method"),
-    EVERY + [one if one[1] in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in NORMALISED],
+    ("executor", "model", "method"),
+    [
+        one if one[2] in QUICK or one[:2] == ("cohort", "test_linear") else pytest.param(*one, marks=pytest.mark.slow)
+        for one in CASES
+    ],
 )
-def test_a_recorded_step_gives_the_same_bytes(model: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_step_gives_the_same_bytes(
+    executor: Executor, model: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded = []
     for after in (10**9, 2):
         monkeypatch.setattr(recording, "_RECORD_AFTER", after)
-        federation = toy(method, dtype="float32", model=model)
+        federation = toy(method, executor=executor, dtype="float32", model=model)
         run(federation, 3)
         recorded.append(sum(len(play._recorded) for play in federation.engine._trainer._plays.values()))
         if after == 2:

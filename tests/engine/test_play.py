@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench import recording
 from bench.lanes import pack
-from bench.play import Look, Play
+from bench.play import Alone, Look, Play
 from bench.recording import Recorded
 from bench.threads import side_by_side
 
@@ -75,6 +75,31 @@ def test_a_function_is_recorded_after_some_calls_with_equal_shapes(monkeypatch: 
     for groups, outs in zip((3, 2, 1, 1), found, strict=True):
         assert len(outs) == groups
         assert all(torch.equal(out, right) for out, right in zip(outs, expected, strict=False))
+
+
+def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 4)
+    both = threading.Barrier(2, timeout=10)
+    traced: list[int] = []
+
+    def add(tensors: list[Tensor]) -> list[Tensor]:
+        if recorded._running == 0:
+            traced.append(1)
+        else:
+            both.wait()
+        return [tensors[0] + tensors[1]]
+
+    recorded = Recorded(add, Alone, in_place=True)
+    like = [torch.zeros(2), torch.zeros(2)]
+
+    def job() -> list[float]:
+        seats = [torch.zeros(2)]
+        for _ in range(5):
+            seats = recorded.run(like, 1, seats, [torch.ones(1, 2)], [])
+        return seats[0].tolist()
+
+    assert side_by_side(2, [job, job]) == [[5.0, 5.0], [5.0, 5.0]]
+    assert len(traced) == len(recorded._recorded) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 3])
