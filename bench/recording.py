@@ -29,14 +29,16 @@ _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", 
 class Recorded:
     """A function of a list of tensors that is recorded after some calls with equal shapes and played back from then on.
 
+    What cannot be recorded, because it reads numbers in Python, goes on as it is.
+
     Several threads may run it at a time; they wait for one another only while it is recorded.
 
     Args:
         function: what is recorded.
         around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
         patience: how many times the usual number of calls have to be seen first.
-        in_place: whether a recording may change vectors that it is given where they lie. Else it returns inference
-            tensors, which is a tenth faster for small ones.
+        in_place: whether a recording may change vectors that it is given where they lie; its arguments are lists of
+            tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
     """
 
     def __init__(
@@ -59,15 +61,20 @@ class Recorded:
     def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
         """Run it on `args`, in which the function is called so many times with tensors of the shapes of `like`."""
         at = tuple(t.shape for t in like)
-        if at not in self._recorded and self._comes_in(at, like, calls):
+        if at not in self._recorded and self._comes_in(at, like, calls, args):
             try:
                 return self._eager(*args)
             finally:
                 self._goes_out()
-        with torch.no_grad() if self._in_place else torch.inference_mode(), _as_recorded():
-            return self._recorded[at](*args)
+        return self._play(self._recorded[at], args)
 
-    def _comes_in(self, at: Any, like: list[Tensor], calls: int) -> bool:
+    def _play(self, made: Callable[..., list[Tensor]], args: Any) -> list[Tensor]:
+        if made is self._eager:
+            return made(*args)
+        with torch.no_grad() if self._in_place else torch.inference_mode(), _as_recorded():
+            return made(*args)
+
+    def _comes_in(self, at: Any, like: list[Tensor], calls: int, args: Any) -> bool:
         """Whether it is still to run as it is. If not, it is recorded now, while nobody runs it: tracing changes what
         a module's call does, in all threads."""
         with self._door:
@@ -79,8 +86,18 @@ class Recorded:
                     self._running += 1
                     return True
                 self._inside.wait_for(lambda: not self._running)
-            self._recorded[at] = self._record(like)
+            self._recorded[at] = self._checked(like, args) if self._in_place else self._record(like)
             return False
+
+    def _checked(self, like: list[Tensor], args: Any) -> Callable[..., list[Tensor]]:
+        """A recording that was seen to give the same bytes. Under `vmap` numbers cannot be read; without it they can,
+        and would stay what they were: those of samples and weights in reverse."""
+        made = self._record([t.flip(0) if t.dim() else t for t in like])
+        found, right = (
+            self._play(one, [[t.clone() for t in tensors] for tensors in args]) for one in (made, self._eager)
+        )
+        same = all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(found, right, strict=True))
+        return made if same else self._eager
 
     def _goes_out(self) -> None:
         with self._inside:
@@ -88,7 +105,10 @@ class Recorded:
             self._inside.notify_all()
 
     def _record(self, like: list[Tensor]) -> Callable[..., list[Tensor]]:
-        recorded = record(self._function, like)
+        try:
+            recorded = record(self._function, like)
+        except (RuntimeError, TypeError, ValueError):  # it reads numbers, to decide what comes next for example
+            return self._eager
         recorded = _of_list(update_in_place(recorded) if self._in_place else recorded)
         return _scripted(recorded, like, self._around) or self._around(recorded)
 

@@ -77,14 +77,42 @@ def test_a_function_is_recorded_after_some_calls_with_equal_shapes(monkeypatch: 
         assert all(torch.equal(out, right) for out, right in zip(outs, expected, strict=False))
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_function_that_decides_by_numbers_is_never_recorded(in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+
+    def away_from_zero(tensors: list[Tensor]) -> list[Tensor]:
+        by = tensors[1].clone().requires_grad_()
+        (one,) = torch.autograd.grad(by.sum(), [by])
+        return [tensors[0] + one if tensors[0].sum() >= 0 else tensors[0] - one]
+
+    recorded, like = Recorded(away_from_zero, Alone, in_place=in_place), [torch.zeros(2), torch.zeros(2)]
+    for start in (0.0, -1.0, 1.0, -2.0):
+        (found,) = recorded.run(like, 3, [torch.full((2,), start)], [torch.ones(3, 2)], [])
+        assert found.tolist() == [start - 3 if start < 0 else start + 3] * 2
+
+
+def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By way of numpy, PyTorch does not see that they were read."""
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+
+    def weighted(tensors: list[Tensor]) -> list[Tensor]:
+        return [tensors[0] + tensors[1] * torch.from_numpy(1 / tensors[1].numpy())]
+
+    recorded, like = Recorded(weighted, Alone, in_place=True), [torch.zeros(2), torch.tensor([1.0, 2.0])]
+    for given in ([[1.0, 2.0]] * 3, [[3.0, 4.0]], [[5.0, 1.0]]):
+        seats = recorded.run(like, len(given), [torch.zeros(2)], [torch.tensor(given)], [])
+        assert seats[0].tolist() == pytest.approx([len(given)] * 2)
+
+
 def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_RECORD_AFTER", 4)
     both = threading.Barrier(2, timeout=10)
-    traced: list[int] = []
+    by_itself: list[int] = []  # when it is recorded, and when that is checked
 
     def add(tensors: list[Tensor]) -> list[Tensor]:
         if recorded._running == 0:
-            traced.append(1)
+            by_itself.append(1)
         else:
             both.wait()
         return [tensors[0] + tensors[1]]
@@ -99,7 +127,8 @@ def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch
         return seats[0].tolist()
 
     assert side_by_side(2, [job, job]) == [[5.0, 5.0], [5.0, 5.0]]
-    assert len(traced) == len(recorded._recorded) == 1
+    assert len(recorded._recorded) == 1
+    assert len(by_itself) == 2
 
 
 @pytest.mark.parametrize("threads", [1, 3])
