@@ -229,16 +229,14 @@ def test_an_exchange_waits_for_everybody() -> None:
 
 EVERY = [("test_linear", method) for method in METHODS.names()]
 NORMALISED = [("test_norm", method) for method in METHODS.names()]
-QUICK = ("fedavg", "pfedme", "scd")
-
-
+QUICK = [("test_norm", "fedavg"), *(("test_linear", method) for method in ("fedavg", "pfedme", "scd"))]
 CASES = [(executor, *one) for executor in ("cohort", "sequential") for one in EVERY + NORMALISED]
 
 
 @pytest.mark.parametrize(
     ("executor", "model", "method"),
     [
-        one if one[2] in QUICK or one[:2] == ("cohort", "test_linear") else pytest.param(*one, marks=pytest.mark.slow)
+        one if one[1:] in QUICK or one[:2] == ("cohort", "test_linear") else pytest.param(*one, marks=pytest.mark.slow)
         for one in CASES
     ],
 )

@@ -42,8 +42,15 @@ def test_the_number_of_clients_at_a_time_changes_no_byte(model: str) -> None:
         assert all(alone[n].numpy().tobytes() == side_by_side[n].numpy().tobytes() for n in alone)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.parametrize("method", ["fedavg", "ditto", "scd", "fedrod"])
+@pytest.mark.parametrize(
+    ("method", "momentum"),
+    [
+        ("fedavg", 0.0),
+        ("ditto", 0.0),
+        ("fedrod", 0.5),
+        *(pytest.param("scd", m, marks=pytest.mark.slow) for m in (0.0, 0.5)),
+    ],
+)
 def test_recording_a_client_s_steps_changes_no_byte(
     method: str, momentum: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
