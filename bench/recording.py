@@ -199,8 +199,7 @@ def _in_pieces(update: fx.Node) -> bool:
 
 
 def _change_pieces(graph: fx.Graph, update: fx.Node) -> None:
-    weights, rate, gradient = update.args
-    assert isinstance(weights, fx.Node) and isinstance(gradient, fx.Node)  # noqa: PT018
+    weights, rate, gradient = (node for node in update.args if isinstance(node, fx.Node))
     (split,) = (node for node in weights.users if node is not update)
     slices = {node.args[1]: node for node in split.users}
     pieces: Any = gradient.args[0]

@@ -55,12 +55,15 @@ class _Convolve(torch.autograd.Function):
         return _convolution(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
-        of_x = _gradient_of_x(x, weight, gradient) if ctx.needs_input_grad[0] else None
-        of_weight = _convolution(x.transpose(0, 1).contiguous(), gradient.transpose(0, 1).contiguous())
-        return of_x, of_weight.transpose(0, 1), gradient.sum((0, 2, 3))
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            _gradient_of_x(x, weight, gradient) if for_x else None,
+            _gradient_of_weight(x, gradient) if for_weight else None,
+            gradient.sum((0, 2, 3)) if for_bias else None,
+        )
 
 
 def _gradient_of_x(x: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
@@ -69,6 +72,11 @@ def _gradient_of_x(x: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
         found: Tensor = conv2d_input(x.shape, weight, gradient)  # type: ignore[no-untyped-call]
         return found
     return _convolution(gradient, weight.flip(2, 3).transpose(0, 1).contiguous(), margin=margin)
+
+
+def _gradient_of_weight(x: Tensor, gradient: Tensor) -> Tensor:
+    found = _convolution(x.transpose(0, 1).contiguous(), gradient.transpose(0, 1).contiguous())
+    return found.transpose(0, 1)
 
 
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, margin: int = 0) -> Tensor:

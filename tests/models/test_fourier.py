@@ -66,6 +66,16 @@ def test_the_first_layer_of_a_network_needs_no_gradient_of_its_input() -> None:
 
 
 @available
+def test_a_frozen_layer_hands_the_gradient_on() -> None:
+    layer, x = layer_and_maps(12)
+    layer.requires_grad_(requires_grad=False)
+    x.requires_grad_()
+    (found,) = torch.autograd.grad(layer(x).square().sum(), [x])
+    (right,) = torch.autograd.grad(conv2d(x, layer.weight, layer.bias).square().sum(), [x])
+    torch.testing.assert_close(found, right, rtol=0, atol=5e-6 * float(right.abs().max()))
+
+
+@available
 def test_second_derivatives_are_the_ordinary_convolution_s() -> None:
     """A loss may take a gradient inside."""
     layer, x = layer_and_maps(12)

@@ -65,6 +65,8 @@ def test_recording_a_client_s_steps_changes_no_byte(
         recorded = [one for play in plays for one in play._recorded.values()]
         assert all(isinstance(one, torch.jit.ScriptModule) for one in recorded)
         assert bool(recorded) == (after == 2)
+        changed = any("aten::addcmul_(" in str(one.inlined_graph) for one in recorded)
+        assert changed == (after == 2 and momentum == 0)
         assert len(recorded) < sum(len(play._calls) for play in plays)
     assert all(found[0][n].numpy().tobytes() == found[1][n].numpy().tobytes() for n in found[0])
 
