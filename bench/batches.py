@@ -1,7 +1,7 @@
 """Which samples are in which batch: drawn on the CPU, from addresses, the same on every device and executor."""
 
 import functools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,7 @@ Positions = npt.NDArray[np.int64]
 CROPS = 9 * 9 * 2  # places of a crop after padding by 4, times mirrored or not
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Whose draws these are: part of the address of every batch."""
 
     seed: int
@@ -23,8 +22,7 @@ class Address:
     owner: int
 
 
-@dataclass(frozen=True)
-class Batches:
+class Batches(NamedTuple):
     """The batches of one request.
 
     Attributes:
@@ -63,7 +61,7 @@ def draw_batches(
     epochs = -(-steps // per_epoch)
     orders = [generator(*at, e).permutation(n) if feed.order == "shuffle" else np.arange(n) for e in range(epochs)]
     positions = np.array(orders, np.int64).reshape(epochs, n)[:, place].reshape(-1, width)
-    return Batches(positions[:steps], np.tile(sizes, epochs)[:steps], per_epoch)
+    return Batches(positions[:steps], np.concatenate([sizes] * epochs)[:steps], per_epoch)
 
 
 @functools.lru_cache(4096)  # asked for every client in every round

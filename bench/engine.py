@@ -7,7 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,16 +61,14 @@ class Diverged(Exception):
         self.round = round
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Training or inference that a program had done, for the clock: steps, and samples times gradients of a step."""
 
     steps: int
     samples: int
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """A message that a program sent; with `waits` it waited for the reply (`Exchange`)."""
 
     values: dict[str, Any]
@@ -161,7 +159,9 @@ class Engine:
             if budget and len(fit) == len(open_):
                 _fit(fit, budget())
                 continue
-            work = [p for p in open_ if not isinstance(p.waiting, Exchange) and id(p) not in map(id, fit)]
+            work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
+            if fit:  # the others go on until all stand there
+                work = [p for p in work if id(p) not in map(id, fit)]
             answers = self._answer(work) if work else self._exchange(open_, reply)
             for p, answer in zip(work or open_, answers, strict=True):
                 _advance(p, answer)
@@ -190,32 +190,41 @@ class Engine:
 
     def _answer(self, programs: list[Running]) -> list[Any]:
         """The answers to what the programs wait for, each kind of request in groups."""
-        answers: dict[int, Any] = {}
-        groups: dict[int, list[tuple[int, Prepared]]] = defaultdict(list)  # by recipe; equal ones are one object
+        trainings: dict[int, Train] = {}
         gradients: dict[int, Gradient] = {}
+        looks: dict[int, Predict | Evaluate] = {}
         for i, p in enumerate(programs):
             request = p.waiting
-            if isinstance(request, Predict | Evaluate):
-                answers[i] = request
-                continue
-            if isinstance(request, Gradient):
-                gradients[i] = request
-                request = _as_train(request)
-            assert isinstance(request, Train), f"not a request: {request!r}"
-            start = time.perf_counter()
-            prepared = self._preparer.prepare(request, p.address)
-            self.seconds += time.perf_counter() - start
-            groups[id(prepared.recipe)].append((i, prepared))
-        for group in groups.values():
-            trained = self.train([one for _, one in group])
-            answers |= {i: t for (i, _), t in zip(group, trained, strict=True)}
-            gradients_of_one_step = self._trainer.gradients(group[0][1].recipe)
-            for i, one in group:
+            if isinstance(request, Train):
+                trainings[i] = request
+            elif isinstance(request, Gradient):
+                gradients[i], trainings[i] = request, _as_train(request)
+            else:
+                assert isinstance(request, Predict | Evaluate), f"not a request: {request!r}"
+                looks[i] = request
+        answers: dict[int, Any] = {}
+        for owners, group in self._grouped(programs, trainings):
+            answers |= zip(owners, self.train(group), strict=True)
+            gradients_of_one_step = self._trainer.gradients(group[0].recipe)
+            for i, one in zip(owners, group, strict=True):
                 programs[i].events.append(Work(one.steps, one.samples * gradients_of_one_step))
-        for i, request in gradients.items():
-            answers[i] = _gradient(request, answers[i])
-        self._look(programs, answers)
+        for i, gradient in gradients.items():
+            answers[i] = _gradient(gradient, answers[i])
+        if looks:
+            answers |= self._look(programs, looks)
         return [answers[i] for i in range(len(programs))]
+
+    def _grouped(self, programs: list[Running], trainings: dict[int, Train]) -> list[tuple[list[int], list[Prepared]]]:
+        """Requests of one recipe together, with whose they are."""
+        start = time.perf_counter()
+        groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
+        for i, request in trainings.items():
+            prepared = self._preparer.prepare(request, programs[i].address)
+            owners, group = groups.setdefault(id(prepared.recipe), ([], []))
+            owners.append(i)
+            group.append(prepared)
+        self.seconds += time.perf_counter() - start
+        return list(groups.values())
 
     def train(self, group: list[Prepared]) -> list[Trained]:
         """Train a group of one recipe.
@@ -268,9 +277,8 @@ class Engine:
         """Cohorts at a time; a GPU has one."""
         return self.threads if self.arena.device.type == "cpu" else 1
 
-    def _look(self, programs: list[Running], answers: dict[int, Any]) -> None:
-        """Answer all `Predict` and `Evaluate` requests."""
-        asked = {i: r for i, r in answers.items() if isinstance(r, Predict | Evaluate)}
+    def _look(self, programs: list[Running], asked: dict[int, Predict | Evaluate]) -> dict[int, Any]:
+        """The answers to all `Predict` and `Evaluate` requests."""
         by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
         for i, request in asked.items():
             positions = self.arena.positions(programs[i].owner, request.samples)
@@ -284,11 +292,12 @@ class Engine:
             rows = self.outputs(samples, [task for _, _, task in tasks], kind)
             for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
                 found[i][k] = (row, positions)
-        for i, request in asked.items():
-            if isinstance(request, Predict):
-                answers[i] = found[i][0][0]
-            else:
-                answers[i] = self._scores(request, [found[i][k] for k in range(len(request.models))])
+        return {
+            i: found[i][0][0]
+            if isinstance(request, Predict)
+            else self._scores(request, [found[i][k] for k in range(len(request.models))])
+            for i, request in asked.items()
+        }
 
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
         """Outputs of model values on samples of one pool."""

@@ -6,35 +6,39 @@ and once per receiver. BatchNorm buffers are counted apart; plain numbers travel
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from bench.params import Params
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """Bytes of weights and other tensors, and bytes of buffers."""
 
     main: int = 0
     buffers: int = 0
 
-    def __add__(self, other: "Size") -> "Size":
+    def plus(self, other: "Size") -> "Size":
+        """Both together."""
         return Size(self.main + other.main, self.buffers + other.buffers)
 
 
-def _tensors(values: Any) -> list[tuple[Tensor, bool]]:
-    """All tensors in nested values, with whether they are buffers."""
-    if isinstance(values, Params):
-        return [(values.weights, False), (values.buffers, True)]
-    if isinstance(values, Tensor):
-        return [(values, False)]
+_NOTHING = Size()
+
+
+def _entries(values: Any) -> Iterable[Any]:
+    """What nested values consist of."""
     if isinstance(values, Mapping):
-        return [pair for value in values.values() for pair in _tensors(value)]
-    if isinstance(values, list | tuple):
-        return [pair for value in values for pair in _tensors(value)]
-    return []
+        return values.values()
+    return values if isinstance(values, list | tuple) else ()
+
+
+def _sum(sizes: Iterable[Size]) -> Size:
+    main = buffers = 0
+    for size in sizes:
+        main, buffers = main + size.main, buffers + size.buffers
+    return Size(main, buffers)
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
@@ -50,36 +54,52 @@ class Ledger:
     """
 
     buffers_travel: bool = True
-    up: Size = Size()
-    down_distinct: Size = Size()
-    down_receivers: Size = Size()
+    up: Size = _NOTHING
+    down_distinct: Size = _NOTHING
+    down_receivers: Size = _NOTHING
+    # What was received is kept, so that nothing new can take over an address within a version.
     _seen: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
+    _models: dict[int, tuple[Params, Size]] = field(default_factory=dict)
 
     def size(self, values: Any) -> Size:
         """Bytes of a message."""
-        return self._size(_tensors(values))
+        if isinstance(values, Params):
+            return Size(values.weights.nbytes, values.buffers.nbytes if self.buffers_travel else 0)
+        if isinstance(values, Tensor):
+            return Size(values.nbytes)
+        return _sum(self.size(value) for value in _entries(values))
 
     def upload(self, values: Any) -> Size:
         """Count an uplink, and say how large it is."""
         size = self.size(values)
-        self.up += size
+        self.up = self.up.plus(size)
         return size
 
     def download(self, values: Any) -> Size:
         """Count a downlink to one receiver, and say how large it is."""
-        tensors = _tensors(values)
-        size = self._size(tensors)
-        self.down_receivers += size
-        new = []
-        for tensor, is_buffer in tensors:
-            at = _identity(tensor)
-            # Seen tensors are kept, so that no new tensor can take over an address within a version.
-            if tensor.numel() and at not in self._seen:
-                self._seen[at] = tensor
-                new.append((tensor, is_buffer))
-        if new:
-            self.down_distinct += self._size(new)
+        size = self._receive(values)
+        self.down_receivers = self.down_receivers.plus(size)
         return size
+
+    def _receive(self, values: Any) -> Size:
+        if isinstance(values, Params):
+            if id(values) not in self._models:
+                size = self.size(values)
+                self._count(values.weights, Size(size.main))
+                self._count(values.buffers, Size(0, size.buffers))
+                self._models[id(values)] = values, size
+            return self._models[id(values)][1]
+        if isinstance(values, Tensor):
+            self._count(values, self.size(values))
+            return self.size(values)
+        return _sum(self._receive(value) for value in _entries(values))
+
+    def _count(self, tensor: Tensor, size: Size) -> None:
+        """Count a tensor that nobody has received before in this version."""
+        at = _identity(tensor)
+        if tensor.numel() and at not in self._seen:
+            self._seen[at] = tensor
+            self.down_distinct = self.down_distinct.plus(size)
 
     def close(self, round: int, seconds: float, settled: float) -> dict[str, Any]:
         """The row of a version; counting starts again from zero.
@@ -100,15 +120,6 @@ class Ledger:
             "down_distinct_buffers": self.down_distinct.buffers,
             "down_receivers_buffers": self.down_receivers.buffers,
         }
-        self.up = self.down_distinct = self.down_receivers = Size()
-        self._seen = {}
+        self.up = self.down_distinct = self.down_receivers = _NOTHING
+        self._seen, self._models = {}, {}
         return row
-
-    def _size(self, tensors: Iterable[tuple[Tensor, bool]]) -> Size:
-        main = buffers = 0
-        for tensor, is_buffer in tensors:
-            if is_buffer:
-                buffers += tensor.nbytes
-            else:
-                main += tensor.nbytes
-        return Size(main, buffers if self.buffers_travel else 0)

@@ -162,7 +162,7 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
         raise ValueError(f"no weight to average {name!r} with")
     share = raw / raw.sum()
     if isinstance(values[0], Params):
-        if any(v.spec != values[0].spec for v in values):
+        if any(v.spec is not values[0].spec and v.spec != values[0].spec for v in values):  # mostly they are one
             raise ValueError(f"{name!r} has different architectures: they cannot be averaged")
         return Params(
             _weighted([v.weights for v in values], share), _weighted([v.buffers for v in values], share), values[0].spec

@@ -81,34 +81,45 @@ def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
 def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, threads: int) -> list[Tensor]:
     """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
     look = _look(tasks[0][0].spec, output, pool.dtype, pool.y.device)
-    pieces = [_pieces(positions) for _, positions in tasks]
-    models = [w for (w, _), own in zip(tasks, pieces, strict=True) for _ in own]
-    idle = -len(models) % lanes
-    models += [models[0]] * idle
-    places = np.concatenate([*pieces, pieces[0][:1].repeat(idle, axis=0)]).reshape(-1, lanes, _ABREAST)
-    samples = _on_device(pool, places)
+    lengths = np.array([len(positions) for _, positions in tasks])
+    pieces, places, real = _pieces(lengths, lanes)
+    models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
+    models += [models[0]] * (-len(models) % lanes)
+    weights, buffers = [w.weights for w in models], [w.buffers for w in models]
+    samples = _on_device(pool, np.concatenate([positions for _, positions in tasks])[places])
+    like = [flat[0].new_empty(lanes, len(flat[0])) for flat in (weights, buffers)]
 
-    def run(first: int, last: int) -> list[Tensor]:
-        seated = models[first * lanes : last * lanes]
-        weights, buffers = [w.weights for w in seated], [w.buffers for w in seated]
-        x, _ = pool.take(samples[first:last])
-        like = [*(flat[0].new_empty(lanes, len(flat[0])) for flat in (weights, buffers)), x[0]]
+    def run(first: int, x: Tensor) -> list[Tensor]:
+        own = slice(first * lanes, (first + len(x)) * lanes)
         with torch.no_grad():
-            return look.run(like, last - first, weights, buffers, x)
+            return look.run([*like, x[0]], len(x), weights[own], buffers[own], x)
 
-    group = lanes * _ABREAST * pool.x[0].numel() * pool.dtype.itemsize
-    at_once = max(1, min(GATHER // group, -(-len(samples) // threads)))
-    marks = [*range(0, len(samples), at_once), len(samples)]
-    found = side_by_side(threads, [functools.partial(run, a, b) for a, b in itertools.pairwise(marks)])
+    found = []
+    at_once = max(1, GATHER // (lanes * _ABREAST * pool.x[0].numel() * pool.dtype.itemsize))
+    for first in range(0, len(samples), at_once):
+        # Gathered before threads go side by side: in Python they wait for each other at every operation of torch.
+        x, _ = pool.take(samples[first : first + at_once])
+        cuts = list(itertools.accumulate((len(one) for one in x.tensor_split(threads)), initial=0))
+        jobs = [functools.partial(run, first + a, x[a:b]) for a, b in itertools.pairwise(cuts) if b > a]
+        found += side_by_side(threads, jobs)
     flat = torch.cat([out for outs in found for out in outs]).flatten(0, 1)
-    per_task = torch.split(flat, [*(own.size for own in pieces), idle * _ABREAST])
-    return [rows[: len(positions)] for rows, (_, positions) in zip(per_task, tasks, strict=False)]
+    return list(torch.split(flat[_on_device(pool, real)], lengths.tolist()))
 
 
-def _pieces(positions: Indices) -> Indices:
-    """`[pieces, samples]`: a list cut into pieces, the last one filled up with its last sample."""
-    places = np.arange(-(-len(positions) // _ABREAST) * _ABREAST)
-    return positions[np.minimum(places, len(positions) - 1)].reshape(-1, _ABREAST)
+def _pieces(lengths: Indices, lanes: int) -> tuple[list[int], Indices, Indices]:
+    """Lists of samples, which lie one after the other, cut into pieces for lanes.
+
+    Returns:
+        How many pieces each list has; `[groups, lanes, samples]`, the place of each sample, where the last one of a
+        list fills up its last piece and the first one of all what lanes are left; and which of these places are real.
+    """
+    pieces = -(-lengths // _ABREAST)
+    begins, size = np.cumsum(lengths) - lengths, pieces * _ABREAST
+    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    places = np.repeat(begins, size) + np.minimum(within, np.repeat(lengths - 1, size))
+    idle = np.zeros(-pieces.sum() % lanes * _ABREAST, np.int64)
+    real = np.flatnonzero(within < np.repeat(lengths, size))
+    return pieces.tolist(), np.concatenate([places, idle]).reshape(-1, lanes, _ABREAST), real
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -18,8 +18,7 @@ Array = npt.NDArray[Any]
 MAIN = ""
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """The batches of one feed, for every step of a request.
 
     Attributes:
@@ -35,8 +34,7 @@ class Stream:
     augmentation: Positions | None = None
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A `Train` request with everything drawn; `samples` go through the model in it."""
 
     request: Train
@@ -57,12 +55,16 @@ class _Plan:
     Attributes:
         recipe: of them, and of those with one sample, whose batch would have no statistics.
         optimizers: by part, with nothing left open.
+        cuts: by part, what of it trains.
+        statistics: whether batches have statistics.
         feeds, widths: by name of the stream.
     """
 
     recipe: Recipe
     of_one_sample: Recipe
     optimizers: dict[str, Optimizer]
+    cuts: dict[str, Cut]
+    statistics: bool
     feeds: dict[str, Feed]
     widths: dict[str, int]
 
@@ -84,13 +86,12 @@ class Preparer:
         """One client's request."""
         plan = self._planned(request, address.round)
         n = len(self._arena.positions(address.owner, request.feed.samples))
-        statistics = plan.recipe.batch_statistics and request.feed.samples != "none"
-        recipe = plan.of_one_sample if statistics and n == 1 else plan.recipe
-        steps = _steps(request, self._settings, n, plan.widths[MAIN], statistics)
+        recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
+        steps = _steps(request, self._settings, n, plan.widths[MAIN], plan.statistics)
         given = request.optimizer_state or {}
         augment = self._settings.augment
         streams = {
-            name: _stream(feed, plan.widths[name], steps, address, self._arena, statistics, augment)
+            name: _stream(feed, plan.widths[name], steps, address, self._arena, plan.statistics, augment)
             for name, feed in plan.feeds.items()
         }
         return Prepared(
@@ -98,7 +99,7 @@ class Preparer:
             recipe=recipe,
             address=address,
             steps=steps,
-            samples=int(sum(stream.batches.sizes.sum() for stream in streams.values())),
+            samples=sum(sum(stream.batches.sizes.tolist()) for stream in streams.values()),
             streams=streams,
             draws={
                 name: draw_values(draw, name, plan.widths[MAIN], steps, address, request.feed.stream)
@@ -106,7 +107,8 @@ class Preparer:
             },
             lr={name: learning_rates(o, steps) for name, o in plan.optimizers.items()},
             state={
-                name: given.get(name) or o.init(_trained(request, recipe, name)) for name, o in plan.optimizers.items()
+                name: given.get(name) or o.init(_trained(request, plan.cuts, name))
+                for name, o in plan.optimizers.items()
             },
         )
 
@@ -122,13 +124,14 @@ class Preparer:
         optimizers = _optimizers(request, self._settings, round)
         feeds = {MAIN: request.feed, **request.side}
         widths = {name: _width(feed, self._arena, self._settings) for name, feed in feeds.items()}
+        cuts = _cuts(request, optimizers)
         recipe = Recipe(
             loss=request.loss,
             step=request.step,
             parts=parts,
             context=context,
             optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
-            cuts=tuple(_cuts(request, optimizers)),
+            cuts=tuple(cuts.items()),
             feeds=tuple((name, feed, widths[name]) for name, feed in sorted(feeds.items())),
             draws=tuple(sorted(request.draws.items())),
             frozen=False,
@@ -136,7 +139,8 @@ class Preparer:
         )
         frozen = replace(recipe, frozen=True)
         known = self._recipes.setdefault
-        return _Plan(known(recipe, recipe), known(frozen, frozen), optimizers, feeds, widths)
+        statistics = recipe.batch_statistics and request.feed.samples != "none"
+        return _Plan(known(recipe, recipe), known(frozen, frozen), optimizers, cuts, statistics, feeds, widths)
 
 
 def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
@@ -154,19 +158,19 @@ def _resolve(optimizer: Optimizer, settings: Settings, round: int) -> Optimizer:
     return replace(optimizer, **{name: value for name, value in cell.items() if getattr(optimizer, name) is None})
 
 
-def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> list[tuple[str, Cut]]:
-    cuts = []
+def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Cut]:
+    cuts = {}
     for name in sorted(optimizers):
         value = request.values[name]
         if isinstance(value, Params):
             runs = value.spec.slices(request.only[name]) if name in request.only else [slice(0, value.spec.d)]
-            cuts.append((name, Cut(tuple((r.start, r.stop) for r in runs), value.spec.d)))
+            cuts[name] = Cut(tuple((r.start, r.stop) for r in runs), value.spec.d)
     return cuts
 
 
-def _trained(request: Train, recipe: Recipe, name: str) -> Any:
+def _trained(request: Train, cuts: Mapping[str, Cut], name: str) -> Any:
     value = request.values[name]
-    return dict(recipe.cuts)[name].take(value.weights) if isinstance(value, Params) else value
+    return cuts[name].take(value.weights) if isinstance(value, Params) else value
 
 
 def _width(feed: Feed, arena: Arena, settings: Settings) -> int:

@@ -10,7 +10,7 @@ import torch
 from bench.arena import Arena
 from bench.data import Indices
 from bench.engine import Engine
-from bench.outputs import accuracy_and_loss
+from bench.outputs import Task, accuracy_and_loss
 from bench.params import Params
 
 SPLITS = ("validation", "test")
@@ -30,6 +30,31 @@ class Evaluation:
     clients: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where in a list of scored samples those of the clients are; clients without samples are left out.
+
+    Attributes:
+        clients: ids.
+        samples: how many each has.
+        at: the places, client after client.
+    """
+
+    clients: list[int]
+    samples: npt.NDArray[np.int64]
+    at: Indices
+
+    @classmethod
+    def of(cls, clients: list[int], samples: npt.NDArray[np.int64], at: Indices) -> "_Places":
+        """Without those that have no samples."""
+        return cls([i for i, n in zip(clients, samples.tolist(), strict=True) if n], samples[samples > 0], at)
+
+    def sums(self, values: Floats) -> Floats:
+        """Per client, of values per sample of the list."""
+        found: Floats = np.add.reduceat(values[self.at], np.cumsum(self.samples) - self.samples)
+        return found
+
+
 class Scorer:
     """Scores models on a partition's validation and test samples."""
 
@@ -37,69 +62,63 @@ class Scorer:
         self._engine = engine
         self._pool = arena.local
         self._sizes = sizes
+        ids = sorted(sizes)
         parts = {"validation": arena.partition.validation, "test": arena.partition.test}
-        self._local: dict[str, dict[int, Indices]] = {s: {i: parts[s][i] for i in sizes} for s in SPLITS}
-        union = {s: np.concatenate([np.zeros(0, np.int64), *self._local[s].values()]) for s in SPLITS}
+        union = {s: np.concatenate([np.zeros(0, np.int64), *(parts[s][i] for i in ids)]) for s in SPLITS}
         common = arena.partition.global_test
         whole = {"validation": union["validation"], "test": common if len(common) else union["test"]}
         self._needed = np.unique(np.concatenate([whole["test"], *union.values()]))
         self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in whole.items()}
+        self._samples = {s: {i: len(parts[s][i]) for i in ids} for s in SPLITS}
         self._local_at = {
-            s: {i: np.searchsorted(self._needed, positions) for i, positions in own.items()}
-            for s, own in self._local.items()
+            s: _Places.of(ids, self._counted(s, ids), np.searchsorted(self._needed, union[s])) for s in SPLITS
         }
+        self._own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
 
     def generic(self, w: Params, into: Evaluation, names: tuple[str, ...]) -> None:
         """Score one model for all: on the common test set and, as each of the names, on the clients' own samples."""
-        hit, loss = self._look([(w, self._needed)])[0]
+        hit, loss = self._look([(w, self._needed)])
         for split, at in self._global_at.items():
             if len(at):
                 _add(into, "gm", "global", "", split, float(hit[at].mean()), float(loss[at].mean()))
-        own = {s: {i: (hit[at], loss[at]) for i, at in clients.items()} for s, clients in self._local_at.items()}
-        self._locals(names, own, into)
+        self._locals(names, self._local_at, hit, loss, into)
 
     def personal(self, name: str, models: dict[int, Params], into: Evaluation) -> None:
         """Score each client's own model on its own samples."""
         ids = sorted(models)
-        tasks = [(models[i], np.concatenate([self._local[s][i] for s in SPLITS])) for i in ids]
-        found: dict[str, dict[int, tuple[Floats, Floats]]] = {s: {} for s in SPLITS}
-        for i, (hit, loss) in zip(ids, self._look(tasks), strict=True):
-            cut = len(self._local["validation"][i])
-            found["validation"][i] = hit[:cut], loss[:cut]
-            found["test"][i] = hit[cut:], loss[cut:]
-        self._locals((name,), found, into)
+        samples = [self._counted(s, ids) for s in SPLITS]
+        # Of each client first the validation samples, then the test samples.
+        split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
+        places = {s: _Places.of(ids, samples[k], np.flatnonzero(split == k)) for k, s in enumerate(SPLITS)}
+        self._locals((name,), places, *self._look([(models[i], self._own[i]) for i in ids]), into)
 
-    def _look(self, tasks: list[tuple[Params, Indices]]) -> list[tuple[Floats, Floats]]:
-        """Per task and sample: right or not, and loss."""
-        logits, positions = self._engine.outputs("train", tasks), [p for _, p in tasks]
-        right, loss = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate(positions))
-        cuts = np.cumsum([len(p) for p in positions])[:-1]
-        per_task = (np.split(found.to(torch.float64).cpu().numpy(), cuts) for found in (right, loss))
-        return list(zip(*per_task, strict=True))
+    def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
+        return np.array([self._samples[split][i] for i in ids], np.int64)
+
+    def _look(self, tasks: list[Task]) -> tuple[Floats, Floats]:
+        """Per sample of the tasks, one after the other: right or not, and loss."""
+        logits = self._engine.outputs("train", tasks)
+        found = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate([p for _, p in tasks]))
+        right, loss = (values.to(torch.float64).cpu().numpy() for values in found)
+        return right, loss
 
     def _locals(
-        self, names: tuple[str, ...], found: dict[str, dict[int, tuple[Floats, Floats]]], into: Evaluation
+        self, names: tuple[str, ...], places: dict[str, _Places], hit: Floats, loss: Floats, into: Evaluation
     ) -> None:
-        """Per client, and weighted by training samples and equally; a client without samples of a split is left out."""
-        for split in SPLITS:
-            scored = {i: pair for i, pair in sorted(found[split].items()) if len(pair[0])}
-            if not scored:
+        """Per client, and weighted by training samples and equally."""
+        for split, own in places.items():
+            if not own.clients:
                 continue
-            sizes = np.array([self._sizes[i] for i in scored], np.float64)
-            samples = np.array([len(hit) for hit, _ in scored.values()])
-            first = np.cumsum(samples) - samples
-            correct, total = (
-                np.add.reduceat(np.concatenate(part), first) for part in zip(*scored.values(), strict=True)
-            )
-            cost = total / samples
+            sizes = np.array([self._sizes[i] for i in own.clients], np.float64)
+            correct = own.sums(hit)
+            accuracy, cost = correct / own.samples, own.sums(loss) / own.samples
             shares = {"train_size": sizes / sizes.sum(), "equal": np.full(len(sizes), 1 / len(sizes))}
             for name in names:
                 for mean, share in shares.items():
-                    accuracy = float((share * (correct / samples)).sum())
-                    _add(into, name, "local", mean, split, accuracy, float((share * cost).sum()))
+                    _add(into, name, "local", mean, split, float((share * accuracy).sum()), float((share * cost).sum()))
                 into.clients += [
                     {"metric": name, "client": i, "split": split, "correct": int(right), "samples": n}
-                    for i, right, n in zip(scored, correct, samples.tolist(), strict=True)
+                    for i, right, n in zip(own.clients, correct.tolist(), own.samples.tolist(), strict=True)
                 ]
 
 

@@ -101,8 +101,9 @@ class Clients:
 
     def commit(self, client: Client, *, own: bool) -> None:
         """Take over a client's state; with `own`, rows of a cohort's matrix are copied out of it."""
-        state = {k: _owned(v) for k, v in client.state.items()} if own else client.state
-        self._known[client.id] = Client(client.id, client.n_train, client.label_counts, state)
+        if own:
+            client.state = {k: _owned(v) for k, v in client.state.items()}
+        self._known[client.id] = client
 
     def states(self) -> dict[int, dict[str, Any]]:
         """The states of all clients that have one."""

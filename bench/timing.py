@@ -6,7 +6,6 @@ uploads leave at the end of the local work, A = max_j(s_j + G_j + P_j + U_j), an
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bench.clock import Clock
@@ -30,8 +29,7 @@ class Span(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True)
-class Trip:
+class Trip(NamedTuple):
     """A client's round, computed but not yet timed; `size` is that of what it downloaded."""
 
     client: Client

@@ -6,6 +6,7 @@ fixed number of lanes.
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,22 +73,30 @@ class Rows:
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
         """The answers, as views of the matrices."""
-        steps = self.loss.new_tensor([max(1, p.steps) for p in group])
-        rows = zip(*(t.unbind() for t in [*self.tensors()[:-1], self.loss / steps]), strict=True)
-        found = []
-        for p, row in zip(group, rows, strict=True):
-            parts, state, loss = filled(self.nested, iter(row))
-            found.append(Trained(rebuild(parts, p.recipe.parts), state, p.steps, loss))
-        return found
+        losses = (self.loss / self.loss.new_tensor([max(1, p.steps) for p in group])).unbind()
+        states: list[dict[str, Flat]] = [{} for _ in group]
+        for part, matrices in self.state.items():
+            for state, row in zip(states, _unstack(matrices, len(group)), strict=True):
+                state[part] = row
+        rows = zip(group, _unstack(self.parts, len(group)), states, losses, strict=True)
+        return [Trained(rebuild(parts, p.recipe.parts), state, p.steps, loss) for p, parts, state, loss in rows]
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
     sums = [t.sum() for t in tensors]
-    return bool(torch.stack([s.to(sums[0]) for s in sums]).isfinite().all())
+    return math.isfinite(torch.stack([s.to(sums[0]) for s in sums]).sum())
 
 
 def _stack(rows: list[Flat]) -> Flat:
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _unstack(matrices: Flat, rows: int) -> list[Flat]:
+    found: list[Flat] = [{} for _ in range(rows)]
+    for name, matrix in matrices.items():
+        for one, row in zip(found, matrix.unbind(), strict=True):
+            one[name] = row
+    return found
 
 
 class Trainer:
@@ -158,19 +167,20 @@ class Trainer:
         first, matrices, fixed = phase.rows[0][0], rows.tensors(), list(tensors_of([self._hp]))
         context = [torch.stack([t] * lanes) for t in rows.context[first]]
         chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, arrays, at)
-        # The first chunk now, while no other thread wants Python; it has no name, so that it goes when it is done with.
-        chunks = itertools.chain([next(chunks)], chunks)
+        # The first seats and chunk now: two threads in Python wait for each other at every operation of torch.
+        # The chunk has no name, so that it goes when it is done with.
+        seats, chunks = [t[[first] * lanes] for t in matrices], itertools.chain([next(chunks)], chunks)
 
         def run() -> None:
-            seats = [t[[first] * lanes] for t in matrices]
+            seated = seats
             for start, batches in chunks:
                 steps = slice(start, start + len(batches["weight"]))
                 nested = {name: rate[steps] for name, rate in rates.items()}, batches
                 play = self._play(group[0].recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
                 given = list(tensors_of(nested))
-                like = [*seats, *(values[0] for values in given), *context, *fixed]
+                like = [*seated, *(values[0] for values in given), *context, *fixed]
                 load, store = schedule.load[steps], schedule.store[steps]
-                seats = play.run(like, len(load), load, store, matrices, rows.context, seats, context, given, fixed)
+                seated = play.run(like, len(load), load, store, matrices, rows.context, seated, context, given, fixed)
 
         return run
 
