@@ -248,29 +248,33 @@ class Engine:
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
-        try:
-            return self._trainer.cohort(group, self.lanes, self._cohorts)
-        except torch.OutOfMemoryError:  # of a GPU
-            if self.lanes == 1:
-                raise
+        while True:
+            try:
+                return self._trainer.cohort(group, self.lanes, self._cohorts)
+            except torch.OutOfMemoryError:  # of a GPU
+                if self.lanes == 1:
+                    raise
+            except (RuntimeError, ValueError) as error:
+                if shortage(error):
+                    raise
+                return self._unmapped(group, error)
+            # Out here, as the error holds on to all that the attempt had.
             self.lanes //= 2
             self.notices.append(
                 f"GPU memory ran out: cohorts of {self.lanes} clients from here on; the bytes of this cell's results "
                 "are not promised to repeat"
             )
-            return self._cohort(group)
-        except (RuntimeError, ValueError) as error:
-            if shortage(error):
-                raise
-            # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
-            answers = self._trainer.sequential(group, self.threads)
-            what = group[0].recipe.step or group[0].recipe.loss
-            name = getattr(what, "__qualname__", repr(what))
-            if name not in self.fallbacks:
-                self.fallbacks.append(name)
-                first = str(error).strip().splitlines()[0]
-                warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
-            return answers
+
+    def _unmapped(self, group: list[Prepared], error: Exception) -> Answers:
+        # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
+        answers = self._trainer.sequential(group, self.threads)
+        what = group[0].recipe.step or group[0].recipe.loss
+        name = getattr(what, "__qualname__", repr(what))
+        if name not in self.fallbacks:
+            self.fallbacks.append(name)
+            first = str(error).strip().splitlines()[0]
+            warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
+        return answers
 
     @property
     def _cohorts(self) -> int:

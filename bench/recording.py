@@ -90,14 +90,12 @@ class Recorded:
             return False
 
     def _checked(self, like: list[Tensor], args: Any) -> Callable[..., list[Tensor]]:
-        """A recording that was seen to give the same bytes. Under `vmap` numbers cannot be read; without it they can,
-        and would stay what they were: those of samples and weights in reverse."""
-        made = self._record([t.flip(0) if t.dim() else t for t in like])
+        """A recording that gave the same bytes over all steps of `args` as well: it changes what it is given."""
+        made = self._record(like)
         found, right = (
             self._play(one, [[t.clone() for t in tensors] for tensors in args]) for one in (made, self._eager)
         )
-        same = all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(found, right, strict=True))
-        return made if same else self._eager
+        return made if _equal(found, right) else self._eager
 
     def _goes_out(self) -> None:
         with self._inside:
@@ -105,12 +103,22 @@ class Recorded:
             self._inside.notify_all()
 
     def _record(self, like: list[Tensor]) -> Callable[..., list[Tensor]]:
+        """A recording that gives the same bytes, else the function as it is.
+
+        Recorded are samples and weights in reverse: what was read in Python, or lost, would stay what it was.
+        """
         try:
-            recorded = record(self._function, like)
+            recorded = record(self._function, [t.flip(0) if t.dim() else t for t in like])
         except (RuntimeError, TypeError, ValueError):  # it reads numbers, to decide what comes next for example
             return self._eager
         recorded = _of_list(update_in_place(recorded) if self._in_place else recorded)
+        if not _equal(recorded([t.clone() for t in like]), self._function(like)):
+            return self._eager
         return _scripted(recorded, like, self._around) or self._around(recorded)
+
+
+def _equal(found: list[Tensor], right: list[Tensor]) -> bool:
+    return all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(found, right, strict=True))
 
 
 def _as_recorded() -> contextlib.AbstractContextManager[None]:

@@ -99,7 +99,7 @@ class Scorer:
         """Per sample of the tasks, one after the other: right or not, and loss."""
         logits = self._engine.outputs("train", tasks)
         found = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate([p for _, p in tasks]))
-        right, loss = (values.to(torch.float64).cpu().numpy() for values in found)
+        right, loss = torch.stack([values.to(torch.float64) for values in found]).cpu().numpy()  # a GPU is awaited once
         return right, loss
 
     def _locals(

@@ -1,0 +1,121 @@
+"""A second device made of the processor: its tensors are kept in wrappers that say where they are.
+
+What a GPU forbids, it forbids: an operation on tensors of two devices is an error. What a GPU is slow at, it counts:
+the numbers that the processor waits for. And it can have as little memory as a test wants.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAME = "lazy"
+"""A device that PyTorch knows and has no code for, so that nothing runs there but by way of this module."""
+
+_MAY_MIX = {"_to_copy", "copy_", "index", "index_put_"}  # as on a GPU: copies, and indices that lie on the processor
+
+
+class There(Tensor):
+    """A tensor of the second device; `here` is its memory."""
+
+    here: Tensor
+
+    @staticmethod
+    def __new__(cls, here: Tensor) -> "There":
+        """Wrap a tensor."""
+        with torch.inference_mode(False):  # views of wrappers that began outside of it count versions
+            made: There = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                cls, here.shape, here.stride(), here.storage_offset(), dtype=here.dtype, device=torch.device(NAME)
+            )
+        made.here = here
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Backward passes come here without the context."""
+        return _run(func, args, kwargs or {})
+
+    def data_ptr(self) -> int:
+        """The address of the memory."""
+        return self.here.data_ptr()
+
+    def tolist(self) -> Any:
+        """A copy of the numbers."""
+        return self.cpu().tolist()
+
+
+class SecondDevice(TorchDispatchMode):
+    """As a context: there is a device called NAME.
+
+    Args:
+        limit: bytes of memory it has.
+
+    Attributes:
+        waits: how often its numbers were read or copied to the processor.
+        live, peak: bytes of its tensors that are there, and at most were.
+    """
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        super().__init__()
+        self.limit = limit
+        self.waits = self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def __enter__(self) -> "SecondDevice":
+        """Begin."""
+        torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(1.0, device=...)` then makes it here and moves it
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End."""
+        super().__exit__(*error)
+        torch._C._set_only_lift_cpu_tensors(False)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation."""
+        out = _run(func, args, kwargs or {})
+        found = pytree.tree_leaves(out)
+        self.waits += any(isinstance(t, There) for t in pytree.tree_leaves(args)) and not isinstance(found[0], There)
+        for tensor in found:
+            if isinstance(tensor, There):
+                self._count(tensor.here.untyped_storage())
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        if self.live + size > self.limit:
+            raise torch.OutOfMemoryError(f"the second device has {self.limit} bytes")
+        self._known.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    there = any(isinstance(t, There) for t in tensors)
+    name = func._schema.name.removeprefix("aten::")
+    if there and name not in _MAY_MIX and any(not isinstance(t, There) and t.dim() for t in tensors):
+        raise RuntimeError(f"{name}: tensors on two devices")
+    if kwargs.get("device") is not None:
+        there = torch.device(kwargs["device"]).type == NAME
+    plain_args, plain_kwargs = pytree.tree_map_only(There, lambda t: t.here, (args, kwargs))
+    if "device" in kwargs:
+        plain_kwargs["device"] = torch.device("cpu")
+    out = func(*plain_args, **plain_kwargs)
+    if not there:
+        return out
+    given = {id(t.here): t for t in tensors if isinstance(t, There)}  # an operation in place returns what it was given
+    return pytree.tree_map_only(Tensor, lambda t: given[id(t)] if id(t) in given else There(t), out)

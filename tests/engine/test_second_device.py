@@ -1,0 +1,115 @@
+"""What runs on a processor runs on a device of its own: nothing is mixed up, and the device is hardly waited for.
+
+No GPU is needed for this, and none of its speed or rounding is seen.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+
+from bench.plugin import METHODS
+from tests.engine.problems import everything, run, toy
+from tests.engine.second_device import NAME, SecondDevice, There
+
+METHOD_NAMES = [name for name in METHODS.names() if not name.startswith("test_")]
+
+
+def _same(there: dict[str, torch.Tensor], here: dict[str, torch.Tensor]) -> None:
+    assert there.keys() == here.keys()
+    for name, tensor in there.items():
+        torch.testing.assert_close(tensor.cpu(), here[name], rtol=1e-9, atol=1e-9)
+
+
+def _both(method: str, versions: int, **settings: Any) -> Any:
+    """The federation on the second device after some versions, and the device; states and scores compared."""
+    here = toy(method, **settings)
+    expected = run(here, versions)
+    with SecondDevice() as device:
+        there = toy(method, device=NAME, **settings)
+        found = run(there, versions)
+        assert all(isinstance(tensor, There) for tensor in everything(there).values())
+        _same(everything(there), everything(here))
+    assert [row["value"] for row in found.metrics] == pytest.approx([row["value"] for row in expected.metrics])
+    assert found.clients == expected.clients
+    assert not there.engine.fallbacks
+    return there, device
+
+
+def test_the_device_forbids_what_a_gpu_forbids_and_counts_waits() -> None:
+    with SecondDevice() as device:
+        there, here = torch.ones(3, device=NAME), torch.ones(3)
+        with pytest.raises(RuntimeError, match="two devices"):
+            there + here
+        assert (there + 1).device.type == (there + torch.tensor(1.0)).device.type == NAME
+        assert device.waits == 0
+        assert float(there.sum()) == 3.0
+        assert device.waits == 1
+        device.limit = device.live + 1000
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.ones(1000, device=NAME)
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_every_method_trains_there_as_here(method: str) -> None:
+    _both(method, 2)
+
+
+CORNERS: list[dict[str, Any]] = [
+    {"executor": "sequential"},
+    {"executor": "sequential", "model": "test_norm"},
+    {"model": "test_norm", "batchnorm": "local", "participation": 0.5},
+    {"participation": 0.5, "unselected": "broadcast"},
+]
+
+
+@pytest.mark.parametrize("corner", CORNERS, ids=str)
+def test_corners_train_there_as_here(corner: dict[str, Any]) -> None:
+    _both("scd", 2, **corner)
+
+
+def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder does not see through the wrappers and takes all tensors for constants."""
+    monkeypatch.setattr("bench.recording._RECORD_AFTER", 10)
+    there, _ = _both("scd", 6)
+    plays = there.engine._trainer._plays.values()
+    assert [set(play._recorded.values()) for play in plays] == [{play._eager} for play in plays]
+
+
+@pytest.mark.parametrize(("method", "trainings"), [("fedavg", 1), ("ditto", 2), ("scd", 2), ("pgfed", 2)])
+def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> None:
+    """Whether all values are finite is the only thing that is read of them; of an evaluation, the scores."""
+    with SecondDevice() as device:
+        federation = toy(method, device=NAME)
+        run(federation, 2)
+        before = device.waits
+        federation.advance()
+        assert device.waits - before == trainings
+
+
+def test_a_state_comes_back_to_the_device() -> None:
+    with SecondDevice():
+        first = toy("scd", device=NAME)
+        run(first, 1)
+        tensors, plain = first.state()
+        second = toy("scd", device=NAME)
+        second.restore({name: tensor.cpu() for name, tensor in tensors.items()}, plain)
+        for federation in (first, second):
+            run(federation, 1)
+        assert all(isinstance(tensor, There) for tensor in everything(second).values())
+        _same(everything(second), {name: tensor.cpu() for name, tensor in everything(first).items()})
+
+
+def test_cohorts_become_smaller_where_memory_runs_out() -> None:
+    here = toy("fedavg")
+    expected = run(here, 2)
+    with SecondDevice() as device:
+        there = toy("fedavg", device=NAME)
+        assert there.engine.lanes == 64
+        device.limit = device.live + 50_000
+        found = run(there, 2)
+        _same(everything(there), everything(here))
+    assert there.engine.lanes < 64
+    assert device.peak <= device.limit
+    assert any("memory ran out" in warning for warning in there.warnings)
+    assert found.clients == expected.clients
