@@ -1,6 +1,7 @@
 """All samples on the device, and each owner's list of them. No loader stands between the data and a step.
 
-A set that is too large for the device stays on the host, perhaps in a file, and batches travel.
+A set that is too large for the device stays on the host, perhaps in a file, and batches travel. Models that are too
+many for it rest on the host as well, and come for their training.
 """
 
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ class Arena:
     """The samples of all clients and the public set, as positions in two pools.
 
     Attributes:
+        device: where training and evaluation run.
+        home: where models rest in between: there, or in the host's memory.
         counts: `[clients, classes]` training samples.
         largest: training samples of the client that has most.
     """
@@ -101,12 +104,14 @@ class Arena:
         seed: int,
         public: Dataset | None = None,
         holdout: float = 0.0,
+        offload: bool = False,
     ) -> None:
         self.local = Pool.of(data, device, dtype)
         self.public = Pool.of(public, device, dtype) if public is not None else None
         self.public_size = len(public.y) if public is not None else 0
         self.num_classes = data.num_classes
         self.device = device
+        self.home = torch.device("cpu") if offload else device
         self.partition = partition
         self.counts = np.stack([np.bincount(data.y[one], minlength=data.num_classes) for one in partition.train])
         self.largest = max(1, *(len(one) for one in partition.train))
@@ -119,6 +124,17 @@ class Arena:
                 raise ValueError("the method asks for a public set and the cell has none")
             return self.public
         return self.local
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """A tensor on the device."""
+        return tensor if self.home == self.device else tensor.to(self.device, non_blocking=True)
+
+    def to_home(self, tensor: Tensor) -> Tensor:
+        """A tensor where models rest. Nothing there may read it before the device has been waited for."""
+        if self.home == self.device:
+            return tensor
+        pinned = self.device.type == "cuda"  # memory that a GPU writes to by itself
+        return torch.empty_like(tensor, device=self.home, pin_memory=pinned).copy_(tensor, non_blocking=True)
 
     def positions(self, owner: int, samples: Samples) -> Indices:
         """An owner's samples, as positions in the pool."""

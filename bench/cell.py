@@ -26,6 +26,7 @@ from bench import checkpoint, store
 from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError, shortage
 from bench.federation import Diverged, Federation
+from bench.holdings import model_bytes, rest_on_host
 from bench.plugin import DATASETS
 from bench.progress import Event, figures_text
 from bench.rng import generator
@@ -48,7 +49,7 @@ class Options(BaseModel):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     executor: Literal["auto", "sequential", "cohort"] = "auto"
-    threads: int = Field(1, ge=1, description="clients at a time in the sequential executor; changes no byte")
+    threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Literal["none", "server", "all"] = Field("none", description="what stays of the last state at the end")
@@ -153,8 +154,18 @@ class _Run:
         _write_partition(self.folder / "partition.json", dataset, partition)
         device = choose_device(self.options.device)
         public = load_public(self.settings, self.options.data_root)
+        offload = rest_on_host(self.settings, model_bytes(self.settings, dataset), device)
+        if offload:
+            log.info("the clients' models are too many for the GPU: they rest in the host's memory")
         federation = Federation(
-            self.settings, dataset, partition, device=device, executor=self.options.executor, public=public
+            self.settings,
+            dataset,
+            partition,
+            device=device,
+            executor=self.options.executor,
+            threads=self.options.threads,
+            public=public,
+            offload=offload,
         )
         self.status = replace(
             self.status,

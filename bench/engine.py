@@ -248,6 +248,12 @@ class Engine:
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
+        """All at once, or, where models rest on the host, as many at a time as there are lanes."""
+        at_once = len(group) if self.arena.home == self.arena.device else self.lanes
+        parts = [self._fitted(group[i : i + at_once]) for i in range(0, len(group), at_once)]
+        return [one for trained, _ in parts for one in trained], all(finite for _, finite in parts)
+
+    def _fitted(self, group: list[Prepared]) -> Answers:
         while True:
             try:
                 return self._trainer.cohort(group, self.lanes, self._cohorts)
@@ -296,12 +302,13 @@ class Engine:
             rows = self.outputs(samples, [task for _, _, task in tasks], kind)
             for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
                 found[i][k] = (row, positions)
-        return {
-            i: found[i][0][0]
-            if isinstance(request, Predict)
-            else self._scores(request, [found[i][k] for k in range(len(request.models))])
-            for i, request in asked.items()
-        }
+        answers: dict[int, Any] = {}
+        for i, request in asked.items():
+            if isinstance(request, Predict):
+                answers[i] = found[i][0][0].to(self.arena.home)
+            else:
+                answers[i] = self._scores(request, [found[i][k] for k in range(len(request.models))])
+        return answers
 
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
         """Outputs of model values on samples of one pool."""
@@ -314,7 +321,7 @@ class Engine:
         # A client without samples of that kind scores a loss of 0 with every model.
         losses = [loss.sum() / max(1, len(loss)) for _, loss in pairs]
         right = [hit.to(self.dtype).sum() / max(1, len(hit)) for hit, _ in pairs]
-        return torch.stack(losses), torch.stack(right)
+        return torch.stack(losses).to(self.arena.home), torch.stack(right).to(self.arena.home)
 
 
 def _who(one: Prepared) -> str:

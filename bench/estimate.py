@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -25,11 +24,10 @@ from torch.func import functional_call
 from bench import checkpoint
 from bench.arena import KEEP_NORMALISED
 from bench.cell import load_dataset
-from bench.data import Dataset, Partition
 from bench.engine import lanes_on
 from bench.errors import UserError
-from bench.federation import Federation
 from bench.footprint import Footprint
+from bench.holdings import models, rest_on_host, scalars, visitors
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.outputs import samples_at_once
@@ -56,7 +54,6 @@ _SIZES = {
 }
 """Sets whose files may not be here yet, with their default options."""
 
-_STAND_IN = "comet_cnn"
 _REPEATS = 5
 _SLOW = 0.2  # seconds; a network that needs as long for two samples is not measured with a whole batch
 
@@ -69,12 +66,14 @@ class Estimate:
         seconds: of training, by one process.
         checkpoint: bytes of one checkpoint, once every client has taken part.
         memory: bytes of the data set and of tensors at the peak of a round; Python and its libraries come on top.
+        gpu: the same of a GPU's memory; where models rest on the host, at most.
         disk: bytes at the peak: one generation more than stays, as the newest is written before the oldest goes.
     """
 
     seconds: float
     checkpoint: int
     memory: int
+    gpu: int
     disk: int
 
 
@@ -90,23 +89,36 @@ def estimate(settings: Settings, data_root: Path, device: str) -> Estimate | Non
     own = share * size.train / settings.clients
     steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
     hp = json.dumps(settings.hp, sort_keys=True)
-    factor = torch.finfo(getattr(torch, settings.dtype)).bits / 32
-    kept, kept_each = _state(settings.method, hp, settings.model, options, shape, classes)
-    state = round(4 * factor * (kept + kept_each * settings.clients))
-    held, held_each = _held(settings.method, hp)
-    selected = settings.participation * settings.clients  # the others hold nothing but what they keep
-    models = held.peak + held_each.between * settings.clients + (held_each.peak - held_each.between) * selected
-    abreast = 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
-    working = max(step.gradient * abreast, step.evaluation)
-    images = (size.train + size.test) * math.prod(shape)  # bytes; a small set is kept as floats, too
-    floats = 4 * factor * images if 4 * factor * images <= KEEP_NORMALISED else 0
-    loading, running = 2 * (images + floats), images + floats + factor * (models * step.model + working)
+    kept, kept_each = scalars(settings.method, hp, settings.model, options, shape, classes)
+    state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
+    memory, gpu = _memory(settings, size, step, device)
     return Estimate(
-        seconds=settings.rounds * selected * steps * step.seconds,
+        seconds=settings.rounds * settings.participation * settings.clients * steps * step.seconds,
         checkpoint=state,
-        memory=round(max(loading, running)),
+        memory=round(memory),
+        gpu=round(gpu),
         disk=(checkpoint.GENERATIONS + 1) * state,
     )
+
+
+def _width(settings: Settings) -> float:
+    """Of a number, in units of float32."""
+    return torch.finfo(getattr(torch, settings.dtype)).bits / 32
+
+
+def _memory(settings: Settings, size: _Size, step: "_Step", device: str) -> tuple[float, float]:
+    """Bytes in the host's memory and in a GPU's."""
+    images = (size.train + size.test) * math.prod(size.shape)
+    floats = 4 * _width(settings) * images
+    data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small set is kept as floats, too
+    abreast = 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
+    working = _width(settings) * max(step.gradient * abreast, step.evaluation)
+    model = _width(settings) * step.model
+    if device != "cuda":
+        return max(2 * data, data + models(settings) * model + working), 0
+    if rest_on_host(settings, round(model), device):
+        return max(2 * data, data + models(settings) * model), data + visitors(settings, abreast) * model + working
+    return 2 * data, data + models(settings) * model + working
 
 
 def checkpoint_rate(folder: Path) -> float:
@@ -119,59 +131,6 @@ def checkpoint_rate(folder: Path) -> float:
         start = time.perf_counter()
         checkpoint.Writer(Path(scratch) / "checkpoint").save(checkpoint.Checkpoint(1, tensors, {}))
         return 64 * 2**20 / (time.perf_counter() - start)
-
-
-@functools.cache
-def _state(method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int) -> tuple[float, float]:
-    """Scalars of state that a method keeps: in any case, and per client that has taken part; counted after a round."""
-    counts = []
-    for clients in (1, 2):
-        federation = _idle(method, hp, model, options, shape, classes, clients)
-        federation.advance()
-        counts.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
-    each = counts[1] - counts[0]
-    return counts[0] - each, each
-
-
-class _Held(NamedTuple):
-    """Models that are held between two rounds and at the peak of a round."""
-
-    between: float
-    peak: float
-
-
-@functools.cache
-def _held(method: str, hp: str) -> tuple[_Held, _Held]:
-    """Models that a method holds in any case, and per client; counted over rounds of a small network, as a large one's
-    would take the time and the memory that are to be known."""
-    found = []
-    for clients in (6, 9):  # with fewer, what is held for each of them does not make the peak yet
-        with Footprint() as footprint:
-            federation = _idle(method, hp, _STAND_IN, "{}", (1, 28, 28), 10, clients)
-            for _ in range(2):  # in the first round nothing old makes way for what is new
-                federation.advance()
-            unit = federation.server.initial_model().weights.nbytes
-            found.append(_Held(footprint.live / unit, footprint.peak / unit))
-    each = _Held(*((more - few) / 3 for few, more in zip(*found, strict=True)))
-    return _Held(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
-
-
-def _idle(
-    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int, clients: int
-) -> Federation:
-    """A federation that does not train: what is kept does not depend on that, and a large network costs nothing."""
-    rng = generator("estimate", method)
-    own = 2 * clients
-    x = rng.normal(size=(own + 4, *shape)).astype(np.float32)
-    data = Dataset("estimate", x, np.arange(own + 4) % classes, own, classes, (0.0,), (1.0,), "")
-    idle = {k: 0 if k.endswith(("_epochs", "_steps")) else v for k, v in json.loads(hp).items()}
-    settings = Settings(
-        method=method, hp=idle, clients=clients, model=model, model_options=json.loads(options), steps=0, batch_size=2
-    )
-    train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
-    empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
-    partition = Partition(train, empty, empty, np.arange(own, own + 4))
-    return Federation(settings, data, partition, public=data)
 
 
 def _size(settings: Settings, data_root: Path) -> _Size | None:

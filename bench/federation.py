@@ -54,6 +54,7 @@ class Federation:
         executor: Executor = "auto",
         threads: int = 1,
         public: Dataset | None = None,
+        offload: bool = False,
     ) -> None:
         self.settings = settings
         settle(torch.device(device), settings.precision)
@@ -66,6 +67,7 @@ class Federation:
             seed=settings.seed,
             public=public,
             holdout=self.method.holdout,
+            offload=offload,
         )
         ids, self._new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
         if settings.clock.dropout and self.method.everyone:
@@ -349,6 +351,7 @@ class Federation:
         """What computed it: numbers are promised to be the same bytes on the same path only."""
         return {
             "device": str(self._arena.device),
+            "models": str(self._arena.home),
             "executor": self.engine.executor,
             "precision": self.settings.precision,
             "lanes": self.engine.lanes,
@@ -389,7 +392,7 @@ class Federation:
 
     def restore(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        placed = {name: tensor.to(self._arena.device) for name, tensor in tensors.items()}
+        placed = {name: tensor.to(self._arena.home) for name, tensor in tensors.items()}
 
         def back(value: Any) -> Any:
             return unpack(value, placed, self.server.specs)

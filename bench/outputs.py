@@ -65,7 +65,7 @@ def _alone(pool: Pool, tasks: Sequence[Task], output: Output, threads: int) -> l
     def run(w: Params, chunk: Tensor) -> Tensor:
         x, _ = pool.take(chunk)
         with torch.no_grad():
-            return _run(w, channels_last(x) if takes_channels_last(w.spec) else x, output)
+            return _run(w.to(x.device), channels_last(x) if takes_channels_last(w.spec) else x, output)
 
     # An empty list still runs once, on no samples, for the shape.
     chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
@@ -87,12 +87,13 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, thre
     models += [models[0]] * (-len(models) % lanes)
     weights, buffers = [w.weights for w in models], [w.buffers for w in models]
     samples = _on_device(pool, np.concatenate([positions for _, positions in tasks])[places])
-    like = [flat[0].new_empty(lanes, len(flat[0])) for flat in (weights, buffers)]
+    like = [flat[0].new_empty(lanes, len(flat[0]), device=samples.device) for flat in (weights, buffers)]
 
     def run(first: int, x: Tensor) -> list[Tensor]:
         own = slice(first * lanes, (first + len(x)) * lanes)
         with torch.no_grad():
-            return look.run([*like, x[0]], len(x), weights[own], buffers[own], x)
+            there = [[t.to(x.device) for t in flat[own]] for flat in (weights, buffers)]
+            return look.run([*like, x[0]], len(x), *there, x)
 
     found = []
     at_once = max(1, GATHER // (lanes * _ABREAST * pool.x[0].numel() * pool.dtype.itemsize))

@@ -100,6 +100,10 @@ class Params:
     buffers: Tensor
     spec: Spec
 
+    def to(self, device: torch.device) -> "Params":
+        """The same values on a device."""
+        return Params(self.weights.to(device), self.buffers.to(device), self.spec)
+
     def with_weights(self, weights: Tensor) -> "Params":
         """The same buffers with other weights."""
         return Params(weights, self.buffers, self.spec)

@@ -68,7 +68,7 @@ class ServerSide:
         empty = torch.zeros(0, dtype=getattr(torch, self._settings.dtype))
         weights = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.params)])
         buffers = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.buffers)])
-        return Params(weights.to(self._arena.device), buffers.to(self._arena.device), spec)
+        return Params(weights.to(self._arena.home), buffers.to(self._arena.home), spec)
 
 
 class Clients:
@@ -91,7 +91,7 @@ class Clients:
 
     def bare(self, i: int) -> Client:
         """A client without state."""
-        counts = torch.as_tensor(self._arena.counts[i], device=self._arena.device)
+        counts = torch.as_tensor(self._arena.counts[i], device=self._arena.home)
         return Client(i, len(self._arena.partition.train[i]), counts)
 
     def copy(self, i: int) -> Client:
@@ -150,9 +150,10 @@ class Clients:
 
 def _owned(value: Any) -> Any:
     if isinstance(value, Params):
-        return Params(value.weights.clone(), value.buffers.clone(), value.spec)
+        return Params(_owned(value.weights), _owned(value.buffers), value.spec)
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        pinned = value.device.type == "cpu" and value.is_pinned()
+        return value.clone().pin_memory() if pinned else value.clone()
     if isinstance(value, dict):
         return {k: _owned(v) for k, v in value.items()}
     return [_owned(v) for v in value] if isinstance(value, list) else value

@@ -49,14 +49,19 @@ class Phase:
 
 
 class Rows:
-    """The training state of a cohort: one row per client, in matrices."""
+    """The training state of a cohort: one row per client, in matrices on the device."""
 
-    def __init__(self, group: list[Prepared]) -> None:
-        self.parts = _stack([flatten(p.request.values) for p in group])
+    def __init__(self, group: list[Prepared], arena: Arena) -> None:
+        self._arena = arena
+        self.parts = self._stack([flatten(p.request.values) for p in group])
         names = group[0].state
-        self.state = {name: _stack([dict(p.state[name]) for p in group]) for name in names}
-        self.context = [list(tensors_of([flatten(p.request.context)])) for p in group]
+        self.state = {name: self._stack([dict(p.state[name]) for p in group]) for name in names}
+        contexts = (tensors_of([flatten(p.request.context)]) for p in group)
+        self.context = [[arena.to_device(t) for t in context] for context in contexts]
         self.loss = next(iter(self.parts.values())).new_zeros(len(group))
+
+    def _stack(self, rows: list[Flat]) -> Flat:
+        return {name: self._arena.to_device(torch.stack([row[name] for row in rows])) for name in rows[0]}
 
     @property
     def nested(self) -> tuple[Any, ...]:
@@ -72,31 +77,26 @@ class Rows:
         return _finite([self.loss, *(t for name, t in self.parts.items() if not name.endswith("/buffers"))])
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
-        """The answers, as views of the matrices."""
-        losses = (self.loss / self.loss.new_tensor([max(1, p.steps) for p in group])).unbind()
+        """The answers, as views of the matrices; to be read once the device has been waited for."""
+        losses = self._arena.to_home(self.loss / self.loss.new_tensor([max(1, p.steps) for p in group])).unbind()
         states: list[dict[str, Flat]] = [{} for _ in group]
         for part, matrices in self.state.items():
-            for state, row in zip(states, _unstack(matrices, len(group)), strict=True):
+            for state, row in zip(states, self._unstack(matrices), strict=True):
                 state[part] = row
-        rows = zip(group, _unstack(self.parts, len(group)), states, losses, strict=True)
+        rows = zip(group, self._unstack(self.parts), states, losses, strict=True)
         return [Trained(rebuild(parts, p.recipe.parts), state, p.steps, loss) for p, parts, state, loss in rows]
+
+    def _unstack(self, matrices: Flat) -> list[Flat]:
+        found: list[Flat] = [{} for _ in self.context]
+        for name, matrix in matrices.items():
+            for one, row in zip(found, self._arena.to_home(matrix).unbind(), strict=True):
+                one[name] = row
+        return found
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
     sums = [t.sum() for t in tensors]
     return math.isfinite(torch.stack([s.to(sums[0]) for s in sums]).sum())
-
-
-def _stack(rows: list[Flat]) -> Flat:
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-def _unstack(matrices: Flat, rows: int) -> list[Flat]:
-    found: list[Flat] = [{} for _ in range(rows)]
-    for name, matrix in matrices.items():
-        for one, row in zip(found, matrix.unbind(), strict=True):
-            one[name] = row
-    return found
 
 
 class Trainer:
@@ -129,7 +129,8 @@ class Trainer:
         parts, context = flatten(one.request.values), flatten(one.request.context)
         nested = parts, one.state, next(iter(parts.values())).new_zeros(())
         # Tensors of its own: an answer is nobody else's, and two parts may have begun with the same buffers.
-        seats, fixed = [t.clone() for t in tensors_of(nested)], list(tensors_of((context, self._hp)))
+        seats = [t.to(self.arena.device, copy=True) for t in tensors_of(nested)]
+        fixed = [*map(self.arena.to_device, tensors_of([context])), *tensors_of([self._hp])]
         rates = {name: self._tensor(rate) for name, rate in one.lr.items()}
         arrays, at = _arrays([one], _full_widths(one)), np.arange(one.steps)[:, None]
         names = sorted(one.streams)
@@ -142,17 +143,17 @@ class Trainer:
                 given = list(tensors_of((lr, real)))
                 like = [*seats, *(values[0] for values in given), *fixed]
                 seats = play.run(like, stop - start, seats, given, fixed)
-        parts, state, loss = filled(nested, iter(seats))
+        parts, state, loss = filled(nested, (t.to(self.arena.home) for t in seats))
         return Trained(rebuild(parts, one.recipe.parts), state, one.steps, loss / max(1, one.steps))
 
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
         """All clients side by side in lanes; where threads are given, in lanes of each of them."""
-        rows = Rows(group)
+        rows = Rows(group, self.arena)
         for phase in _phases(group):
             arrays = _arrays(group, phase.widths)
             shares = _shares(phase, threads)
             side_by_side(threads, [self._course(rows, group, arrays, lanes, share) for share in shares])
-        return rows.trained(group), rows.finite()
+        return rows.trained(group), rows.finite()  # in this order: the second waits for the device
 
     def _course(
         self, rows: Rows, group: list[Prepared], arrays: dict[str, Any], lanes: int, phase: Phase

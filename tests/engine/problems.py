@@ -82,7 +82,7 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     sizes = sizes if sizes is not None else [13, 7, 1, 0, 9, 5]
     data = toy_data()
     public = settings.pop("public", None) or toy_data(seed=9)
-    device = settings.pop("device", "cpu")
+    options = {name: settings.pop(name) for name in ("device", "offload") if name in settings}
     chosen: dict[str, Any] = {
         "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,
         "clients": len(sizes), "seed": 3,
@@ -91,9 +91,9 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
         Settings(method=method, **{**chosen, **settings}),
         data,
         toy_partition(data, sizes),
-        device=device,
         executor=executor,
         public=public,
+        **options,
     )
 
 

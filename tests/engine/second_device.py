@@ -81,7 +81,9 @@ class SecondDevice(TorchDispatchMode):
         """Run one operation."""
         out = _run(func, args, kwargs or {})
         found = pytree.tree_leaves(out)
-        self.waits += any(isinstance(t, There) for t in pytree.tree_leaves(args)) and not isinstance(found[0], There)
+        from_there = any(isinstance(t, There) for t in pytree.tree_leaves(args)) and not isinstance(found[0], There)
+        in_passing = func is torch.ops.aten.copy_.default and args[2:] == (True,)
+        self.waits += from_there and not in_passing and func is not torch.ops.aten.empty_like.default
         for tensor in found:
             if isinstance(tensor, There):
                 self._count(tensor.here.untyped_storage())
@@ -117,5 +119,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     out = func(*plain_args, **plain_kwargs)
     if not there:
         return out
-    given = {id(t.here): t for t in tensors if isinstance(t, There)}  # an operation in place returns what it was given
+    if torch.Tag.inplace_view in func.tags:  # the wrapper takes the new shape, too
+        args[0].data = There(args[0].here)
+    given = {id(t.here if isinstance(t, There) else t): t for t in tensors}  # what an operation in place returns
     return pytree.tree_map_only(Tensor, lambda t: given[id(t)] if id(t) in given else There(t), out)

@@ -21,14 +21,14 @@ def _same(there: dict[str, torch.Tensor], here: dict[str, torch.Tensor]) -> None
         torch.testing.assert_close(tensor.cpu(), here[name], rtol=1e-9, atol=1e-9)
 
 
-def _both(method: str, versions: int, **settings: Any) -> Any:
+def _both(method: str, versions: int, *, offload: bool = False, **settings: Any) -> Any:
     """The federation on the second device after some versions, and the device; states and scores compared."""
     here = toy(method, **settings)
     expected = run(here, versions)
     with SecondDevice() as device:
-        there = toy(method, device=NAME, **settings)
+        there = toy(method, device=NAME, offload=offload, **settings)
         found = run(there, versions)
-        assert all(isinstance(tensor, There) for tensor in everything(there).values())
+        assert {isinstance(tensor, There) for tensor in everything(there).values()} == {not offload}
         _same(everything(there), everything(here))
     assert [row["value"] for row in found.metrics] == pytest.approx([row["value"] for row in expected.metrics])
     assert found.clients == expected.clients
@@ -68,6 +68,31 @@ def test_corners_train_there_as_here(corner: dict[str, Any]) -> None:
     _both("scd", 2, **corner)
 
 
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("method", ["scd", "pgfed", "hypcluster"])
+def test_models_that_rest_on_the_host_train_the_same(method: str, executor: str) -> None:
+    """Nothing of them stays on the device between two rounds."""
+    there, device = _both(method, 2, offload=True, executor=executor, model="mlp")
+    assert there.path["models"] == "cpu"
+    pools = [there._arena.local, there._arena.pool("public")]
+    samples = sum(tensor.here.nbytes for pool in pools for tensor in (pool.x, pool.y))
+    constants = 2.1 * there.server.initial_model().weights.nbytes  # of SCD's loss; five clients have a model
+    assert device.live < samples + constants
+
+
+def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
+    """As many at a time as there are lanes, whatever the number of clients; all of them alone would need more."""
+    peaks = {}
+    for lanes in (2, 6):
+        with SecondDevice() as device:
+            federation = toy("ditto", device=NAME, offload=True, model="mlp")
+            federation.engine.lanes = lanes
+            found = run(federation, 2)
+        peaks[lanes] = device.peak
+        assert found.clients == run(toy("ditto", model="mlp"), 2).clients
+    assert peaks[2] < 0.6 * peaks[6]
+
+
 def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorder does not see through the wrappers and takes all tensors for constants."""
     monkeypatch.setattr("bench.recording._RECORD_AFTER", 10)
@@ -80,11 +105,12 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
 def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> None:
     """Whether all values are finite is the only thing that is read of them; of an evaluation, the scores."""
     with SecondDevice() as device:
-        federation = toy(method, device=NAME)
-        run(federation, 2)
-        before = device.waits
-        federation.advance()
-        assert device.waits - before == trainings
+        for offload in (False, True):
+            federation = toy(method, device=NAME, offload=offload)
+            run(federation, 2)
+            before = device.waits
+            federation.advance()
+            assert device.waits - before == trainings
 
 
 def test_a_state_comes_back_to_the_device() -> None:

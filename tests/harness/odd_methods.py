@@ -2,7 +2,9 @@
 
 import os
 import signal
+import threading
 import time
+from typing import Any
 
 from bench.method import (
     METHODS,
@@ -50,6 +52,31 @@ class Odd(Method):
 @METHODS.register("odd_slow")
 class Slow(Odd):
     """Never goes wrong, only slowly right."""
+
+
+_threads: set[int] = set()
+_met = threading.Event()
+
+
+def meeting(model: Any, values: Any, batch: Any, ctx: Any) -> Any:
+    """Cross-entropy, once two threads have come to it."""
+    _threads.add(threading.get_ident())
+    if len(_threads) > 1:
+        _met.set()
+    if not _met.wait(30):
+        raise RuntimeError("no other thread has come")
+    return cross_entropy(model, values, batch, ctx)
+
+
+@METHODS.register("odd_together")
+class Together(Method):
+    """FedAvg that goes wrong where one client trains at a time."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=meeting)
+        yield Upload({"model": trained["w"]})
 
 
 @METHODS.register("odd_raises")

@@ -12,6 +12,7 @@ import pytest
 
 from bench import store
 from bench.cell import Options, run_cell
+from bench.machine import cores
 from bench.progress import duration_text
 from tests.harness.helpers import cells, contents, states
 
@@ -170,3 +171,12 @@ def test_version_and_help(bench_here: Bench) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+@pytest.mark.usefixtures("odd_methods")
+def test_one_cell_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+    """A core that no cell has is a cell's second one."""
+    file, run = grid(methods=["odd_together"], rounds=1), tmp_path / "run"
+    bench("run", "--grid", file, "--out", run, "--device", "cpu", "--executor", "sequential")
+    assert states(run) == {"odd_together": "done"}

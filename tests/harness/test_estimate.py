@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from bench.estimate import _held
 from bench.footprint import Footprint
+from bench.holdings import held, models, rest_on_host
+from bench.settings import Settings
 
 
 def test_a_footprint_is_what_is_there_at_one_time() -> None:
@@ -31,5 +32,16 @@ def test_a_footprint_is_what_is_there_at_one_time() -> None:
     ],
 )
 def test_models_that_a_client_holds(method: str, between: float, peak: float) -> None:
-    each = _held(method, "{}")[1]
+    each = held(method, "{}")[1]
     assert each == pytest.approx((between, peak), abs=0.1)  # and its samples
+
+
+def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(method="ditto", clients=100, participation=0.2)
+    count = models(settings)  # two of every client, and two new ones of each of the twenty
+    assert count == pytest.approx(240, rel=0.05)
+    for free in (0, 2000):  # that is not asked
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2000))
+        assert not rest_on_host(settings, int(990 / count), "cuda")
+        assert rest_on_host(settings, int(1010 / count) + 1, "cuda")
+        assert not rest_on_host(settings, 10**12, "cpu")

@@ -1,0 +1,104 @@
+"""How many models a method holds, and whether they fit a GPU.
+
+Counted over rounds without steps of a few clients, for which neither data nor models of a real size are needed.
+"""
+
+import functools
+import json
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from bench.data import Dataset, Partition
+from bench.federation import Federation
+from bench.footprint import Footprint
+from bench.models.factory import build
+from bench.rng import generator
+from bench.settings import Settings
+
+_STAND_IN = "comet_cnn"
+_SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
+
+
+def models(settings: Settings) -> float:
+    """The models of a cell at the peak of a round, in units of the cell's model."""
+    anyway, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
+    selected = settings.participation * settings.clients  # the others hold nothing but what they keep
+    return anyway.peak + each.between * settings.clients + (each.peak - each.between) * selected
+
+
+def visitors(settings: Settings, lanes: int) -> float:
+    """The models at most that are on a GPU where models rest on the host: what a round makes of the clients trained."""
+    _, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
+    return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
+
+
+def model_bytes(settings: Settings, dataset: Dataset) -> int:
+    """Bytes of a cell's model."""
+    net = build(settings.model, dataset.shape, dataset.num_classes, settings.model_options)
+    width: int = getattr(torch, settings.dtype).itemsize
+    return width * sum(p.numel() for p in net.parameters())
+
+
+def rest_on_host(settings: Settings, size: int, device: str) -> bool:
+    """Whether models of so many bytes are too many for the GPU, so that they come there for their training only.
+
+    It depends on what the GPU has, not on what is free: a cell that goes on later is to find the same answer.
+    """
+    return device == "cuda" and models(settings) * size > _SHARE * torch.cuda.mem_get_info()[1]
+
+
+@functools.cache
+def scalars(
+    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int
+) -> tuple[float, float]:
+    """Scalars of state that a method keeps: in any case, and per client that has taken part; counted after a round."""
+    counts = []
+    for clients in (1, 2):
+        federation = _idle(method, hp, model, options, shape, classes, clients)
+        federation.advance()
+        counts.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
+    each = counts[1] - counts[0]
+    return counts[0] - each, each
+
+
+class Held(NamedTuple):
+    """Models that are held between two rounds and at the peak of a round."""
+
+    between: float
+    peak: float
+
+
+@functools.cache
+def held(method: str, hp: str) -> tuple[Held, Held]:
+    """Models that a method holds in any case, and per client; counted over rounds of a small network, as a large one's
+    would take the time and the memory that are to be known."""
+    found = []
+    for clients in (6, 9):  # with fewer, what is held for each of them does not make the peak yet
+        with Footprint() as footprint:
+            federation = _idle(method, hp, _STAND_IN, "{}", (1, 28, 28), 10, clients)
+            for _ in range(2):  # in the first round nothing old makes way for what is new
+                federation.advance()
+            unit = federation.server.initial_model().weights.nbytes
+            found.append(Held(footprint.live / unit, footprint.peak / unit))
+    each = Held(*((more - few) / 3 for few, more in zip(*found, strict=True)))
+    return Held(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
+
+
+def _idle(
+    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int, clients: int
+) -> Federation:
+    """A federation that does not train: what is kept does not depend on that, and a large network costs nothing."""
+    rng = generator("estimate", method)
+    own = 2 * clients
+    x = rng.normal(size=(own + 4, *shape)).astype(np.float32)
+    data = Dataset("estimate", x, np.arange(own + 4) % classes, own, classes, (0.0,), (1.0,), "")
+    idle = {k: 0 if k.endswith(("_epochs", "_steps")) else v for k, v in json.loads(hp).items()}
+    settings = Settings(
+        method=method, hp=idle, clients=clients, model=model, model_options=json.loads(options), steps=0, batch_size=2
+    )
+    train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
+    empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
+    partition = Partition(train, empty, empty, np.arange(own, own + 4))
+    return Federation(settings, data, partition, public=data)
