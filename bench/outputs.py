@@ -87,7 +87,7 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, thre
     models += [models[0]] * (-len(models) % lanes)
     weights, buffers = [w.weights for w in models], [w.buffers for w in models]
     samples = _on_device(pool, np.concatenate([positions for _, positions in tasks])[places])
-    like = [flat[0].new_empty(lanes, len(flat[0]), device=samples.device) for flat in (weights, buffers)]
+    like = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]
 
     def run(first: int, x: Tensor) -> list[Tensor]:
         own = slice(first * lanes, (first + len(x)) * lanes)

@@ -59,7 +59,11 @@ class Recorded:
         self._door, self._inside, self._running = threading.Lock(), threading.Condition(), 0
 
     def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
-        """Run it on `args`, in which the function is called so many times with tensors of the shapes of `like`."""
+        """Run it on `args`, in which the function is called so many times.
+
+        Args:
+            like: tensors of the shapes that the function gets, and with numbers such as it gets.
+        """
         at = tuple(t.shape for t in like)
         if at not in self._recorded and self._comes_in(at, like, calls, args):
             try:
@@ -112,7 +116,7 @@ class Recorded:
         except (RuntimeError, TypeError, ValueError):  # it reads numbers, to decide what comes next for example
             return self._eager
         recorded = _of_list(update_in_place(recorded) if self._in_place else recorded)
-        if not _equal(recorded([t.clone() for t in like]), self._function(like)):
+        if not _equal(*(function([t.clone() for t in like]) for function in (recorded, self._function))):
             return self._eager
         return _scripted(recorded, like, self._around) or self._around(recorded)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.outputs import _look
 from bench.plugin import METHODS
 from tests.engine.problems import everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
@@ -96,9 +97,16 @@ def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
 def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorder does not see through the wrappers and takes all tensors for constants."""
     monkeypatch.setattr("bench.recording._RECORD_AFTER", 10)
-    there, _ = _both("scd", 6)
-    plays = there.engine._trainer._plays.values()
-    assert [set(play._recorded.values()) for play in plays] == [{play._eager} for play in plays]
+    here = toy("fedavg")
+    expected = [run(here, 1).metrics for _ in range(12)][-1]
+    with SecondDevice():
+        there = toy("fedavg", device=NAME)
+        found = [run(there, 1).metrics for _ in range(12)][-1]
+        _same(everything(there), everything(here))
+        look = _look(there.server.initial_model().spec, "logits", torch.float64, torch.device(NAME))
+    assert [row["value"] for row in found] == pytest.approx([row["value"] for row in expected])
+    for recorded in (look, *there.engine._trainer._plays.values()):
+        assert set(recorded._recorded.values()) == {recorded._eager}
 
 
 @pytest.mark.parametrize(("method", "trainings"), [("fedavg", 1), ("ditto", 2), ("scd", 2), ("pgfed", 2)])
