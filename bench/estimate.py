@@ -77,8 +77,12 @@ class Estimate:
     disk: int
 
 
-def estimate(settings: Settings, data_root: Path, device: str) -> Estimate | None:
-    """The estimate for a cell, or None where the size of its data is unknown before it is there."""
+def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1) -> Estimate | None:
+    """The estimate for a cell, or None where the size of its data is unknown before it is there.
+
+    Args:
+        threads: clients or cohorts that are trained at a time on a CPU; the time is for one.
+    """
     size = _size(settings, data_root)
     if size is None:
         return None
@@ -91,7 +95,7 @@ def estimate(settings: Settings, data_root: Path, device: str) -> Estimate | Non
     hp = json.dumps(settings.hp, sort_keys=True)
     kept, kept_each = scalars(settings.method, hp, settings.model, options, shape, classes)
     state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
-    memory, gpu = _memory(settings, size, step, device)
+    memory, gpu = _memory(settings, size, step, device, threads)
     return Estimate(
         seconds=settings.rounds * settings.participation * settings.clients * steps * step.seconds,
         checkpoint=state,
@@ -106,7 +110,7 @@ def _width(settings: Settings) -> float:
     return torch.finfo(getattr(torch, settings.dtype)).bits / 32
 
 
-def _memory(settings: Settings, size: _Size, step: "_Step", device: str) -> tuple[float, float]:
+def _memory(settings: Settings, size: _Size, step: "_Step", device: str, threads: int) -> tuple[float, float]:
     """Bytes in the host's memory and in a GPU's."""
     images = (size.train + size.test) * math.prod(size.shape)
     floats = 4 * _width(settings) * images
@@ -115,7 +119,7 @@ def _memory(settings: Settings, size: _Size, step: "_Step", device: str) -> tupl
     working = _width(settings) * max(step.gradient * abreast, step.evaluation)
     model = _width(settings) * step.model
     if device != "cuda":
-        return max(2 * data, data + models(settings) * model + working), 0
+        return max(2 * data, data + models(settings) * model + threads * working), 0
     if rest_on_host(settings, round(model), device):
         return max(2 * data, data + models(settings) * model), data + visitors(settings, abreast) * model + working
     return 2 * data, data + models(settings) * model + working

@@ -55,14 +55,13 @@ def run(
         _print_estimate(chosen, folder, data_root, device, jobs)
         return
     from bench.cell import Options
-    from bench.machine import cores
     from bench.tracking import choose_store
 
     workers = worker_count(jobs, device)
     options = Options(
         device=device,
         executor=executor,
-        threads=max(1, cores() // min(workers, len(chosen))),  # fewer cells than cores: clients side by side
+        threads=_threads(min(workers, len(chosen))),
         data_root=data_root,
         checkpoint_seconds=checkpoint_seconds,
         keep=keep,
@@ -97,6 +96,13 @@ def worker_count(jobs: int | None, device: str) -> int:
     from bench.machine import cores
 
     return jobs or (1 if choose_device(device) == "cuda" else cores())
+
+
+def _threads(side_by_side: int) -> int:
+    """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
+    from bench.machine import cores
+
+    return max(1, cores() // side_by_side)
 
 
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
@@ -192,7 +198,7 @@ def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, 
     from bench.results import cell_name
 
     side_by_side = min(worker_count(jobs, device), len(cells))
-    costs = [estimate(settings, data_root, choose_device(device)) for settings in cells]
+    costs = [estimate(settings, data_root, choose_device(device), _threads(side_by_side)) for settings in cells]
     rate = checkpoint_rate(folder)
     for settings, cost in zip(cells, costs, strict=True):
         if cost is None:
@@ -208,7 +214,9 @@ def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, 
     memory = sum(sorted((cost.memory for cost in known), reverse=True)[:side_by_side])
     disk = sum(sorted((cost.disk for cost in known), reverse=True)[:side_by_side])
     seconds = sum(cost.seconds for cost in known) / side_by_side
-    print(f": about {duration_text(seconds)}, {_bytes(memory)} of memory, at most {_bytes(disk)} of disk")
+    gpu = sum(sorted((cost.gpu for cost in known), reverse=True)[:side_by_side])
+    where = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
+    print(f": about {duration_text(seconds)}, {where}, at most {_bytes(disk)} of disk")
     print(
         "Time: one gradient step measured now, times the steps of one model per client and round; without evaluation,\n"
         "second models, and what the cohort executor saves. Checkpoints: all that the method keeps once every client\n"

@@ -1,6 +1,6 @@
 """How much memory does a cell take, and what does the dry run say beforehand?
 
-    python docs/examples/memory_cost.py MNIST.NPZ METHOD MODEL CLIENTS
+    python docs/examples/memory_cost.py MNIST.NPZ METHOD MODEL CLIENTS THREADS
 
 Prints one line; docs/performance.md shows some. Measured is by how much the process exceeds what it had before it
 loaded any data, at its peak so far after each of eight rounds of one step. Before that a cell of four clients has run,
@@ -22,10 +22,10 @@ from bench.settings import Settings
 ROUNDS = 8
 
 
-def federation(settings: Settings) -> Federation:
+def federation(settings: Settings, threads: int) -> Federation:
     """A cell's, on a CPU."""
     dataset = load_dataset(settings, Path("data"))
-    return Federation(settings, dataset, load_partition(settings, dataset))
+    return Federation(settings, dataset, load_partition(settings, dataset), threads=threads)
 
 
 def peak_bytes() -> int:
@@ -34,13 +34,13 @@ def peak_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def predict(settings: Settings, into: "multiprocessing.SimpleQueue[int]") -> None:
+def predict(settings: Settings, threads: int, into: "multiprocessing.SimpleQueue[int]") -> None:
     """What the dry run says, from a process of its own."""
-    found = estimate(settings, Path("data"), "cpu")
+    found = estimate(settings, Path("data"), "cpu", threads)
     into.put(found.memory if found else 0)
 
 
-def main(path: str, method: str, model: str, clients: int) -> None:
+def main(path: str, method: str, model: str, clients: int, threads: int) -> None:
     """Print prediction and measurement in MB."""
     torch.set_num_threads(1)
     settings = Settings(
@@ -49,24 +49,25 @@ def main(path: str, method: str, model: str, clients: int) -> None:
     )  # fmt: skip
     context = multiprocessing.get_context("spawn")
     answer = context.SimpleQueue()
-    process = context.Process(target=predict, args=(settings, answer))
+    process = context.Process(target=predict, args=(settings, threads, answer))
     process.start()
     predicted = answer.get()
     process.join()
-    small = federation(settings.model_copy(update={"clients": 4}))
+    small = federation(settings.model_copy(update={"clients": 4}), threads)
     for _ in range(130):  # more than it takes to record a step
         small.advance()
     del small
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak
     before = peak_bytes()
-    cell, measured = federation(settings), []
+    cell, measured = federation(settings, threads), []
     for _ in range(ROUNDS):
         cell.advance()
         measured.append((peak_bytes() - before) / 1e6)
     rounds = ", ".join(f"{value:.0f}" for value in measured)
-    print(f"{method}, {model}, {clients} clients: dry run {predicted / 1e6:.0f} MB, measured {rounds} MB")
+    who = f"{method}, {model}, {clients} clients, {threads} at a time"
+    print(f"{who}: dry run {predicted / 1e6:.0f} MB, measured {rounds} MB")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
