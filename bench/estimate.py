@@ -27,7 +27,7 @@ from bench.cell import load_dataset
 from bench.engine import lanes_on
 from bench.errors import UserError
 from bench.footprint import Footprint
-from bench.holdings import models, rest_on_host, scalars, visitors
+from bench.holdings import STAND_IN, in_a_step, models, rest_on_host, scalars, visitors
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.outputs import samples_at_once
@@ -110,13 +110,20 @@ def _width(settings: Settings) -> float:
     return torch.finfo(getattr(torch, settings.dtype)).bits / 32
 
 
+def _in_a_step(settings: Settings, step: "_Step") -> float:
+    """Bytes for a client at the peak of a step, in float32: a plain gradient, and what the method has beyond that."""
+    small = _step(STAND_IN, (1, 28, 28), 10, "{}", 2, "cpu")
+    beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
+    return step.gradient + max(0.0, beyond) * step.model
+
+
 def _memory(settings: Settings, size: _Size, step: "_Step", device: str, threads: int) -> tuple[float, float]:
     """Bytes in the host's memory and in a GPU's."""
     images = (size.train + size.test) * math.prod(size.shape)
     floats = 4 * _width(settings) * images
     data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small set is kept as floats, too
     abreast = 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
-    working = _width(settings) * max(step.gradient * abreast, step.evaluation)
+    working = _width(settings) * max(_in_a_step(settings, step) * abreast, step.evaluation)
     model = _width(settings) * step.model
     if device != "cuda":
         return max(2 * data, data + models(settings) * model + threads * working), 0

@@ -27,7 +27,7 @@ class Footprint(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         results = func(*args, **(kwargs or {}))
         for result in pytree.tree_leaves(results):
-            if isinstance(result, Tensor):
+            if isinstance(result, Tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(result):
                 self._count(result.untyped_storage())
         return results
 

@@ -17,7 +17,7 @@ from bench.models.factory import build
 from bench.rng import generator
 from bench.settings import Settings
 
-_STAND_IN = "comet_cnn"
+STAND_IN = "comet_cnn"
 _SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
 
 
@@ -56,7 +56,7 @@ def scalars(
     """Scalars of state that a method keeps: in any case, and per client that has taken part; counted after a round."""
     counts = []
     for clients in (1, 2):
-        federation = _idle(method, hp, model, options, shape, classes, clients)
+        federation = _small(method, hp, model, options, shape, classes, clients)
         federation.advance()
         counts.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
     each = counts[1] - counts[0]
@@ -77,7 +77,7 @@ def held(method: str, hp: str) -> tuple[Held, Held]:
     found = []
     for clients in (6, 9):  # with fewer, what is held for each of them does not make the peak yet
         with Footprint() as footprint:
-            federation = _idle(method, hp, _STAND_IN, "{}", (1, 28, 28), 10, clients)
+            federation = _small(method, hp, STAND_IN, "{}", (1, 28, 28), 10, clients)
             for _ in range(2):  # in the first round nothing old makes way for what is new
                 federation.advance()
             unit = federation.server.initial_model().weights.nbytes
@@ -86,19 +86,40 @@ def held(method: str, hp: str) -> tuple[Held, Held]:
     return Held(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
 
 
-def _idle(
-    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int, clients: int
+@functools.cache
+def in_a_step(method: str, hp: str) -> float:
+    """What a client of a cohort takes at the peak of a step, in models: its own, its contexts, their gradients and new
+    values, and what two samples take in the small network that is counted with."""
+    peaks: list[float] = []
+    for lanes in (2, 6):
+        with Footprint() as footprint:
+            federation = _small(method, hp, STAND_IN, "{}", (1, 28, 28), 10, 6, steps=1)
+            federation.engine.lanes = lanes
+            federation.advance()
+            peaks.append(footprint.peak / federation.server.initial_model().weights.nbytes)
+    return (peaks[1] - peaks[0]) / 4
+
+
+def _small(
+    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int, clients: int, steps: int = 0
 ) -> Federation:
-    """A federation that does not train: what is kept does not depend on that, and a large network costs nothing."""
+    """A federation of few samples. Mostly it does not train: what is kept does not depend on that, and a large network
+    costs nothing."""
     rng = generator("estimate", method)
     own = 2 * clients
     x = rng.normal(size=(own + 4, *shape)).astype(np.float32)
     data = Dataset("estimate", x, np.arange(own + 4) % classes, own, classes, (0.0,), (1.0,), "")
-    idle = {k: 0 if k.endswith(("_epochs", "_steps")) else v for k, v in json.loads(hp).items()}
+    few = {k: steps if k.endswith(("_epochs", "_steps")) else v for k, v in json.loads(hp).items()}
     settings = Settings(
-        method=method, hp=idle, clients=clients, model=model, model_options=json.loads(options), steps=0, batch_size=2
+        method=method,
+        hp=few,
+        clients=clients,
+        model=model,
+        model_options=json.loads(options),
+        steps=steps,
+        batch_size=2,
     )
     train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
     empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
     partition = Partition(train, empty, empty, np.arange(own, own + 4))
-    return Federation(settings, data, partition, public=data)
+    return Federation(settings, data, partition, public=data, executor="cohort")
