@@ -37,7 +37,7 @@ from bench.settings import Settings
 from bench.step import is_convolutional
 
 
-class _Size(NamedTuple):
+class Size(NamedTuple):
     shape: tuple[int, ...]
     classes: int
     train: int
@@ -45,12 +45,12 @@ class _Size(NamedTuple):
 
 
 _SIZES = {
-    "mnist": _Size((1, 28, 28), 10, 60_000, 10_000),
-    "cifar10": _Size((3, 32, 32), 10, 50_000, 10_000),
-    "cifar100": _Size((3, 32, 32), 100, 50_000, 10_000),
-    "emnist": _Size((1, 28, 28), 47, 112_800, 18_800),
-    "organamnist": _Size((1, 28, 28), 11, 41_052, 17_778),
-    "inaturalist2017": _Size((3, 64, 64), 13, 506_378, 0),
+    "mnist": Size((1, 28, 28), 10, 60_000, 10_000),
+    "cifar10": Size((3, 32, 32), 10, 50_000, 10_000),
+    "cifar100": Size((3, 32, 32), 100, 50_000, 10_000),
+    "emnist": Size((1, 28, 28), 47, 112_800, 18_800),
+    "organamnist": Size((1, 28, 28), 11, 41_052, 17_778),
+    "inaturalist2017": Size((3, 64, 64), 13, 506_378, 0),
 }
 """Sets whose files may not be here yet, with their default options."""
 
@@ -88,18 +88,18 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1)
         return None
     shape, classes = size.shape, size.classes
     options = json.dumps(settings.model_options, sort_keys=True)
-    step = _step(settings.model, shape, classes, options, settings.batch_size, device)
+    step = gradient_step(settings.model, shape, classes, options, settings.batch_size, device)
     share = 1.0 if settings.protocol == "paper" else 1 - settings.validation_share
     own = share * size.train / settings.clients
     steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
     hp = json.dumps(settings.hp, sort_keys=True)
     kept, kept_each = scalars(settings.method, hp, settings.model, options, shape, classes)
     state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
-    memory, gpu = _memory(settings, size, step, device, threads)
+    here, gpu = memory(settings, size, step, device, threads)
     return Estimate(
         seconds=settings.rounds * settings.participation * settings.clients * steps * step.seconds,
         checkpoint=state,
-        memory=round(memory),
+        memory=round(here),
         gpu=round(gpu),
         disk=(checkpoint.GENERATIONS + 1) * state,
     )
@@ -110,14 +110,14 @@ def _width(settings: Settings) -> float:
     return torch.finfo(getattr(torch, settings.dtype)).bits / 32
 
 
-def _in_a_step(settings: Settings, step: "_Step") -> float:
+def _in_a_step(settings: Settings, step: "Step") -> float:
     """Bytes for a client at the peak of a step, in float32: a plain gradient, and what the method has beyond that."""
-    small = _step(STAND_IN, (1, 28, 28), 10, "{}", 2, "cpu")
+    small = gradient_step(STAND_IN, (1, 28, 28), 10, "{}", 2, "cpu")
     beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
     return step.gradient + max(0.0, beyond) * step.model
 
 
-def _memory(settings: Settings, size: _Size, step: "_Step", device: str, threads: int) -> tuple[float, float]:
+def memory(settings: Settings, size: Size, step: "Step", device: str, threads: int) -> tuple[float, float]:
     """Bytes in the host's memory and in a GPU's."""
     images = (size.train + size.test) * math.prod(size.shape)
     floats = 4 * _width(settings) * images
@@ -144,15 +144,15 @@ def checkpoint_rate(folder: Path) -> float:
         return 64 * 2**20 / (time.perf_counter() - start)
 
 
-def _size(settings: Settings, data_root: Path) -> _Size | None:
+def _size(settings: Settings, data_root: Path) -> Size | None:
     try:
         dataset = load_dataset(settings, data_root)
     except UserError:
         return _SIZES.get(settings.dataset)
-    return _Size(dataset.shape, dataset.num_classes, dataset.n_train, len(dataset.y) - dataset.n_train)
+    return Size(dataset.shape, dataset.num_classes, dataset.n_train, len(dataset.y) - dataset.n_train)
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """One gradient of a model: seconds, and the bytes in float32 of the model, of the gradient and of an evaluation."""
 
     seconds: float
@@ -163,7 +163,7 @@ class _Step(NamedTuple):
 
 
 @functools.cache
-def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> _Step:
+def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> Step:
     torch.set_num_threads(1)
     net = build(name, shape, classes, json.loads(options))
     rng = generator("estimate", name)
@@ -193,9 +193,9 @@ def _step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: 
     footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated), convolutional
     probe = min(batch, 2)
     if (slow := seconds(probe)) > _SLOW:
-        return _Step(slow * batch / probe, *footprint)
+        return Step(slow * batch / probe, *footprint)
     seconds(batch)
-    return _Step(sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS, *footprint)
+    return Step(sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS, *footprint)
 
 
 def _bytes_of(work: Callable[[int], None], samples: int) -> float:

@@ -1,16 +1,12 @@
 """What the dry run says of memory, against what tensors take."""
 
-import numpy as np
 import pytest
 import torch
 
-from bench.data import Dataset, Partition
-from bench.estimate import _memory, _Size, _step
-from bench.federation import Federation
 from bench.footprint import Footprint
 from bench.holdings import held, models, rest_on_host
 from bench.settings import Settings
-from tests.engine.second_device import NAME, SecondDevice
+from tests.harness.device_memory import device_memory
 
 
 def test_a_footprint_is_what_is_there_at_one_time() -> None:
@@ -52,23 +48,9 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
         assert not rest_on_host(settings, 10**12, "cpu")
 
 
-@pytest.mark.parametrize("gpu", [10**12, 1000], ids=["models on the device", "models on the host"])
-@pytest.mark.parametrize("method", ["fedavg", "ditto", "scd"])
-def test_the_memory_of_another_device(monkeypatch: pytest.MonkeyPatch, method: str, gpu: int) -> None:
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("method", ["fedavg", "ditto", pytest.param("scd", marks=pytest.mark.slow)])
+def test_the_memory_of_another_device(method: str, on_host: bool) -> None:
     """What the dry run says of a GPU, against the tensors that are there at one time on a device that counts them."""
-    clients, shape = 80, (1, 12, 12)
-    x = np.zeros((clients * 10, *shape), np.uint8)
-    data = Dataset("zeros", x, np.arange(len(x)) % 10, len(x), 10, (0.5,), (0.2,), "")
-    train = tuple(np.arange(i * 10, i * 10 + 10) for i in range(clients))
-    none = tuple(np.zeros(0, np.int64) for _ in range(clients))
-    settings = Settings(method=method, model="mlp", clients=clients, steps=1, batch_size=10)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, gpu))
-    step = _step("mlp", shape, 10, "{}", 10, "cpu")
-    _, predicted = _memory(settings, _Size(shape, 10, len(x), 0), step, "cuda", 1)
-    with SecondDevice() as device:
-        offload = rest_on_host(settings, step.model, "cuda")
-        federation = Federation(settings, data, Partition(train, none, none, none[0]), device=NAME, offload=offload)
-        for _ in range(2):
-            federation.advance()
-    assert offload == (gpu == 1000)
-    assert predicted == pytest.approx(device.peak, rel=0.2)
+    predicted, measured = device_memory(method, "mlp", 80, on_host)
+    assert predicted == pytest.approx(measured, rel=0.2)

@@ -1,0 +1,56 @@
+"""What the dry run says of a GPU's memory, against the tensors that are there at one time on a device that counts them.
+
+    python -m tests.harness.device_memory
+
+prints the table of docs/performance.md.
+"""
+
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from bench.data import Dataset, Partition
+from bench.estimate import Size, gradient_step, memory
+from bench.federation import Federation
+from bench.holdings import rest_on_host
+from bench.settings import Settings
+from tests.engine.second_device import NAME, SecondDevice
+
+SHAPE, OWN, CLASSES = (1, 28, 28), 10, 10
+CELLS = [("fedavg", "cnn", 70), ("ditto", "cnn", 70), ("scd", "cnn", 70), ("local", "mlp", 100)]
+
+
+def device_memory(method: str, model: str, clients: int, on_host: bool) -> tuple[float, int]:
+    """Bytes predicted and measured, for models that rest on the device or on the host."""
+    x = np.zeros((clients * OWN, *SHAPE), np.uint8)
+    data = Dataset("zeros", x, np.arange(len(x)) % CLASSES, len(x), CLASSES, (0.5,), (0.2,), "")
+    train = tuple(np.arange(i * OWN, (i + 1) * OWN) for i in range(clients))
+    none = tuple(np.zeros(0, np.int64) for _ in range(clients))
+    settings = Settings(method=method, model=model, clients=clients, steps=1, batch_size=OWN)
+    step = gradient_step(model, SHAPE, CLASSES, "{}", OWN, "cpu")
+    with patch("torch.cuda.mem_get_info", return_value=(0, 0 if on_host else 10**12)):
+        assert rest_on_host(settings, step.model, "cuda") == on_host
+        _, predicted = memory(settings, Size(SHAPE, CLASSES, len(x), 0), step, "cuda", 1)
+    with SecondDevice() as device:
+        federation = Federation(settings, data, Partition(train, none, none, none[0]), device=NAME, offload=on_host)
+        for _ in range(2):
+            federation.advance()
+    return predicted, device.peak
+
+
+def main() -> None:
+    """Print a line per cell."""
+    torch.set_num_threads(1)
+    for on_host in (False, True):
+        for cell in CELLS:
+            predicted, measured = device_memory(*cell, on_host)
+            more = f"{predicted / measured - 1:+.0%}"
+            where = "host" if on_host else "device"
+            print(
+                *cell, f"on the {where}: {predicted / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB, {more}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
