@@ -48,8 +48,10 @@ class Figures:
 def measure(names: list[str], device: str, repeats: int) -> dict[str, Any]:
     """All contestants on the named workloads; `results[workload][contestant]` are the fields of `Figures`."""
     entered = contestants(device)
-    peak = ceiling(device)
-    results = {name: _figures(name, entered, device, repeats, peak) for name in names}
+    before = ceiling(device)
+    turns = {name: take_turns(entered, name, device, repeats) for name in names}
+    peak = max(before, ceiling(device))  # a busy machine may have reached less at one of the two times
+    results = {name: _figures(name, entered, turns[name], peak) for name in names}
     return {
         **provenance(),
         "device": device,
@@ -60,8 +62,7 @@ def measure(names: list[str], device: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def _figures(name: str, entered: list[Contestant], device: str, repeats: int, peak: float) -> dict[str, Figures]:
-    rounds = take_turns(entered, name, device, repeats)
+def _figures(name: str, entered: list[Contestant], rounds: dict[str, list[Turn]], peak: float) -> dict[str, Figures]:
     plain = min((rounds[one.name] for one in entered if one.executor == PLAIN), key=_milliseconds)
     work = operations(WORKLOADS[name])
     return {one.name: summary(rounds[one.name], plain, work / peak) for one in entered}

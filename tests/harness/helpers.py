@@ -4,11 +4,22 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from bench import store
+from bench.plugin import METHODS
 from bench.results import CellView, load_run
 
 RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "timeline.csv")
 """Files of a cell that no interruption may change."""
+
+_ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfedmo", "spfl"}
+METHODS_OF_A_KIND = [
+    pytest.param(name, marks=[] if name in _ONE_OF_A_KIND else [pytest.mark.slow])
+    for name in METHODS.names()
+    if not name.startswith("odd_")
+]
+"""All methods; in the short form one for each kind of state and of server."""
 
 
 def cells(run: Path) -> dict[str, CellView]:

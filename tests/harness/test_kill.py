@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from bench.cell import Options, run_cell
-from bench.plugin import METHODS
 from bench.results import load_run
 from bench.rng import generator
 from bench.settings import Settings
-from tests.harness.helpers import RESULTS, cells, contents, states, wait_for
+from tests.harness.helpers import METHODS_OF_A_KIND, RESULTS, cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -28,7 +27,7 @@ KILLS = 3
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # the child only trains
-@pytest.mark.parametrize("method", [name for name in METHODS.names() if not name.startswith("odd_")])
+@pytest.mark.parametrize("method", METHODS_OF_A_KIND)
 def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
     """A forked process is killed at seeded moments; what another one makes of its folder has the undisturbed bytes."""
     settings = cell(method=method, participation=0.5, rounds=8)
