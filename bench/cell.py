@@ -6,9 +6,6 @@ holds `{"settings": {...}, "folder": "...", "options": {...}}` as `CellConfig` d
 
 import contextlib
 import datetime
-import functools
-import importlib
-import json
 import logging
 import sys
 import time
@@ -27,9 +24,8 @@ from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError, shortage
 from bench.federation import Diverged, Federation
 from bench.holdings import model_bytes, rest_on_host
-from bench.plugin import DATASETS
+from bench.loading import load_dataset, load_partition, load_public
 from bench.progress import Event, figures_text
-from bench.rng import generator
 from bench.settings import Settings
 from bench.snapshot import Packer
 from bench.store import Status
@@ -281,65 +277,6 @@ class _Run:
         timing = {"seconds": round(self._seconds(), 3), "this_attempt_since": self.since, "written": now}
         store.write_json(self.folder / "timing.json", timing)
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
-
-
-def load_dataset(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset:
-    """The data set of a cell; the last two are kept, as neighbouring cells mostly share theirs (a public one, too).
-
-    Raises:
-        UserError: it is unknown, missing or damaged.
-    """
-    return _dataset(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True), data_root, download)
-
-
-def load_public(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset | None:
-    """The public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
-
-    Raises:
-        UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data.
-    """
-    chosen = settings.public
-    if chosen is None:
-        return None
-    shape = load_dataset(settings, data_root, download=download).shape
-    options = json.dumps(chosen.options, sort_keys=True)
-    public = _dataset(chosen.name, options, data_root, download).training_part()
-    if public.shape != shape:
-        raise UserError(
-            f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of {shape}; they "
-            "should be the same"
-        )
-    size = chosen.size or public.n_train
-    if size > public.n_train:
-        raise UserError(f"public size = {size}: {chosen.name!r} has {public.n_train} training samples; ask for fewer")
-    drawn = np.sort(generator("public set", settings.seed).choice(public.n_train, size, replace=False))
-    return replace(public, x=public.x[drawn], y=public.y[drawn], n_train=size)
-
-
-@functools.lru_cache(maxsize=2)
-def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
-    dataset: Dataset = DATASETS.get(name)(data_root=data_root, download=download, **json.loads(options))
-    return dataset
-
-
-def load_partition(settings: Settings, dataset: Dataset) -> Partition:
-    """The partition of a cell.
-
-    Raises:
-        UserError: the data set cannot be divided so.
-    """
-    partitions = importlib.import_module("datasets.partitions")  # reached when used: bench imports no data set
-    partition: Partition = partitions.make_partition(
-        dataset,
-        settings.partition,
-        clients=settings.clients,
-        alpha=settings.alpha,
-        seed=settings.seed if settings.partition_seed is None else settings.partition_seed,
-        protocol=settings.protocol,
-        validation_share=settings.validation_share,
-        options=settings.partition_options,
-    )
-    return partition
 
 
 def choose_device(wish: str) -> str:

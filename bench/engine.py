@@ -1,6 +1,5 @@
 """Runs client programs: collects what they ask for, answers it for all of them at once, and goes on."""
 
-import functools
 import os
 import time
 import warnings
@@ -16,27 +15,21 @@ from bench.arena import SERVER, Arena
 from bench.batches import Address
 from bench.data import Indices
 from bench.errors import shortage
+from bench.gradient import as_train, gradient_of
 from bench.method import Hyperparameters, Message, Program
-from bench.optim import SGD
 from bench.outputs import Task, accuracy_and_loss, outputs
 from bench.params import Params, Spec
 from bench.prepare import Prepared, Preparer
 from bench.requests import (
-    Batch,
-    Do,
     Evaluate,
     Exchange,
-    Feed,
     Gradient,
-    Loss,
     Predict,
     Request,
-    Step,
     Train,
     Trained,
     Upload,
     Value,
-    Values,
 )
 from bench.settings import Settings
 from bench.train import Answers, Trainer
@@ -198,7 +191,7 @@ class Engine:
             if isinstance(request, Train):
                 trainings[i] = request
             elif isinstance(request, Gradient):
-                gradients[i], trainings[i] = request, _as_train(request)
+                gradients[i], trainings[i] = request, as_train(request)
             else:
                 assert isinstance(request, Predict | Evaluate), f"not a request: {request!r}"
                 looks[i] = request
@@ -209,7 +202,7 @@ class Engine:
             for i, one in zip(owners, group, strict=True):
                 programs[i].events.append(Work(one.steps, one.samples * gradients_of_one_step))
         for i, gradient in gradients.items():
-            answers[i] = _gradient(gradient, answers[i])
+            answers[i] = gradient_of(gradient, answers[i])
         if looks:
             answers |= self._look(programs, looks)
         return [answers[i] for i in range(len(programs))]
@@ -383,42 +376,6 @@ def _advance(p: Running, answer: Any) -> None:
             return
         p.events.append(Sent(dict(request.values), request.weight))
         answer = None
-
-
-_SUM = "sum of "
-
-
-def _as_train(request: Gradient) -> Train:
-    """A full pass in stored order that adds up gradients and moves nothing."""
-    sums = {_SUM + name: torch.zeros_like(_tensor(v)) for name, v in request.values.items()}
-    some = _tensor(next(iter(request.values.values())))
-    return Train(
-        {**request.values, **sums, _SUM: some.new_zeros(2)},
-        step=_accumulate(request.loss),
-        epochs=1,
-        feed=Feed(request.samples, order="cyclic", augment=False),
-        optimizer={name: SGD(lr=1.0, momentum=0.0, weight_decay=0.0) for name in request.values},
-        context=request.context,
-    )
-
-
-@functools.cache
-def _accumulate(loss: Loss) -> Step:
-    """The step that adds gradient x samples, loss x samples and samples; cached: equal losses share a recipe."""
-
-    def step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-        gradients, _ = do.gradient(loss, values, batch, ctx)
-        assert do.loss is not None
-        n = batch.weight.sum()
-        sums = {_SUM + name: values[_SUM + name] + n * g for name, g in gradients.items()}
-        return values | sums | {_SUM: values[_SUM] + torch.stack([n * do.loss, n])}
-
-    return step
-
-
-def _gradient(request: Gradient, trained: Trained) -> tuple[dict[str, Tensor], Tensor]:
-    total = trained[_SUM]
-    return {name: trained[_SUM + name] / total[1] for name in request.values}, total[0] / total[1]
 
 
 def _tensor(value: Value) -> Tensor:

@@ -23,11 +23,11 @@ from torch.func import functional_call
 
 from bench import checkpoint
 from bench.arena import KEEP_NORMALISED
-from bench.cell import load_dataset
 from bench.engine import lanes_on
 from bench.errors import UserError
 from bench.footprint import Footprint
 from bench.holdings import STAND_IN, in_a_step, models, rest_on_host, scalars, visitors
+from bench.loading import load_dataset
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.outputs import samples_at_once

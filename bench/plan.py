@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from bench.cell import load_dataset, load_partition, load_public
 from bench.errors import UserError
 from bench.identity import cell_id, declared_checksum
+from bench.loading import load_dataset, load_partition, load_public
 from bench.plugin import did_you_mean
 from bench.results import cell_name
 from bench.settings import Settings

@@ -173,15 +173,15 @@ class Trainer:
         seats, chunks = [t[[first] * lanes] for t in matrices], itertools.chain([next(chunks)], chunks)
 
         def run() -> None:
-            seated = seats
+            nonlocal seats
             for start, batches in chunks:
                 steps = slice(start, start + len(batches["weight"]))
                 nested = {name: rate[steps] for name, rate in rates.items()}, batches
                 play = self._play(group[0].recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
                 given = list(tensors_of(nested))
-                like = [*seated, *(values[0] for values in given), *context, *fixed]
+                like = [*seats, *(values[0] for values in given), *context, *fixed]
                 load, store = schedule.load[steps], schedule.store[steps]
-                seated = play.run(like, len(load), load, store, matrices, rows.context, seated, context, given, fixed)
+                seats = play.run(like, len(load), load, store, matrices, rows.context, seats, context, given, fixed)
 
         return run
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.cell import load_partition
 from bench.data import Dataset, Partition
+from bench.loading import load_partition
 from bench.rng import generator
 from bench.settings import Settings
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from bench.cell import load_dataset, load_partition
 from bench.estimate import estimate
 from bench.federation import Federation
+from bench.loading import load_dataset, load_partition
 from bench.settings import Settings
 
 ROUNDS = 8

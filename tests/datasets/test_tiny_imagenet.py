@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench.cell import load_public
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.loading import load_public
 from bench.plugin import DATASETS
 from bench.settings import Settings
 from datasets import tiny_imagenet

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.cell import load_dataset, load_public
 from bench.errors import UserError
 from bench.identity import cell_id, declared_checksum
+from bench.loading import load_dataset, load_public
 from bench.settings import Settings
 from tests.harness.helpers import cells, states
 

@@ -1,0 +1,74 @@
+"""What a cell works on, from its settings: the data set, the public samples, the partition."""
+
+import functools
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bench.data import Dataset, Partition
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from bench.rng import generator
+from bench.settings import Settings
+
+
+def load_dataset(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset:
+    """The data set of a cell; the last two are kept, as neighbouring cells mostly share theirs (a public one, too).
+
+    Raises:
+        UserError: it is unknown, missing or damaged.
+    """
+    return _dataset(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True), data_root, download)
+
+
+def load_public(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset | None:
+    """The public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
+
+    Raises:
+        UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data.
+    """
+    chosen = settings.public
+    if chosen is None:
+        return None
+    shape = load_dataset(settings, data_root, download=download).shape
+    options = json.dumps(chosen.options, sort_keys=True)
+    public = _dataset(chosen.name, options, data_root, download).training_part()
+    if public.shape != shape:
+        raise UserError(
+            f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of {shape}; they "
+            "should be the same"
+        )
+    size = chosen.size or public.n_train
+    if size > public.n_train:
+        raise UserError(f"public size = {size}: {chosen.name!r} has {public.n_train} training samples; ask for fewer")
+    drawn = np.sort(generator("public set", settings.seed).choice(public.n_train, size, replace=False))
+    return replace(public, x=public.x[drawn], y=public.y[drawn], n_train=size)
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
+    dataset: Dataset = DATASETS.get(name)(data_root=data_root, download=download, **json.loads(options))
+    return dataset
+
+
+def load_partition(settings: Settings, dataset: Dataset) -> Partition:
+    """The partition of a cell.
+
+    Raises:
+        UserError: the data set cannot be divided so.
+    """
+    partitions = importlib.import_module("datasets.partitions")  # reached when used: bench imports no data set
+    partition: Partition = partitions.make_partition(
+        dataset,
+        settings.partition,
+        clients=settings.clients,
+        alpha=settings.alpha,
+        seed=settings.seed if settings.partition_seed is None else settings.partition_seed,
+        protocol=settings.protocol,
+        validation_share=settings.validation_share,
+        options=settings.partition_options,
+    )
+    return partition
