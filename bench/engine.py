@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -296,11 +297,14 @@ class Engine:
             for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
                 found[i][k] = (row, positions)
         answers: dict[int, Any] = {}
+        to_score: dict[Any, dict[int, list[tuple[Tensor, Indices]]]] = defaultdict(dict)
         for i, request in asked.items():
             if isinstance(request, Predict):
                 answers[i] = found[i][0][0].to(self.arena.home)
             else:
-                answers[i] = self._scores(request, [found[i][k] for k in range(len(request.models))])
+                to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
+        for samples, scored in to_score.items():
+            answers |= self._scores(samples, scored)
         return answers
 
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
@@ -308,13 +312,19 @@ class Engine:
         lanes = 0 if self.executor == "sequential" else self.lanes
         return outputs(self.arena.pool(samples), tasks, output=output, lanes=lanes, threads=self._cohorts)
 
-    def _scores(self, request: Evaluate, rows: list[tuple[Tensor, Indices]]) -> tuple[Tensor, Tensor]:
-        pool = self.arena.pool(request.samples)
-        pairs = [accuracy_and_loss(pool, logits, positions) for logits, positions in rows]
+    def _scores(
+        self, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
+        rows = [row for own in models.values() for row in own]
+        logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
+        hit, loss = accuracy_and_loss(self.arena.pool(samples), logits, positions)
+        lengths = [len(where) for _, where in rows]
+        parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
         # A client without samples of that kind scores a loss of 0 with every model.
-        losses = [loss.sum() / max(1, len(loss)) for _, loss in pairs]
-        right = [hit.to(self.dtype).sum() / max(1, len(hit)) for hit, _ in pairs]
-        return torch.stack(losses).to(self.arena.home), torch.stack(right).to(self.arena.home)
+        means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
+        both = {i: torch.stack([next(means) for _ in own], dim=1) for i, own in models.items()}
+        return {i: (losses, right) for i, (losses, right) in both.items()}
 
 
 def _who(one: Prepared) -> str:

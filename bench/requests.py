@@ -179,7 +179,10 @@ class Predict:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Loss and accuracy of model values on `train` or `holdout`; the answer is `(losses [k], accuracies [k])`."""
+    """Loss and accuracy of model values on `train` or `holdout`; the answer is `(losses [k], accuracies [k])`.
+
+    It is in the host's memory, to be decided by.
+    """
 
     models: Sequence[Params]
     samples: Samples = "train"

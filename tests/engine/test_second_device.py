@@ -109,9 +109,11 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
         assert set(recorded._recorded.values()) == {recorded._eager}
 
 
-@pytest.mark.parametrize(("method", "trainings"), [("fedavg", 1), ("ditto", 2), ("scd", 2), ("pgfed", 2)])
+@pytest.mark.parametrize(
+    ("method", "trainings"), [("fedavg", 1), ("ditto", 2), ("scd", 2), ("pgfed", 2), ("hypcluster", 2)]
+)
 def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> None:
-    """Whether all values are finite is the only thing that is read of them; of an evaluation, the scores."""
+    """Whether all values are finite is the only thing that is read of them; and once for what clients decide by."""
     with SecondDevice() as device:
         for offload in (False, True):
             federation = toy(method, device=NAME, offload=offload)
