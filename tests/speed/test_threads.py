@@ -66,7 +66,7 @@ def test_recording_a_client_s_steps_changes_no_byte(
         assert all(isinstance(one, torch.jit.ScriptModule) for one in recorded)
         assert bool(recorded) == (after == 2)
         changed = any("aten::addcmul_(" in str(one.inlined_graph) for one in recorded)
-        assert changed == (after == 2 and momentum == 0)
+        assert changed == (after == 2 and momentum == 0 and method != "scd")  # whose loss reads weights as one vector
         assert len(recorded) < sum(len(play._calls) for play in plays)
     assert all(found[0][n].numpy().tobytes() == found[1][n].numpy().tobytes() for n in found[0])
 
