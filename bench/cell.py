@@ -23,7 +23,7 @@ from bench import checkpoint, store
 from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError, shortage
 from bench.federation import Diverged, Federation
-from bench.holdings import model_bytes, rest_on_host
+from bench.holdings import rest_on_host
 from bench.loading import load_dataset, load_partition, load_public
 from bench.progress import Event, figures_text
 from bench.settings import Settings
@@ -150,7 +150,7 @@ class _Run:
         _write_partition(self.folder / "partition.json", dataset, partition)
         device = choose_device(self.options.device)
         public = load_public(self.settings, self.options.data_root)
-        offload = rest_on_host(self.settings, model_bytes(self.settings, dataset), device)
+        offload = rest_on_host(self.settings, dataset.shape, dataset.num_classes, device)
         if offload:
             log.info("the clients' models are too many for the GPU: they rest in the host's memory")
         federation = Federation(

@@ -38,6 +38,8 @@ from bench.step import is_convolutional
 
 
 class Size(NamedTuple):
+    """Of a data set: the shape of a sample, and how many classes, training and test samples there are."""
+
     shape: tuple[int, ...]
     classes: int
     train: int
@@ -66,7 +68,7 @@ class Estimate:
         seconds: of training, by one process.
         checkpoint: bytes of one checkpoint, once every client has taken part.
         memory: bytes of the data set and of tensors at the peak of a round; Python and its libraries come on top.
-        gpu: the same of a GPU's memory; where models rest on the host, at most.
+        gpu: the same of a GPU's memory.
         disk: bytes at the peak: one generation more than stays, as the newest is written before the oldest goes.
     """
 
@@ -93,7 +95,7 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1)
     own = share * size.train / settings.clients
     steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
     hp = json.dumps(settings.hp, sort_keys=True)
-    kept, kept_each = scalars(settings.method, hp, settings.model, options, shape, classes)
+    kept, kept_each = scalars(settings.method, hp, settings.model, shape, classes, options)
     state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
     here, gpu = memory(settings, size, step, device, threads)
     return Estimate(
@@ -112,7 +114,7 @@ def _width(settings: Settings) -> float:
 
 def _in_a_step(settings: Settings, step: "Step") -> float:
     """Bytes for a client at the peak of a step, in float32: a plain gradient, and what the method has beyond that."""
-    small = gradient_step(STAND_IN, (1, 28, 28), 10, "{}", 2, "cpu")
+    small = gradient_step(*STAND_IN, 2, "cpu")
     beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
     return step.gradient + max(0.0, beyond) * step.model
 
@@ -127,7 +129,7 @@ def memory(settings: Settings, size: Size, step: "Step", device: str, threads: i
     model = _width(settings) * step.model
     if device != "cuda":
         return max(2 * data, data + models(settings) * model + threads * working), 0
-    if rest_on_host(settings, round(model), device):
+    if rest_on_host(settings, size.shape, size.classes, device):
         return max(2 * data, data + models(settings) * model), data + visitors(settings, abreast) * model + working
     return 2 * data, data + models(settings) * model + working
 
@@ -164,6 +166,7 @@ class Step(NamedTuple):
 
 @functools.cache
 def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> Step:
+    """One gradient of a model, measured here and now; `options` of the model as JSON."""
     torch.set_num_threads(1)
     net = build(name, shape, classes, json.loads(options))
     rng = generator("estimate", name)

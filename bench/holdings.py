@@ -17,7 +17,7 @@ from bench.models.factory import build
 from bench.rng import generator
 from bench.settings import Settings
 
-STAND_IN = "comet_cnn"
+STAND_IN = ("comet_cnn", (1, 28, 28), 10, "{}")  # model, shape of a sample, classes, options: quick, and small
 _SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
 
 
@@ -29,34 +29,31 @@ def models(settings: Settings) -> float:
 
 
 def visitors(settings: Settings, lanes: int) -> float:
-    """The models at most that are on a GPU where models rest on the host: what a round makes of the clients trained."""
+    """The models on a GPU where models rest on the host: what a round makes of the clients that are trained."""
     _, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
     return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
 
 
-def model_bytes(settings: Settings, dataset: Dataset) -> int:
-    """Bytes of a cell's model."""
-    net = build(settings.model, dataset.shape, dataset.num_classes, settings.model_options)
-    width: int = getattr(torch, settings.dtype).itemsize
-    return width * sum(p.numel() for p in net.parameters())
-
-
-def rest_on_host(settings: Settings, size: int, device: str) -> bool:
-    """Whether models of so many bytes are too many for the GPU, so that they come there for their training only.
+def rest_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str) -> bool:
+    """Whether a cell's models are too many for the GPU, so that they come there for their training only.
 
     It depends on what the GPU has, not on what is free: a cell that goes on later is to find the same answer.
     """
-    return device == "cuda" and models(settings) * size > _SHARE * torch.cuda.mem_get_info()[1]
+    if device != "cuda":
+        return False
+    net = build(settings.model, shape, classes, settings.model_options)
+    size = getattr(torch, settings.dtype).itemsize * sum(p.numel() for p in net.parameters())
+    return bool(models(settings) * size > _SHARE * torch.cuda.mem_get_info()[1])
 
 
 @functools.cache
 def scalars(
-    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int
+    method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str
 ) -> tuple[float, float]:
     """Scalars of state that a method keeps: in any case, and per client that has taken part; counted after a round."""
     counts = []
     for clients in (1, 2):
-        federation = _small(method, hp, model, options, shape, classes, clients)
+        federation = _small(method, hp, model, shape, classes, options, clients)
         federation.advance()
         counts.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
     each = counts[1] - counts[0]
@@ -77,7 +74,7 @@ def held(method: str, hp: str) -> tuple[Held, Held]:
     found = []
     for clients in (6, 9):  # with fewer, what is held for each of them does not make the peak yet
         with Footprint() as footprint:
-            federation = _small(method, hp, STAND_IN, "{}", (1, 28, 28), 10, clients)
+            federation = _small(method, hp, *STAND_IN, clients)
             for _ in range(2):  # in the first round nothing old makes way for what is new
                 federation.advance()
             unit = federation.server.initial_model().weights.nbytes
@@ -93,7 +90,7 @@ def in_a_step(method: str, hp: str) -> float:
     peaks: list[float] = []
     for lanes in (2, 6):
         with Footprint() as footprint:
-            federation = _small(method, hp, STAND_IN, "{}", (1, 28, 28), 10, 6, steps=1)
+            federation = _small(method, hp, *STAND_IN, 6, steps=1)
             federation.engine.lanes = lanes
             federation.advance()
             peaks.append(footprint.peak / federation.server.initial_model().weights.nbytes)
@@ -101,7 +98,7 @@ def in_a_step(method: str, hp: str) -> float:
 
 
 def _small(
-    method: str, hp: str, model: str, options: str, shape: tuple[int, ...], classes: int, clients: int, steps: int = 0
+    method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str, clients: int, steps: int = 0
 ) -> Federation:
     """A federation of few samples. Mostly it does not train: what is kept does not depend on that, and a large network
     costs nothing."""

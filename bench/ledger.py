@@ -90,8 +90,9 @@ class Ledger:
                 self._models[id(values)] = values, size
             return self._models[id(values)][1]
         if isinstance(values, Tensor):
-            self._count(values, self.size(values))
-            return self.size(values)
+            size = self.size(values)
+            self._count(values, size)
+            return size
         return _sum(self._receive(value) for value in _entries(values))
 
     def _count(self, tensor: Tensor, size: Size) -> None:

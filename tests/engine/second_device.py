@@ -4,13 +4,13 @@ What a GPU forbids, it forbids: an operation on tensors of two devices is an err
 the numbers that the processor waits for. And it can have as little memory as a test wants.
 """
 
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.footprint import Footprint
 
 NAME = "lazy"
 """A device that PyTorch knows and has no code for, so that nothing runs there but by way of this module."""
@@ -27,7 +27,7 @@ class There(Tensor):
     def __new__(cls, here: Tensor) -> "There":
         """Wrap a tensor."""
         with torch.inference_mode(False):  # views of wrappers that began outside of it count versions
-            made: There = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            made: There = torch.Tensor._make_wrapper_subclass(
                 cls, here.shape, here.stride(), here.storage_offset(), dtype=here.dtype, device=torch.device(NAME)
             )
         made.here = here
@@ -49,22 +49,20 @@ class There(Tensor):
         return self.cpu().tolist()
 
 
-class SecondDevice(TorchDispatchMode):
-    """As a context: there is a device called NAME.
+class SecondDevice(Footprint):
+    """As a context: there is a device called NAME, whose tensors are counted.
 
     Args:
         limit: bytes of memory it has.
 
     Attributes:
         waits: how often its numbers were read or copied to the processor.
-        live, peak: bytes of its tensors that are there, and at most were.
     """
 
     def __init__(self, limit: float = float("inf")) -> None:
         super().__init__()
         self.limit = limit
-        self.waits = self.live = self.peak = 0
-        self._known: set[int] = set()
+        self.waits = 0
 
     def __enter__(self) -> "SecondDevice":
         """Begin."""
@@ -90,19 +88,9 @@ class SecondDevice(TorchDispatchMode):
         return out
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
-            return
-        if self.live + size > self.limit:
+        if storage._cdata not in self._known and self.live + storage.nbytes() > self.limit:
             raise torch.OutOfMemoryError(f"the second device has {self.limit} bytes")
-        self._known.add(key)
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._forget, key, size)
-
-    def _forget(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.live -= size
+        super()._count(storage)
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

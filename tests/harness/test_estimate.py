@@ -38,14 +38,16 @@ def test_models_that_a_client_holds(method: str, between: float, peak: float) ->
 
 
 def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(method="ditto", clients=100, participation=0.2)
+    settings = Settings(method="ditto", clients=100, participation=0.2, model="logistic")
     count = models(settings)  # two of every client, and two new ones of each of the twenty
     assert count == pytest.approx(240, rel=0.05)
-    for free in (0, 2000):  # that is not asked
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2000))
-        assert not rest_on_host(settings, int(990 / count), "cuda")
-        assert rest_on_host(settings, int(1010 / count) + 1, "cuda")
-        assert not rest_on_host(settings, 10**12, "cpu")
+    twice = 2 * count * 4 * (16 * 3 + 3)  # bytes of weights and biases
+    for free in (0, twice):  # that is not asked
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 1.01 * twice))
+        assert not rest_on_host(settings, (1, 4, 4), 3, "cuda")
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 0.99 * twice))
+        assert rest_on_host(settings, (1, 4, 4), 3, "cuda")
+        assert not rest_on_host(settings, (1, 4, 4), 3, "cpu")
 
 
 @pytest.mark.parametrize("on_host", [False, True])
