@@ -123,6 +123,16 @@ def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> No
             assert device.waits - before == trainings
 
 
+def test_an_evaluation_waits_once_for_each_kind_of_model() -> None:
+    """Of FedAvg the generic model and the local ones."""
+    with SecondDevice() as device:
+        federation = toy("fedavg", device=NAME)
+        federation.advance()
+        before = device.waits
+        assert {row["metric"] for row in federation.evaluate().metrics} == {"gm", "pm", "lm"}
+        assert device.waits - before == 2
+
+
 def test_a_state_comes_back_to_the_device() -> None:
     with SecondDevice():
         first = toy("scd", device=NAME)
