@@ -31,8 +31,6 @@ from bench.snapshot import Packer
 from bench.store import Status
 
 STATUS_SECONDS = 5.0
-TIMELINE_VERSIONS = 4
-"""Server versions whose timeline is kept: enough to see the pattern, few enough to draw."""
 EVENT_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
@@ -207,7 +205,7 @@ class _Run:
         """Write what the version that has just ended leaves behind."""
         version, now = federation.version, time.monotonic()
         self.tables.append("ledger", version, [row for row in federation.ledger if row["round"] == version])
-        if version <= TIMELINE_VERSIONS:
+        if federation.spans:
             self.tables.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
         if version % self.settings.eval_every == 0 or version == self.settings.rounds:
             evaluation = federation.evaluate()

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -370,7 +370,7 @@ def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) 
 def _fit(programs: list[Running], steps: Mapping[int, int]) -> None:
     for p in programs:
         assert isinstance(p.waiting, Train)
-        p.waiting, p.fitted = replace(p.waiting, epochs=None, steps=steps[p.owner]), True
+        p.waiting, p.fitted = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
 
 
 def _advance(p: Running, answer: Any) -> None:

@@ -131,8 +131,7 @@ class Federation:
         """All selected clients answer; a client's later work overlaps with the network and the server."""
         self.server.selected = self._select()
         flights = self._launch(self.server.selected, self.now)
-        for flight in flights:
-            self._land(flight)
+        self._land(flights)
         self._settled = max((f.end for f in flights), default=self.now)
         self._train_unselected()
         arrived = [(time, m) for f in flights for time, m in f.messages]
@@ -191,10 +190,8 @@ class Federation:
         return ["precision tf32 changes nothing on a CPU: the products of this cell are in float32"]
 
     def _land_finished(self) -> None:
-        for flight in sorted(self._flights, key=lambda f: f.client.id):
-            if not flight.messages and flight.end <= self.now:
-                self._land(flight)
-                self._flights.remove(flight)
+        self._land(sorted((f for f in self._flights if f.landed(self.now)), key=lambda f: f.client.id))
+        self._flights = [f for f in self._flights if not f.landed(self.now)]
 
     def _tick(self) -> list[Message]:
         """One tick of the round clock: idle clients start, and what is due arrives."""
@@ -265,11 +262,15 @@ class Federation:
         if self.settings.pm_until_broadcast:
             budget = partial(self._timer.steps_until_broadcast, trips, self.version, now, self.settings.batch_size)
         self.engine.run([trip.program for trip in trips], self._reply, budget)
-        for trip in trips:
-            for event in trip.program.events:
-                if isinstance(event, Sent) and not event.waits:
-                    self.clients.keep_buffers(trip.client, event.values)
+        if self.clients.local_buffers:
+            for trip in trips:
+                self._keep_buffers(trip)
         return self._timer.flights(trips, self.version, now)
+
+    def _keep_buffers(self, trip: Trip) -> None:
+        for event in trip.program.events:
+            if isinstance(event, Sent) and not event.waits:
+                self.clients.keep_buffers(trip.client, event.values)
 
     def _reply(self, messages: list[Message]) -> dict[int, Any]:
         messages.sort(key=lambda m: m.client)
@@ -278,16 +279,17 @@ class Federation:
             self._traffic.download(replies[message.client])
         return replies
 
-    def _land(self, flight: Flight) -> None:
-        """The client shows its new state."""
+    def _land(self, flights: list[Flight]) -> None:
+        """The clients show their new states."""
         own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
-        self.clients.commit(flight.client, own=own)
-        if flight.local is not None:
-            self._local[flight.client.id] = flight.local
+        for flight in flights:
+            self.clients.commit(flight.client, own=own)
+            if flight.local is not None:
+                self._local[flight.client.id] = flight.local
 
     @property
     def spans(self) -> list[Span]:
-        """What the clients that were started in the last version did, and when."""
+        """What the clients that were started in the last version did, and when; of the first versions only."""
         return self._timer.spans
 
     # -- looking at it ------------------------------------------------------------------------------------------------

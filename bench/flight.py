@@ -28,6 +28,10 @@ class Flight:
         """When something happens to it next; the client's id settles ties."""
         return (self.messages[0][0] if self.messages else self.end), self.client.id
 
+    def landed(self, now: float) -> bool:
+        """Whether nothing is left to happen to it."""
+        return not self.messages and self.end <= now
+
     def plain(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
         return {

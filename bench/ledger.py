@@ -4,7 +4,7 @@ Two conventions for downlinks: each distinct tensor once however many clients re
 and once per receiver. BatchNorm buffers are counted apart; plain numbers travel free.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,16 +29,15 @@ _NOTHING = Size()
 
 def _entries(values: Any) -> Iterable[Any]:
     """What nested values consist of."""
-    if isinstance(values, Mapping):
+    if isinstance(values, dict):
         return values.values()
     return values if isinstance(values, list | tuple) else ()
 
 
-def _sum(sizes: Iterable[Size]) -> Size:
-    main = buffers = 0
-    for size in sizes:
-        main, buffers = main + size.main, buffers + size.buffers
-    return Size(main, buffers)
+def _sum(sizes: list[Size]) -> Size:
+    if len(sizes) == 1:  # most messages have one entry
+        return sizes[0]
+    return Size(sum(size.main for size in sizes), sum(size.buffers for size in sizes))
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
@@ -67,7 +66,7 @@ class Ledger:
             return Size(values.weights.nbytes, values.buffers.nbytes if self.buffers_travel else 0)
         if isinstance(values, Tensor):
             return Size(values.nbytes)
-        return _sum(self.size(value) for value in _entries(values))
+        return _sum([self.size(value) for value in _entries(values)])
 
     def upload(self, values: Any) -> Size:
         """Count an uplink, and say how large it is."""
@@ -93,7 +92,7 @@ class Ledger:
             size = self.size(values)
             self._count(values, size)
             return size
-        return _sum(self._receive(value) for value in _entries(values))
+        return _sum([self._receive(value) for value in _entries(values)])
 
     def _count(self, tensor: Tensor, size: Size) -> None:
         """Count a tensor that nobody has received before in this version."""

@@ -155,12 +155,12 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
     Raises:
         ValueError: there are no such messages, their weights sum to 0, or their specs differ.
     """
-    messages = [m for m in messages if name in m.values]
-    values = [m[name] for m in messages]
-    raw = np.ones(len(messages)) if equal else np.array([m.weight for m in messages], dtype=np.float64)
-    if not len(raw) or raw.sum() <= 0:
+    values = [m.values[name] for m in messages if name in m.values]
+    weights = [1.0 if equal else m.weight for m in messages if name in m.values]
+    whole = sum(weights)
+    if whole <= 0:
         raise ValueError(f"no weight to average {name!r} with")
-    share = raw / raw.sum()
+    share = [weight / whole for weight in weights]
     if isinstance(values[0], Params):
         if any(v.spec is not values[0].spec and v.spec != values[0].spec for v in values):  # mostly they are one
             raise ValueError(f"{name!r} has different architectures: they cannot be averaged")
@@ -170,12 +170,11 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
     return _weighted(values, share)
 
 
-def _weighted(tensors: list[Tensor], share: np.ndarray[Any, Any]) -> Tensor:
+def _weighted(tensors: list[Tensor], share: list[float]) -> Tensor:
     if not tensors[0].numel():
         return tensors[0]
-    first, *others = share.tolist()
-    total: Tensor = tensors[0] * first
-    for tensor, weight in zip(tensors[1:], others, strict=True):  # a matrix of all models would double the memory
+    total: Tensor = tensors[0] * share[0]
+    for tensor, weight in zip(tensors[1:], share[1:], strict=True):  # a matrix of all models would double the memory
         total.add_(tensor, alpha=weight)
     return total
 

@@ -81,7 +81,7 @@ def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
 def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, threads: int) -> list[Tensor]:
     """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
     look = _look(tasks[0][0].spec, output, pool.dtype, pool.y.device)
-    lengths = np.array([len(positions) for _, positions in tasks])
+    lengths = tuple(len(positions) for _, positions in tasks)
     pieces, places, real = _pieces(lengths, lanes)
     models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
     models += [models[0]] * (-len(models) % lanes)
@@ -104,22 +104,24 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, thre
         jobs = [functools.partial(run, first + a, x[a:b]) for a, b in itertools.pairwise(cuts) if b > a]
         found += side_by_side(threads, jobs)
     flat = torch.cat([out for outs in found for out in outs]).flatten(0, 1)
-    return list(torch.split(flat[_on_device(pool, real)], lengths.tolist()))
+    return list(torch.split(flat[_on_device(pool, real)], list(lengths)))
 
 
-def _pieces(lengths: Indices, lanes: int) -> tuple[list[int], Indices, Indices]:
+@functools.lru_cache(64)  # asked for the same clients again and again
+def _pieces(lengths: tuple[int, ...], lanes: int) -> tuple[list[int], Indices, Indices]:
     """Lists of samples, which lie one after the other, cut into pieces for lanes.
 
     Returns:
         How many pieces each list has; `[groups, lanes, samples]`, the place of each sample, where the last one of a
         list fills up its last piece and the first one of all what lanes are left; and which of these places are real.
     """
-    pieces = -(-lengths // _ABREAST)
-    begins, size = np.cumsum(lengths) - lengths, pieces * _ABREAST
+    n = np.array(lengths)
+    pieces = -(-n // _ABREAST)
+    begins, size = np.cumsum(n) - n, pieces * _ABREAST
     within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    places = np.repeat(begins, size) + np.minimum(within, np.repeat(lengths - 1, size))
+    places = np.repeat(begins, size) + np.minimum(within, np.repeat(n - 1, size))
     idle = np.zeros(-pieces.sum() % lanes * _ABREAST, np.int64)
-    real = np.flatnonzero(within < np.repeat(lengths, size))
+    real = np.flatnonzero(within < np.repeat(n, size))
     return pieces.tolist(), np.concatenate([places, idle]).reshape(-1, lanes, _ABREAST), real
 
 

@@ -1,5 +1,6 @@
 """Accuracy and loss of generic, personalized and local models, per client and in the mean."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,6 @@ class Evaluation:
     clients: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class _Places:
     """Where in a list of scored samples those of the clients are; clients without samples are left out.
 
@@ -38,20 +38,22 @@ class _Places:
         clients: ids.
         samples: how many each has.
         at: the places, client after client.
+        shares: in each kind of mean, `[clients]`.
     """
 
-    clients: list[int]
-    samples: npt.NDArray[np.int64]
-    at: Indices
-
-    @classmethod
-    def of(cls, clients: list[int], samples: npt.NDArray[np.int64], at: Indices) -> "_Places":
-        """Without those that have no samples."""
-        return cls([i for i, n in zip(clients, samples.tolist(), strict=True) if n], samples[samples > 0], at)
+    def __init__(
+        self, clients: Sequence[int], samples: npt.NDArray[np.int64], at: Indices, sizes: dict[int, int]
+    ) -> None:
+        self.clients = [i for i, n in zip(clients, samples.tolist(), strict=True) if n]
+        self.samples = samples[samples > 0]
+        self.at = at
+        train = np.array([sizes[i] for i in self.clients], np.float64)
+        self.shares = {"train_size": train / train.sum(), "equal": np.full(len(train), 1 / max(1, len(train)))}
+        self._begins = np.cumsum(self.samples) - self.samples
 
     def sums(self, values: Floats) -> Floats:
         """Per client, of values per sample of the list."""
-        found: Floats = np.add.reduceat(values[self.at], np.cumsum(self.samples) - self.samples)
+        found: Floats = np.add.reduceat(values[self.at], self._begins)
         return found
 
 
@@ -71,9 +73,10 @@ class Scorer:
         self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in whole.items()}
         self._samples = {s: {i: len(parts[s][i]) for i in ids} for s in SPLITS}
         self._local_at = {
-            s: _Places.of(ids, self._counted(s, ids), np.searchsorted(self._needed, union[s])) for s in SPLITS
+            s: _Places(ids, self._counted(s, ids), np.searchsorted(self._needed, union[s]), sizes) for s in SPLITS
         }
         self._own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
+        self._own_at: dict[tuple[int, ...], dict[str, _Places]] = {}
 
     def generic(self, w: Params, into: Evaluation, names: tuple[str, ...]) -> None:
         """Score one model for all: on the common test set and, as each of the names, on the clients' own samples."""
@@ -85,14 +88,18 @@ class Scorer:
 
     def personal(self, name: str, models: dict[int, Params], into: Evaluation) -> None:
         """Score each client's own model on its own samples."""
-        ids = sorted(models)
-        samples = [self._counted(s, ids) for s in SPLITS]
-        # Of each client first the validation samples, then the test samples.
-        split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
-        places = {s: _Places.of(ids, samples[k], np.flatnonzero(split == k)) for k, s in enumerate(SPLITS)}
-        self._locals((name,), places, *self._look([(models[i], self._own[i]) for i in ids]), into)
+        ids = tuple(sorted(models))
+        if ids not in self._own_at:  # mostly all of them
+            self._own_at = {ids: self._places(ids)}
+        self._locals((name,), self._own_at[ids], *self._look([(models[i], self._own[i]) for i in ids]), into)
 
-    def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
+    def _places(self, ids: Sequence[int]) -> dict[str, _Places]:
+        """In a list with first the validation samples of each client, then its test samples."""
+        samples = [self._counted(s, ids) for s in SPLITS]
+        split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
+        return {s: _Places(ids, samples[k], np.flatnonzero(split == k), self._sizes) for k, s in enumerate(SPLITS)}
+
+    def _counted(self, split: str, ids: Sequence[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
 
     def _look(self, tasks: list[Task]) -> tuple[Floats, Floats]:
@@ -109,13 +116,12 @@ class Scorer:
         for split, own in places.items():
             if not own.clients:
                 continue
-            sizes = np.array([self._sizes[i] for i in own.clients], np.float64)
             correct = own.sums(hit)
             accuracy, cost = correct / own.samples, own.sums(loss) / own.samples
-            shares = {"train_size": sizes / sizes.sum(), "equal": np.full(len(sizes), 1 / len(sizes))}
+            means = [(mean, float(share @ accuracy), float(share @ cost)) for mean, share in own.shares.items()]
             for name in names:
-                for mean, share in shares.items():
-                    _add(into, name, "local", mean, split, float((share * accuracy).sum()), float((share * cost).sum()))
+                for mean, right, lost in means:
+                    _add(into, name, "local", mean, split, right, lost)
                 into.clients += [
                     {"metric": name, "client": i, "split": split, "correct": int(right), "samples": n}
                     for i, right, n in zip(own.clients, correct.tolist(), own.samples.tolist(), strict=True)

@@ -72,14 +72,19 @@ class ServerSide:
 
 
 class Clients:
-    """All clients that can train; their states come into being at first use."""
+    """All clients that can train; their states come into being at first use.
+
+    Attributes:
+        ids: theirs, sorted.
+        local_buffers: whether BatchNorm buffers stay with the clients (the policy `local`).
+    """
 
     def __init__(self, method: Method, server: ServerSide, arena: Arena, *, local_buffers: bool) -> None:
         self.ids = sorted(server.sizes)
         self._method = method
         self._server = server
         self._arena = arena
-        self._local_buffers = local_buffers
+        self.local_buffers = local_buffers
         self._known: dict[int, Client] = {}
 
     def __getitem__(self, i: int) -> Client:
@@ -121,20 +126,19 @@ class Clients:
         """What a client downloads now; under the BatchNorm policy `local` it keeps its own buffers."""
         client = self[i]
         down = self._method.broadcast(self._server, client)
-        if not self._local_buffers:
+        if not self.local_buffers:
             return down
         kept = client.state.get(_BUFFERS, {})
         return {n: v.with_buffers(kept[n]) if isinstance(v, Params) and n in kept else v for n, v in down.items()}
 
     def keep_buffers(self, client: Client, sent: dict[str, Any]) -> None:
         """Under the policy `local`: the buffers that a client would have sent stay with it."""
-        if self._local_buffers:
-            found = {n: v.buffers for n, v in sent.items() if isinstance(v, Params)}
-            client.state[_BUFFERS] = {**client.state.get(_BUFFERS, {}), **found}
+        found = {n: v.buffers for n, v in sent.items() if isinstance(v, Params)}
+        client.state[_BUFFERS] = {**client.state.get(_BUFFERS, {}), **found}
 
     def mean_buffers(self, generic: Params) -> Params:
         """Under the policy `local`: the generic model with the n_i-weighted mean of the clients' buffers."""
-        if not self._local_buffers or not generic.spec.b:
+        if not self.local_buffers or not generic.spec.b:
             return generic
         kept = [
             (self._server.sizes[i], b)

@@ -14,6 +14,9 @@ from bench.flight import Flight
 from bench.ledger import Ledger, Size
 from bench.method import Client, Message
 
+TIMELINE_VERSIONS = 4
+"""Server versions whose timeline is kept: enough to see the pattern, few enough to draw."""
+
 
 class Span(NamedTuple):
     """What a client or its connection did for a while.
@@ -43,7 +46,7 @@ class Timer:
 
     Attributes:
         free: when each client has ended its local work.
-        spans: what was timed since they were last cleared.
+        spans: what was timed in the version under way, one of the first `TIMELINE_VERSIONS`.
     """
 
     def __init__(self, clock: Clock, traffic: Ledger, clients: list[int], *, wait_free: bool) -> None:
@@ -52,9 +55,11 @@ class Timer:
         self._clock = clock
         self._traffic = traffic
         self._wait_free = wait_free
+        self._draws = True
 
     def flights(self, trips: list[Trip], version: int, now: float) -> list[Flight]:
         """The flights of clients to which a version is sent now; an `Exchange` waits for the slowest of them."""
+        self._draws = version < TIMELINE_VERSIONS
         flights = [Flight(t.client, now, local=t.program.result) for t in trips]
         walks = [self._walk(trip, flight, version, now) for trip, flight in zip(trips, flights, strict=True)]
         waiting = {i: next(walk, None) for i, walk in enumerate(walks)}
@@ -106,7 +111,8 @@ class Timer:
         return self._span(client, "upload", time, self._clock.up(client, self._traffic.upload(event.values)))
 
     def _span(self, client: int, kind: str, start: float, seconds: float) -> float:
-        self.spans.append(Span(client, kind, start, start + seconds))
+        if self._draws:
+            self.spans.append(Span(client, kind, start, start + seconds))
         return start + seconds
 
 

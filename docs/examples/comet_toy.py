@@ -61,7 +61,7 @@ class Squared(COMET):
             if isinstance(request, Predict):
                 request = replace(request, output="logits")
             elif isinstance(request, Train):
-                request = replace(request, loss=pulled_squares)
+                request = request._replace(loss=pulled_squares)
             answer = yield request
 
 
