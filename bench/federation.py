@@ -305,12 +305,10 @@ class Federation:
         personal = self._personal() if self.method.trains != "gm" else {}
         generic = self._generic(personal)
         if generic is not None:
-            names = ("gm", "pm") if self.method.trains == "gm" else ("gm",)
-            self._scorer.generic(self.clients.mean_buffers(generic), found, names)
-        if personal:
-            self._scorer.personal("pm", personal, found)
-        if self._local:
-            self._scorer.personal("lm", self._local, found)
+            generic = self.clients.mean_buffers(generic)
+        names = ("gm", "pm") if self.method.trains == "gm" else ("gm",)
+        own = {name: models for name, models in (("pm", personal), ("lm", self._local)) if models}
+        self._scorer.score(generic, names, own, found)
         if self._new and self.version == self.settings.rounds:
             self._score_newcomers(found)
         return found
@@ -323,7 +321,7 @@ class Federation:
                 program = self.method.adapt(self.server, self.clients.copy(i), self.clients.down(i), epochs)
                 programs.append((i, program, self._address(i)))
             models = dict(zip(self._new, self.engine.finish_all(programs), strict=True))
-            self._newcomers.personal(f"new{epochs}", models, into)
+            self._newcomers.score(None, (), {f"new{epochs}": models}, into)
 
     def _personal(self) -> dict[int, Params]:
         ids = self.clients.ids

@@ -1,6 +1,5 @@
 """Accuracy and loss of generic, personalized and local models, per client and in the mean."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +40,7 @@ class _Places:
         shares: in each kind of mean, `[clients]`.
     """
 
-    def __init__(
-        self, clients: Sequence[int], samples: npt.NDArray[np.int64], at: Indices, sizes: dict[int, int]
-    ) -> None:
+    def __init__(self, clients: list[int], samples: npt.NDArray[np.int64], at: Indices, sizes: dict[int, int]) -> None:
         self.clients = [i for i, n in zip(clients, samples.tolist(), strict=True) if n]
         self.samples = samples[samples > 0]
         self.at = at
@@ -76,40 +73,59 @@ class Scorer:
             s: _Places(ids, self._counted(s, ids), np.searchsorted(self._needed, union[s]), sizes) for s in SPLITS
         }
         self._own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
-        self._own_at: dict[tuple[int, ...], dict[str, _Places]] = {}
+        self._known: tuple[list[int], dict[str, _Places]] = [], {}
 
-    def generic(self, w: Params, into: Evaluation, names: tuple[str, ...]) -> None:
-        """Score one model for all: on the common test set and, as each of the names, on the clients' own samples."""
-        hit, loss = self._look([(w, self._needed)])
+    def score(
+        self, generic: Params | None, names: tuple[str, ...], own: dict[str, dict[int, Params]], into: Evaluation
+    ) -> None:
+        """Score all models, which a GPU is waited for once.
+
+        Args:
+            generic: one model for all, scored on the common test set and, as each of `names`, on the clients' samples.
+            own: by name of the metric, models of clients, each scored on its client's samples.
+        """
+        tasks = [] if generic is None else [(generic, self._needed)]
+        tasks += [(models[i], self._own[i]) for models in own.values() for i in sorted(models)]
+        if not tasks:
+            return
+        hit, loss = self._look(tasks)
+        begin = 0
+        if generic is not None:
+            begin = len(self._needed)
+            self._globally(hit[:begin], loss[:begin], into)
+            self._locally(names, self._local_at, hit[:begin], loss[:begin], into)
+        for name, models in own.items():
+            ids = sorted(models)
+            end = begin + sum(len(self._own[i]) for i in ids)
+            self._locally((name,), self._places(ids), hit[begin:end], loss[begin:end], into)
+            begin = end
+
+    def _globally(self, hit: Floats, loss: Floats, into: Evaluation) -> None:
         for split, at in self._global_at.items():
             if len(at):
                 _add(into, "gm", "global", "", split, float(hit[at].mean()), float(loss[at].mean()))
-        self._locals(names, self._local_at, hit, loss, into)
 
-    def personal(self, name: str, models: dict[int, Params], into: Evaluation) -> None:
-        """Score each client's own model on its own samples."""
-        ids = tuple(sorted(models))
-        if ids not in self._own_at:  # mostly all of them
-            self._own_at = {ids: self._places(ids)}
-        self._locals((name,), self._own_at[ids], *self._look([(models[i], self._own[i]) for i in ids]), into)
-
-    def _places(self, ids: Sequence[int]) -> dict[str, _Places]:
+    def _places(self, ids: list[int]) -> dict[str, _Places]:
         """In a list with first the validation samples of each client, then its test samples."""
-        samples = [self._counted(s, ids) for s in SPLITS]
-        split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
-        return {s: _Places(ids, samples[k], np.flatnonzero(split == k), self._sizes) for k, s in enumerate(SPLITS)}
+        if ids != self._known[0]:  # mostly it is asked for all clients
+            samples = [self._counted(s, ids) for s in SPLITS]
+            split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
+            at = [np.flatnonzero(split == k) for k in range(len(SPLITS))]
+            found = {s: _Places(ids, n, there, self._sizes) for s, n, there in zip(SPLITS, samples, at, strict=True)}
+            self._known = ids, found
+        return self._known[1]
 
-    def _counted(self, split: str, ids: Sequence[int]) -> npt.NDArray[np.int64]:
+    def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
 
     def _look(self, tasks: list[Task]) -> tuple[Floats, Floats]:
         """Per sample of the tasks, one after the other: right or not, and loss."""
         logits = self._engine.outputs("train", tasks)
         found = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate([p for _, p in tasks]))
-        right, loss = torch.stack([values.to(torch.float64) for values in found]).cpu().numpy()  # a GPU is awaited once
+        right, loss = torch.stack([values.to(torch.float64) for values in found]).cpu().numpy()
         return right, loss
 
-    def _locals(
+    def _locally(
         self, names: tuple[str, ...], places: dict[str, _Places], hit: Floats, loss: Floats, into: Evaluation
     ) -> None:
         """Per client, and weighted by training samples and equally."""

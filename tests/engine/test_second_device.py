@@ -123,14 +123,14 @@ def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> No
             assert device.waits - before == trainings
 
 
-def test_an_evaluation_waits_once_for_each_kind_of_model() -> None:
-    """Of FedAvg the generic model and the local ones."""
+def test_an_evaluation_waits_once() -> None:
+    """Of Ditto for the generic model, the personalized and the local ones."""
     with SecondDevice() as device:
-        federation = toy("fedavg", device=NAME)
+        federation = toy("ditto", device=NAME)
         federation.advance()
         before = device.waits
         assert {row["metric"] for row in federation.evaluate().metrics} == {"gm", "pm", "lm"}
-        assert device.waits - before == 2
+        assert device.waits - before == 1
 
 
 def test_a_state_comes_back_to_the_device() -> None:
