@@ -22,7 +22,8 @@ from bench.threads import side_by_side
 Output = Literal["probabilities", "logits", "features"]
 Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
 
-_ABREAST = 32  # samples per call and lane of a cohort
+_ABREAST = (16, 32)  # samples per call and lane of a cohort: of the two what is less work
+_PER_CALL = 16  # samples: a lane's weights cost about as much
 _FEW = 128  # samples: models with more of them are run alone
 
 
@@ -96,7 +97,7 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, thre
             return look.run([*like, x[0]], len(x), *there, x)
 
     found = []
-    at_once = max(1, GATHER // (lanes * _ABREAST * pool.x[0].numel() * pool.dtype.itemsize))
+    at_once = max(1, GATHER // (places[0].size * pool.x[0].numel() * pool.dtype.itemsize))
     for first in range(0, len(samples), at_once):
         # Gathered before threads go side by side: in Python they wait for each other at every operation of torch.
         x, _ = pool.take(samples[first : first + at_once])
@@ -116,13 +117,14 @@ def _pieces(lengths: tuple[int, ...], lanes: int) -> tuple[list[int], Indices, I
         list fills up its last piece and the first one of all what lanes are left; and which of these places are real.
     """
     n = np.array(lengths)
-    pieces = -(-n // _ABREAST)
-    begins, size = np.cumsum(n) - n, pieces * _ABREAST
+    length = min(_ABREAST, key=lambda length: (-(-n // length)).sum() * (length + _PER_CALL))
+    pieces = -(-n // length)
+    begins, size = np.cumsum(n) - n, pieces * length
     within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
     places = np.repeat(begins, size) + np.minimum(within, np.repeat(n - 1, size))
-    idle = np.zeros(-pieces.sum() % lanes * _ABREAST, np.int64)
+    idle = np.zeros(-pieces.sum() % lanes * length, np.int64)
     real = np.flatnonzero(within < np.repeat(n, size))
-    return pieces.tolist(), np.concatenate([places, idle]).reshape(-1, lanes, _ABREAST), real
+    return pieces.tolist(), np.concatenate([places, idle]).reshape(-1, lanes, length), real
 
 
 @functools.cache
