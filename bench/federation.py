@@ -19,15 +19,16 @@ from bench.clock import Clock
 from bench.data import Dataset, Partition
 from bench.engine import Budget, Diverged, Engine, Executor, Running, Sent, Work, settle
 from bench.errors import UserError
+from bench.evaluator import Evaluator
 from bench.flight import Flight
 from bench.ledger import Ledger
 from bench.machine import keep_freed_memory
 from bench.method import Arrivals, Client, Everyone, Message, Tick
 from bench.params import Params
 from bench.rng import generator
-from bench.scores import Evaluation, Scorer
+from bench.scores import Evaluation
 from bench.settings import Settings
-from bench.sides import Clients, ServerSide, mean_of_models
+from bench.sides import Clients, ServerSide
 from bench.snapshot import Packer, unpack
 from bench.timing import Span, Timer, Trip
 
@@ -69,7 +70,7 @@ class Federation:
             holdout=self.method.holdout,
             offload=offload,
         )
-        ids, self._new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
+        ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
         if settings.clock.dropout and self.method.everyone:
             raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
         synchronous = isinstance(self.method.trigger, Everyone)
@@ -82,8 +83,7 @@ class Federation:
         self.engine = Engine(settings, self._arena, hp, size=size, executor=executor, threads=threads)
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
-        self._scorer = Scorer(self.engine, self._arena, self.server.sizes)
-        self._newcomers = Scorer(self.engine, self._arena, {i: len(partition.train[i]) for i in self._new})
+        self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._arena, new)
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
@@ -301,41 +301,7 @@ class Federation:
 
     def evaluate(self) -> Evaluation:
         """Scores of the current version: generic, personalized and local models."""
-        found = Evaluation()
-        personal = self._personal() if self.method.trains != "gm" else {}
-        generic = self._generic(personal)
-        if generic is not None:
-            generic = self.clients.mean_buffers(generic)
-        names = ("gm", "pm") if self.method.trains == "gm" else ("gm",)
-        own = {name: models for name, models in (("pm", personal), ("lm", self._local)) if models}
-        self._scorer.score(generic, names, own, found)
-        if self._new and self.version == self.settings.rounds:
-            self._score_newcomers(found)
-        return found
-
-    def _score_newcomers(self, into: Evaluation) -> None:
-        """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on."""
-        for epochs in self.settings.new_client_epochs:
-            programs = []
-            for i in self._new:
-                program = self.method.adapt(self.server, self.clients.copy(i), self.clients.down(i), epochs)
-                programs.append((i, program, self._address(i)))
-            models = dict(zip(self._new, self.engine.finish_all(programs), strict=True))
-            self._newcomers.score(None, (), {f"new{epochs}": models}, into)
-
-    def _personal(self) -> dict[int, Params]:
-        ids = self.clients.ids
-        programs = [
-            (i, self.method.personal(self.server, self.clients.copy(i), self.clients.down(i)), self._address(i))
-            for i in ids
-        ]
-        return dict(zip(ids, self.engine.finish_all(programs), strict=True))
-
-    def _generic(self, personal: dict[int, Params]) -> Params | None:
-        if self.method.trains == "pm":
-            return mean_of_models(personal, self.server.sizes)
-        found: Params | None = self.engine.finish(SERVER, self.method.generic(self.server), self._address(SERVER))
-        return found
+        return self.evaluator.evaluate(self.version, self._local)
 
     def relations(self) -> dict[str, Any]:
         """How the clients relate by the method's own account, in plain values; empty where it has none."""

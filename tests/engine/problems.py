@@ -106,14 +106,15 @@ def run(federation: Federation, versions: int) -> Evaluation:
 
 def generic(federation: Federation) -> Tensor:
     """The weights of the generic model."""
-    found = federation._generic(federation._personal() if federation.method.trains != "gm" else {})
+    evaluator, version = federation.evaluator, federation.version
+    found = evaluator.generic(version, evaluator.personal(version) if federation.method.trains != "gm" else {})
     assert found is not None
     return found.weights
 
 
 def personal(federation: Federation) -> dict[int, Tensor]:
     """The weights of the personalized models."""
-    return {i: w.weights for i, w in federation._personal().items()}
+    return {i: w.weights for i, w in federation.evaluator.personal(federation.version).items()}
 
 
 def everything(federation: Federation) -> dict[str, Tensor]:

@@ -65,7 +65,7 @@ def _selected(method: str, version: int) -> list[int]:
 
 def test_new_clients_take_no_part_and_adapt_at_the_end() -> None:
     federation = toy("fedavg", new_clients=2, rounds=3, new_client_epochs=(0, 3))
-    new = federation._new
+    new = federation.evaluator.new
     early = run(federation, 2)
     last = run(federation, 1)
     assert {m["metric"] for m in early.metrics} == {"gm", "pm", "lm"}

@@ -108,7 +108,7 @@ def test_clients_of_two_architectures(c: int) -> None:
     """Only predictions travel: c centroids down, one matrix up; mixed models have no mean, so no generic model."""
     federation = toy("comet", public=PUBLIC, hp={"c": c}, client_models=("test_linear", "test_norm"))
     scores = run(federation, 3)
-    assert len({w.spec for w in federation._personal().values()}) == 2
+    assert len({w.spec for w in federation.evaluator.personal(federation.version).values()}) == 2
     assert {row["metric"] for row in scores.metrics} == {"pm", "lm"}
     matrix = len(PUBLIC.y) * 3 * 8
     row = federation.ledger[-1]
@@ -137,7 +137,7 @@ def test_the_draw_by_size_is_resolved_in_a_federation() -> None:
     run(federation, 1)
     expected = architectures(federation.settings, [13, 7, 1, 0, 9, 5])
     assert len(set(expected)) == 3
-    for i, w in federation._personal().items():
+    for i, w in federation.evaluator.personal(federation.version).items():
         assert w.spec.arch.startswith(expected[i])
         assert again.server.architecture(i) == expected[i]
 

@@ -69,7 +69,7 @@ def test_one_architecture_per_client() -> None:
     """Only predictions travel, so clients may differ in architecture; each one's own comes from the cell."""
     federation = toy("test_dsfl", public=PUBLIC, client_models=("test_linear", "test_norm"))
     run(federation, 2)
-    assert {w.spec.arch for w in federation._personal().values()} == {
+    assert {w.spec.arch for w in federation.evaluator.personal(federation.version).values()} == {
         federation.server.initial_model(i).spec.arch for i in (0, 1)
     }
     matrix = len(PUBLIC.y) * 3 * 8
