@@ -325,7 +325,8 @@ def _layout(node: Any) -> Any:
 def _keep_constants(recorded: fx.GraphModule) -> None:
     """Compute what depends on no input once, now."""
     graph = recorded.graph
-    constants: dict[fx.Node, Tensor] = {}
+    given = [node for node in graph.nodes if node.op == "get_attr"]  # a number of the function's, as a tensor
+    constants: dict[fx.Node, Tensor] = {node: getattr(recorded, node.target) for node in given}
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.meta.get("val"), Tensor):
             continue
@@ -336,7 +337,7 @@ def _keep_constants(recorded: fx.GraphModule) -> None:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), inputs.__getitem__)
         constants[node] = node.target(*args, **kwargs)
     for node, value in constants.items():
-        if all(user in constants for user in node.users):
+        if node in given or all(user in constants for user in node.users):
             continue
         name = f"constant_{node.name}"
         recorded.register_buffer(name, value, persistent=False)
