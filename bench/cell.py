@@ -44,6 +44,7 @@ class Options(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     executor: Literal["auto", "sequential", "cohort"] = "auto"
     threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
+    cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Literal["none", "server", "all"] = Field("none", description="what stays of the last state at the end")
@@ -148,7 +149,7 @@ class _Run:
         _write_partition(self.folder / "partition.json", dataset, partition)
         device = choose_device(self.options.device)
         public = load_public(self.settings, self.options.data_root)
-        offload = rest_on_host(self.settings, dataset.shape, dataset.num_classes, device)
+        offload = rest_on_host(self.settings, dataset.shape, dataset.num_classes, device, self.options.cells)
         if offload:
             log.info("the clients' models are too many for the GPU: they rest in the host's memory")
         federation = Federation(

@@ -79,11 +79,12 @@ class Estimate:
     disk: int
 
 
-def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1) -> Estimate | None:
+def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1) -> Estimate | None:
     """The estimate for a cell, or None where the size of its data is unknown before it is there.
 
     Args:
         threads: clients or cohorts that are trained at a time on a CPU; the time is for one.
+        cells: how many share a GPU.
     """
     size = _size(settings, data_root)
     if size is None:
@@ -97,7 +98,7 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1)
     hp = json.dumps(settings.hp, sort_keys=True)
     kept, kept_each = scalars(settings.method, hp, settings.model, shape, classes, options)
     state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
-    here, gpu = memory(settings, size, step, device, threads)
+    here, gpu = memory(settings, size, step, device, threads, cells)
     return Estimate(
         seconds=settings.rounds * settings.participation * settings.clients * steps * step.seconds,
         checkpoint=state,
@@ -119,7 +120,9 @@ def _in_a_step(settings: Settings, step: "Step") -> float:
     return step.gradient + max(0.0, beyond) * step.model
 
 
-def memory(settings: Settings, size: Size, step: "Step", device: str, threads: int) -> tuple[float, float]:
+def memory(
+    settings: Settings, size: Size, step: "Step", device: str, threads: int, cells: int = 1
+) -> tuple[float, float]:
     """Bytes in the host's memory and in a GPU's."""
     images = (size.train + size.test) * math.prod(size.shape)
     floats = 4 * _width(settings) * images
@@ -129,7 +132,7 @@ def memory(settings: Settings, size: Size, step: "Step", device: str, threads: i
     model = _width(settings) * step.model
     if device != "cuda":
         return max(2 * data, data + models(settings) * model + threads * working), 0
-    if rest_on_host(settings, size.shape, size.classes, device):
+    if rest_on_host(settings, size.shape, size.classes, device, cells):
         return max(2 * data, data + models(settings) * model), data + visitors(settings, abreast) * model + working
     return 2 * data, data + models(settings) * model + working
 

@@ -34,16 +34,19 @@ def visitors(settings: Settings, lanes: int) -> float:
     return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
 
 
-def rest_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str) -> bool:
+def rest_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str, cells: int = 1) -> bool:
     """Whether a cell's models are too many for the GPU, so that they come there for their training only.
 
     It depends on what the GPU has, not on what is free: a cell that goes on later is to find the same answer.
+
+    Args:
+        cells: how many share the GPU.
     """
     if device != "cuda":
         return False
     net = build(settings.model, shape, classes, settings.model_options)
     size = getattr(torch, settings.dtype).itemsize * sum(p.numel() for p in net.parameters())
-    return bool(models(settings) * size > _SHARE * torch.cuda.mem_get_info()[1])
+    return bool(models(settings) * size > _SHARE / cells * torch.cuda.mem_get_info()[1])
 
 
 @functools.cache

@@ -61,7 +61,8 @@ def run(
     options = Options(
         device=device,
         executor=executor,
-        threads=_threads(min(workers, len(chosen))),
+        threads=threads_each(min(workers, len(chosen))),
+        cells=workers,
         data_root=data_root,
         checkpoint_seconds=checkpoint_seconds,
         keep=keep,
@@ -98,7 +99,7 @@ def worker_count(jobs: int | None, device: str) -> int:
     return jobs or (1 if choose_device(device) == "cuda" else cores())
 
 
-def _threads(side_by_side: int) -> int:
+def threads_each(side_by_side: int) -> int:
     """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
     from bench.machine import cores
 
@@ -197,8 +198,9 @@ def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, 
     from bench.progress import duration_text
     from bench.results import cell_name
 
-    side_by_side = min(worker_count(jobs, device), len(cells))
-    costs = [estimate(settings, data_root, choose_device(device), _threads(side_by_side)) for settings in cells]
+    workers, found = worker_count(jobs, device), choose_device(device)
+    side_by_side = min(workers, len(cells))
+    costs = [estimate(cell, data_root, found, threads_each(side_by_side), workers) for cell in cells]
     rate = checkpoint_rate(folder)
     for settings, cost in zip(cells, costs, strict=True):
         if cost is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.run import command_line, work, worker_count, write_run
+from bench.cli.run import command_line, threads_each, work, worker_count, write_run
 from bench.cli.track import TrackingUri
 
 if TYPE_CHECKING:
@@ -56,16 +56,20 @@ def sweep(
 
     loaded = load_study(study, set_ or [], trials)
     folder = out or Path("runs") / loaded.name
-    options = Options(device=device, executor=executor, data_root=data_root).model_dump_json()
     workers = worker_count(jobs, device)
+
+    def options(cells: int) -> str:
+        threads = threads_each(min(workers, cells))
+        found = Options(device=device, executor=executor, threads=threads, cells=workers, data_root=data_root)
+        return found.model_dump_json()
+
     mirror = choose_store(folder, tracking_uri) if tracking else None
     plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
     studies = _open(folder, loaded, study, set_ or [], storage)
     write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
     with _followed(folder, mirror):
-        outcome = tune(
-            loaded, studies, folder, options=options, jobs=workers, timeout=timeout, say=_quiet if quiet else _say
-        )
+        said = _quiet if quiet else _say
+        outcome = tune(loaded, studies, folder, options=options(workers), jobs=workers, timeout=timeout, say=said)
         for reason in outcome.failed:
             print(reason, file=sys.stderr)
         if outcome.stopped:
@@ -77,7 +81,7 @@ def sweep(
         reported = plan(reported_cells(loaded, choices), data_root, download=download)
         with store.locked(folder, wait=True):
             list_cells(folder, [*trial_cells(loaded, studies), *reported])
-        if not work(folder, reported, options, workers, None, quiet=quiet, verbose=False):
+        if not work(folder, reported, options(len(reported)), workers, None, quiet=quiet, verbose=False):
             _stop()
     _report(folder, loaded, studies)
     if outcome.failed or _any_failed(folder, reported):

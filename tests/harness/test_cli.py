@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench import store
 from bench.cell import Options, run_cell
@@ -180,3 +181,16 @@ def test_one_cell_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tmp
     file, run = grid(methods=["odd_together"], rounds=1), tmp_path / "run"
     bench("run", "--grid", file, "--out", run, "--device", "cpu", "--executor", "sequential")
     assert states(run) == {"odd_together": "done"}
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+@pytest.mark.usefixtures("odd_methods")
+def test_one_trial_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+    """And so does the one cell that is reported in the end."""
+    cells = yaml.safe_load(grid(methods=["odd_together"], rounds=1).read_text(encoding="utf-8"))
+    study = {"grid": cells, "space": {"lr": [0.4, 0.5]}, "sampler": "grid", "trials": 1, "pruner": "none"}
+    file, run = tmp_path / "study.yaml", tmp_path / "run"
+    file.write_text(yaml.safe_dump({**study, "seeds": [100, 101], "report_seeds": [0]}), encoding="utf-8")
+    some = ("--out", run, "--device", "cpu", "--executor", "sequential", "--no-tracking")
+    bench("sweep", "--study", file, "--jobs", "1", *some)
+    assert set(states(run).values()) == {"done"}

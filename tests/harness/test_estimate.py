@@ -48,6 +48,9 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 0.99 * twice))
         assert rest_on_host(settings, (1, 4, 4), 3, "cuda")
         assert not rest_on_host(settings, (1, 4, 4), 3, "cpu")
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2.01 * twice))
+        assert not rest_on_host(settings, (1, 4, 4), 3, "cuda", cells=2)
+        assert rest_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
 
 
 @pytest.mark.parametrize("on_host", [False, True])
