@@ -331,7 +331,10 @@ def test_an_outage_is_one_warning(bench_here: Bench, grid30: Path, uri: str, tmp
     assert set(found(uri)) == cells
 
 
-def test_a_store_that_may_only_be_read(small: Path, empty_store: Path) -> None:
+def test_a_store_that_may_only_be_read(
+    small: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MLflow makes a folder `file:` wherever it is
     with pytest.raises(UserError, match="does not take the run: attempt to write a readonly database"):
         mirror_run(small, f"sqlite:///file:{empty_store}?mode=ro&uri=true")
 
