@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from bench.data import Dataset, Partition
 from bench.federation import Evaluation, Federation
-from bench.plugin import MODELS
+from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
+
+METHOD_NAMES = [name for name in METHODS.names() if not name.startswith("test_")]
 
 
 class _Normed(nn.Module):
@@ -120,3 +122,10 @@ def personal(federation: Federation) -> dict[int, Tensor]:
 def everything(federation: Federation) -> dict[str, Tensor]:
     """All state as named tensors."""
     return federation.state()[0]
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-9) -> None:
+    """Equal names and, wherever they are, numbers; up to a tolerance, relative and absolute (0: the same bytes)."""
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor.cpu(), expected[name].cpu(), rtol=tolerance, atol=tolerance)

@@ -9,17 +9,8 @@ import pytest
 import torch
 
 from bench.outputs import _look
-from bench.plugin import METHODS
-from tests.engine.problems import everything, run, toy
+from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
-
-METHOD_NAMES = [name for name in METHODS.names() if not name.startswith("test_")]
-
-
-def _same(there: dict[str, torch.Tensor], here: dict[str, torch.Tensor]) -> None:
-    assert there.keys() == here.keys()
-    for name, tensor in there.items():
-        torch.testing.assert_close(tensor.cpu(), here[name], rtol=1e-9, atol=1e-9)
 
 
 def _both(method: str, versions: int, *, offload: bool = False, **settings: Any) -> Any:
@@ -30,7 +21,7 @@ def _both(method: str, versions: int, *, offload: bool = False, **settings: Any)
         there = toy(method, device=NAME, offload=offload, **settings)
         found = run(there, versions)
         assert {isinstance(tensor, There) for tensor in everything(there).values()} == {not offload}
-        _same(everything(there), everything(here))
+        assert_same(everything(there), everything(here))
     assert [row["value"] for row in found.metrics] == pytest.approx([row["value"] for row in expected.metrics])
     assert found.clients == expected.clients
     assert not there.engine.fallbacks
@@ -102,7 +93,7 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
     with SecondDevice():
         there = toy("fedavg", device=NAME)
         found = [run(there, 1).metrics for _ in range(12)][-1]
-        _same(everything(there), everything(here))
+        assert_same(everything(there), everything(here))
         look = _look(there.server.initial_model().spec, "logits", torch.float64, torch.device(NAME))
     assert [row["value"] for row in found] == pytest.approx([row["value"] for row in expected])
     for recorded in (look, *there.engine._trainer._plays.values()):
@@ -143,7 +134,7 @@ def test_a_state_comes_back_to_the_device() -> None:
         for federation in (first, second):
             run(federation, 1)
         assert all(isinstance(tensor, There) for tensor in everything(second).values())
-        _same(everything(second), {name: tensor.cpu() for name, tensor in everything(first).items()})
+        assert_same(everything(second), everything(first))
 
 
 def test_cohorts_become_smaller_where_memory_runs_out() -> None:
@@ -154,7 +145,7 @@ def test_cohorts_become_smaller_where_memory_runs_out() -> None:
         assert there.engine.lanes == 64
         device.limit = device.live + 50_000
         found = run(there, 2)
-        _same(everything(there), everything(here))
+        assert_same(everything(there), everything(here))
     assert there.engine.lanes < 64
     assert device.peak <= device.limit
     assert any("memory ran out" in warning for warning in there.warnings)

@@ -1,0 +1,113 @@
+"""What runs on a CPU runs on a GPU: skipped where there is none.
+
+`test_second_device.py` asks for no GPU and sees neither its rounding nor its libraries.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from bench import recording
+from bench.federation import Federation
+from bench.settings import Settings
+from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
+from tests.speed.test_plain import SIZES, problem
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+GPU = "cuda"
+SMALL: dict[str, dict[str, Any]] = {"cnn": {"hidden": 8}, "resnet18": {}, "mlp": {}}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """A cell on a GPU says how the whole process is to compute."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    yield
+    matmul.allow_tf32, cudnn.allow_tf32 = before[:2]
+    torch.use_deterministic_algorithms(before[2])
+
+
+def _images(model: str, *, device: str = GPU, rounds: int = 2, **options: Any) -> tuple[Federation, dict[str, Any]]:
+    """A small cell of images after some rounds, and its state."""
+    more = {name: options.pop(name) for name in ("precision", "dtype") if name in options}
+    settings = Settings(
+        method="ditto", model=model, model_options=SMALL[model], clients=len(SIZES), batch_size=4, **more
+    )
+    federation = Federation(settings, *problem(False), device=device, **options)
+    run(federation, rounds)
+    return federation, everything(federation)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_every_method_trains_there_as_here(method: str, executor: str) -> None:
+    """In float64; cohorts without falling back to one client at a time."""
+    here, there = toy(method, executor=executor), toy(method, executor=executor, device=GPU)
+    scores = [[row["value"] for row in run(federation, 2).metrics] for federation in (here, there)]
+    assert_same(everything(there), everything(here))
+    assert scores[1] == pytest.approx(scores[0])
+    assert not there.engine.fallbacks
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("method", ["scd", "pgfed", "hypcluster"])
+def test_models_that_rest_in_pinned_memory_train_the_same(method: str, executor: str) -> None:
+    here, there = toy(method, executor=executor), toy(method, executor=executor, device=GPU, offload=True)
+    for federation in (here, there):
+        run(federation, 2)
+    assert {tensor.device.type for tensor in everything(there).values()} == {"cpu"}
+    assert_same(everything(there), everything(here))
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "tolerance"),
+    [*((model, "float64", 1e-7) for model in SMALL), ("cnn", "float32", 1e-3), ("mlp", "float32", 1e-3)],
+)
+def test_cohorts_and_single_clients_agree(model: str, dtype: str, tolerance: float) -> None:
+    """Up to rounding, on the GPU and with the CPU. In float32, BatchNorm of four samples makes much of little."""
+    here = _images(model, device="cpu", executor="sequential", dtype=dtype)[1]
+    for executor in ("sequential", "cohort"):
+        there, found = _images(model, executor=executor, dtype=dtype)
+        assert_same(found, here, tolerance)
+        assert not there.engine.fallbacks
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("model", SMALL)
+def test_the_same_path_gives_the_same_bytes(model: str, executor: str, precision: str) -> None:
+    first, second = (_images(model, executor=executor, precision=precision) for _ in range(2))
+    assert first[0].path == second[0].path
+    assert first[0].path["precision"] == precision
+    assert_same(first[1], second[1], 0)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("model", SMALL)
+def test_recorded_steps_give_the_same_bytes(model: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for after in (10**9, 2):
+        monkeypatch.setattr(recording, "_RECORD_AFTER", after)
+        federation, state = _images(model, executor=executor, rounds=4)
+        found.append(state)
+        recorded = [r for one in federation.engine._trainer._plays.values() for r in one._recorded.values()]
+        eager = [one._eager for one in federation.engine._trainer._plays.values()]
+    assert recorded
+    assert not set(recorded) & set(eager), "nothing could be recorded"
+    assert_same(found[1], found[0], 0)
+
+
+def test_a_state_comes_back_to_the_gpu() -> None:
+    first = toy("scd", device=GPU)
+    run(first, 1)
+    tensors, plain = first.state()
+    second = toy("scd", device=GPU)
+    second.restore({name: tensor.cpu() for name, tensor in tensors.items()}, plain)
+    for federation in (first, second):
+        run(federation, 1)
+    assert_same(everything(second), everything(first), 0)
