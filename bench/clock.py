@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from bench.engine import Work
 from bench.ledger import Size
-from bench.profiles import Amount, Profile, SlowClients, Spread
+from bench.profiles import Amount, Profile, Spread
 from bench.rng import generator
 
 
@@ -24,7 +24,7 @@ class Clock:
         archs: Mapping[int, str],
         delays: Mapping[int, int | tuple[int, ...]],
     ) -> None:
-        self._latency, self._dropout, self._slow_rounds = profile.latency, profile.dropout, profile.slow_rounds
+        self._profile = profile
         self._seed = seed
         self._delays = delays
         self._speed = {i: self._drawn(profile.samples_per_second, i, "speed") for i in archs}
@@ -32,27 +32,27 @@ class Clock:
         self._downlink = {i: self._drawn(profile.downlink, i, "downlink") for i in archs}
         for i, arch in archs.items():
             self._speed[i] *= profile.models.get(arch, 1.0)
-        if profile.slow_clients is not None:
-            for i in self._slow(profile.slow_clients, sorted(archs)):
-                self._speed[i] /= profile.slow_clients.factor
+        for i in self._slow(sorted(archs)):
+            assert profile.slow_clients is not None
+            self._speed[i] /= profile.slow_clients.factor
 
     def work(self, client: int, work: Work, round: int) -> float:
         """Seconds of computing."""
-        seconds, slow = work.samples / self._speed[client], self._slow_rounds
+        slow = self._profile.slow_rounds
         unlucky = slow is not None and self._chance("slow round", client, round) < slow.probability
-        return seconds * slow.factor if slow is not None and unlucky else seconds
+        return work.samples / self._speed[client] * (slow.factor if slow is not None and unlucky else 1.0)
 
     def up(self, client: int, size: Size) -> float:
         """Seconds of an uplink."""
-        return self._latency + (size.main + size.buffers) / self._uplink[client]
+        return self._profile.latency + (size.main + size.buffers) / self._uplink[client]
 
     def down(self, client: int, size: Size) -> float:
         """Seconds of a downlink."""
-        return self._latency + (size.main + size.buffers) / self._downlink[client]
+        return self._profile.latency + (size.main + size.buffers) / self._downlink[client]
 
     def drops_out(self, client: int, round: int) -> bool:
         """Whether a client takes no part in a round it was selected for."""
-        return self._dropout > 0 and self._chance("dropout", client, round) < self._dropout
+        return self._profile.dropout > 0 and self._chance("dropout", client, round) < self._profile.dropout
 
     def delay(self, client: int, begun: int) -> int:
         """Ticks by which a client's answer is late, in the round it starts after `begun` others."""
@@ -68,6 +68,9 @@ class Clock:
             return amount.median * float(rng.lognormal(sigma=amount.sigma))
         return amount[client % len(amount)] if isinstance(amount, tuple) else amount
 
-    def _slow(self, slow: SlowClients, clients: list[int]) -> list[int]:
+    def _slow(self, clients: list[int]) -> list[int]:
+        slow = self._profile.slow_clients
+        if slow is None:
+            return []
         drawn = generator("clock", "slow clients", self._seed).permutation(clients)[: round(slow.share * len(clients))]
         return sorted({int(i) for i in drawn} | (set(slow.clients) & set(clients)))

@@ -11,6 +11,7 @@ import torch
 from bench.outputs import _look
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
+from tests.methods.resume import assert_resumes
 
 
 def _both(method: str, versions: int, *, offload: bool = False, **settings: Any) -> Any:
@@ -126,15 +127,8 @@ def test_an_evaluation_waits_once() -> None:
 
 def test_a_state_comes_back_to_the_device() -> None:
     with SecondDevice():
-        first = toy("scd", device=NAME)
-        run(first, 1)
-        tensors, plain = first.state()
-        second = toy("scd", device=NAME)
-        second.restore({name: tensor.cpu() for name, tensor in tensors.items()}, plain)
-        for federation in (first, second):
-            run(federation, 1)
-        assert all(isinstance(tensor, There) for tensor in everything(second).values())
-        assert_same(everything(second), everything(first))
+        federation = assert_resumes("scd", {"device": NAME}, 1, 2)
+        assert all(isinstance(tensor, There) for tensor in everything(federation).values())
 
 
 def test_cohorts_become_smaller_where_memory_runs_out() -> None:

@@ -2,19 +2,25 @@
 
 from typing import Any
 
+from bench.federation import Federation
 from tests.engine.problems import everything, run, toy
 
 
-def assert_resumes(method: str, settings: dict[str, Any], at: int, total: int) -> None:
-    """Stopped after `at` versions and restored into a fresh federation, it ends with the bytes of a run in one go."""
+def assert_resumes(method: str, settings: dict[str, Any], at: int, total: int) -> Federation:
+    """Stopped after `at` versions and restored into a fresh federation, it ends with the bytes of a run in one go.
+
+    What is restored comes from the host's memory, as from a file. Returns the federation that went on.
+    """
     straight, first, second = (toy(method, **settings) for _ in range(3))
     run(straight, total)
     run(first, at)
-    second.restore(*first.state())
+    tensors, plain = first.state()
+    second.restore({name: tensor.cpu() for name, tensor in tensors.items()}, plain)
     scores = run(second, total - at)
     assert scores.metrics == straight.evaluate().metrics
     assert second.ledger == straight.ledger
     expected, found = everything(straight), everything(second)
     assert len(expected) == len(found)
     for a, b in zip(expected.values(), found.values(), strict=True):
-        assert a.numpy().tobytes() == b.numpy().tobytes()
+        assert a.cpu().numpy().tobytes() == b.cpu().numpy().tobytes()
+    return second
