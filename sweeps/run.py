@@ -80,10 +80,13 @@ def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
     """
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # A file is opened for each use: connections that are kept nobody would close, and Python 3.13 warns of that.
+    pool = {"poolclass": NullPool} if storage.startswith("sqlite:///") else {}
     try:
-        opened = optuna.storages.RDBStorage(storage)
+        opened = optuna.storages.RDBStorage(storage, engine_kwargs=pool)
         return {
             arm.name: optuna.create_study(
                 storage=opened,

@@ -21,11 +21,11 @@ Tell = Callable[[Study], dict[str, Any]]
 
 
 @pytest.fixture
-def tell() -> Tell:
+def tell(tmp_path: Path) -> Tell:
     """Fill a study: the accuracy falls with the distance of the settings from the third trial's."""
 
     def tell(study: Study) -> dict[str, Any]:
-        studies = open_studies(study, "sqlite:///:memory:")
+        studies = open_studies(study, f"sqlite:///{tmp_path}/told.db")
         for arm in study.arms:
             asked = studies[arm.name]
             for number in range(arm.trials):
