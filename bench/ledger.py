@@ -4,8 +4,6 @@ Two conventions for downlinks: each distinct tensor once however many clients re
 and once per receiver. BatchNorm buffers are counted apart; plain numbers travel free.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -19,20 +17,6 @@ class Size(NamedTuple):
     main: int = 0
     buffers: int = 0
 
-    def plus(self, other: "Size") -> "Size":
-        """Both together."""
-        return Size(self.main + other.main, self.buffers + other.buffers)
-
-
-_NOTHING = Size()
-
-
-def _entries(values: Any) -> Iterable[Any]:
-    """What nested values consist of."""
-    if isinstance(values, dict):
-        return values.values()
-    return values if isinstance(values, list | tuple) else ()
-
 
 def _sum(sizes: list[Size]) -> Size:
     if len(sizes) == 1:  # most messages have one entry
@@ -40,11 +24,26 @@ def _sum(sizes: list[Size]) -> Size:
     return Size(sum(size.main for size in sizes), sum(size.buffers for size in sizes))
 
 
+def _parts(values: Any) -> list[Any]:
+    """The model values and tensors in nested values."""
+    if isinstance(values, Params):
+        return [values]
+    if isinstance(values, dict):
+        values = values.values()
+    elif isinstance(values, Tensor):
+        return [values]
+    elif not isinstance(values, list | tuple):
+        return []
+    found: list[Any] = []
+    for value in values:
+        found += _parts(value)
+    return found
+
+
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-@dataclass
 class Ledger:
     """The traffic of the version being computed.
 
@@ -52,54 +51,56 @@ class Ledger:
         buffers_travel: whether BatchNorm buffers are sent at all (not under the policy `local`).
     """
 
-    buffers_travel: bool = True
-    up: Size = _NOTHING
-    down_distinct: Size = _NOTHING
-    down_receivers: Size = _NOTHING
-    # What was received is kept, so that nothing new can take over an address within a version.
-    _seen: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
-    _models: dict[int, tuple[Params, Size]] = field(default_factory=dict)
+    def __init__(self, *, buffers_travel: bool = True) -> None:
+        self.buffers_travel = buffers_travel
+        self._clear()
+
+    def _clear(self) -> None:
+        self._up: list[Size] = []
+        self._down: list[Size] = []
+        self._distinct: list[Size] = []
+        # What was received is kept, so that nothing new can take over an address within a version.
+        self._seen: dict[tuple[Any, ...], Tensor] = {}
+        self._known: dict[int, tuple[Any, Size]] = {}
 
     def size(self, values: Any) -> Size:
         """Bytes of a message."""
-        if isinstance(values, Params):
-            return Size(values.weights.nbytes, values.buffers.nbytes if self.buffers_travel else 0)
-        if isinstance(values, Tensor):
-            return Size(values.nbytes)
-        return _sum([self.size(value) for value in _entries(values)])
+        return _sum([self._size(part) for part in _parts(values)])
 
     def upload(self, values: Any) -> Size:
         """Count an uplink, and say how large it is."""
         size = self.size(values)
-        self.up = self.up.plus(size)
+        self._up.append(size)
         return size
 
     def download(self, values: Any) -> Size:
         """Count a downlink to one receiver, and say how large it is."""
-        size = self._receive(values)
-        self.down_receivers = self.down_receivers.plus(size)
+        size = _sum([self._received(part) for part in _parts(values)])
+        self._down.append(size)
         return size
 
-    def _receive(self, values: Any) -> Size:
-        if isinstance(values, Params):
-            if id(values) not in self._models:
-                size = self.size(values)
-                self._count(values.weights, Size(size.main))
-                self._count(values.buffers, Size(0, size.buffers))
-                self._models[id(values)] = values, size
-            return self._models[id(values)][1]
-        if isinstance(values, Tensor):
-            size = self.size(values)
-            self._count(values, size)
-            return size
-        return _sum([self._receive(value) for value in _entries(values)])
+    def _size(self, part: Any) -> Size:
+        if isinstance(part, Params):
+            return Size(part.weights.nbytes, part.buffers.nbytes if self.buffers_travel else 0)
+        return Size(part.nbytes)
+
+    def _received(self, part: Any) -> Size:
+        if id(part) not in self._known:
+            size = self._size(part)
+            self._known[id(part)] = part, size
+            if isinstance(part, Params):
+                self._count(part.weights, Size(size.main))
+                self._count(part.buffers, Size(0, size.buffers))
+            else:
+                self._count(part, size)
+        return self._known[id(part)][1]
 
     def _count(self, tensor: Tensor, size: Size) -> None:
         """Count a tensor that nobody has received before in this version."""
         at = _identity(tensor)
         if tensor.numel() and at not in self._seen:
             self._seen[at] = tensor
-            self.down_distinct = self.down_distinct.plus(size)
+            self._distinct.append(size)
 
     def close(self, round: int, seconds: float, settled: float) -> dict[str, Any]:
         """The row of a version; counting starts again from zero.
@@ -109,17 +110,16 @@ class Ledger:
             seconds: when the version was there.
             settled: when its clients had ended their local work as well.
         """
-        row = {
+        up, distinct, receivers = (_sum(sizes) for sizes in (self._up, self._distinct, self._down))
+        self._clear()
+        return {
             "round": round,
             "seconds": seconds,
             "settled": settled,
-            "up": self.up.main,
-            "down_distinct": self.down_distinct.main,
-            "down_receivers": self.down_receivers.main,
-            "up_buffers": self.up.buffers,
-            "down_distinct_buffers": self.down_distinct.buffers,
-            "down_receivers_buffers": self.down_receivers.buffers,
+            "up": up.main,
+            "down_distinct": distinct.main,
+            "down_receivers": receivers.main,
+            "up_buffers": up.buffers,
+            "down_distinct_buffers": distinct.buffers,
+            "down_receivers_buffers": receivers.buffers,
         }
-        self.up = self.down_distinct = self.down_receivers = _NOTHING
-        self._seen, self._models = {}, {}
-        return row

@@ -73,7 +73,7 @@ class Timer:
 
         That arrives when the slowest upload has come in and a download as large as this round's is over.
         """
-        dry = Timer(self._clock, Ledger(self._traffic.buffers_travel), [], wait_free=True)
+        dry = Timer(self._clock, Ledger(buffers_travel=self._traffic.buffers_travel), [], wait_free=True)
         dry.free = dict(self.free)
         ready = max(arrival for flight in dry.flights(trips, version, now) for arrival, _ in flight.messages)
         steps = {}
