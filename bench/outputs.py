@@ -25,14 +25,18 @@ Task = tuple[Params, Indices]  # a model value and the positions of its samples 
 _ABREAST = (16, 32)  # samples per call and lane of a cohort: of the two what is less work
 _PER_CALL = 16  # samples: a lane's weights cost about as much
 _FEW = 128  # samples: models with more of them are run alone
+_WORTH = 10**8  # samples times weights: with fewer, threads wait for each other longer than they take
 
 
 def outputs(
     pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0, threads: int = 1
 ) -> list[Tensor]:
     """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side."""
+    convolutional = any(is_convolutional(w.spec) for w, _ in tasks)
+    if not convolutional and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
+        threads = 1
     few = [task for task in tasks if 0 < len(task[1]) <= _FEW] if lanes else []
-    if len(few) < 2 or is_convolutional(few[0][0].spec) or len({w.spec for w, _ in few}) > 1:
+    if len(few) < 2 or convolutional or len({w.spec for w, _ in few}) > 1:
         return _alone(pool, tasks, output, threads)
     many = [task for task in tasks if not 0 < len(task[1]) <= _FEW]
     abreast, alone = iter(_abreast(pool, few, output, lanes, threads)), iter(_alone(pool, many, output, threads))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import engine, recording
+from bench import engine, outputs, recording
 from bench.engine import Executor
 from bench.federation import Diverged, Federation
 from bench.method import (
@@ -100,8 +100,8 @@ def test_predict_and_evaluate(executor: str) -> None:
     seen, federation = ask(program, executor=executor, public=public)
     w = federation.server.initial_model()
     expected = softmax(logits(federation, w, public.x.astype(float)))
-    for i, (outputs, (losses, accuracies)) in seen.items():
-        np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-9)
+    for i, (given, (losses, accuracies)) in seen.items():
+        np.testing.assert_allclose(given.numpy(), expected, rtol=1e-9)
         at = federation._arena.partition.train[i]
         p = softmax(logits(federation, w, toy_data().x[at].astype(float)))
         y = toy_data().y[at]
@@ -263,6 +263,7 @@ def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: py
     """Clients or cohorts at a time, before and after steps are recorded."""
     monkeypatch.setattr(recording, "_RECORD_AFTER", 3)
     monkeypatch.setattr(engine, "_MOST", 3)
+    monkeypatch.setattr(outputs, "_WORTH", 0)
     found = []
     for threads in (1, 3):
         federation = toy(method, executor=executor, dtype="float32")
