@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 Function = Callable[[list[Tensor]], list[Tensor]]
 
-_RECORD_AFTER = 100  # calls; recording costs about as much as so many
+_RECORD_AFTER = 100  # calls; recording costs about as much as so many save
 _SMALL = 2**16  # numbers of a constant that is worth keeping
 _VIEWS = {"view", "_unsafe_view", "expand", "transpose", "permute", "squeeze", "unsqueeze", "alias", "detach"}
 _METHODS = {"view", "expand", "transpose", "permute", "squeeze", "unsqueeze", "split_with_sizes", "select", "gather"}
@@ -36,7 +36,8 @@ class Recorded:
     Args:
         function: what is recorded.
         around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
-        patience: how many times the usual number of calls have to be seen first.
+        patience: how many times the usual number of calls the first shape waits for: with it, PyTorch loads its tracer,
+            which takes seconds.
         in_place: whether a recording may change vectors that it is given where they lie; its arguments are lists of
             tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
     """
@@ -85,7 +86,7 @@ class Recorded:
             if at in self._recorded:
                 return False
             with self._inside:
-                if self._calls.get(at, 0) < self._patience * _RECORD_AFTER:
+                if self._calls.get(at, 0) < _RECORD_AFTER * (1 if self._recorded else self._patience):
                     self._calls[at] = self._calls.get(at, 0) + calls
                     self._running += 1
                     return True

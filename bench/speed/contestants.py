@@ -20,6 +20,7 @@ from bench.speed.plain import PlainLoop
 from bench.speed.workloads import WORKLOADS, Workload
 
 PLAIN = "plain"
+_MULTIPLY_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # what Intel, AMD and ARM call it; others take ten times as long
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class Contestant:
 
 
 def contestants(device: str) -> list[Contestant]:
-    """The plain loop, with one thread and with torch's usual number; our executors; one cell alone; a grid."""
+    """The plain loop, with one thread and with torch's usual number; our executors; one cell alone; a grid.
+
+    One cell alone in less than float32 as well, where the device multiplies such numbers.
+    """
     found = [
         Contestant("plain", PLAIN),
         Contestant("plain, threads", PLAIN, intra_op=cores()),
@@ -51,9 +55,10 @@ def contestants(device: str) -> list[Contestant]:
         Contestant("cohort", "cohort"),
         Contestant("cell", "auto", threads=cores()),
     ]
-    if device == "cuda":
-        return [*found, *(Contestant(f"cell, {p}", "auto", precision=p) for p in ("tf32", "bf16"))]
-    return [*found, Contestant("grid", "auto", copies=cores())]
+    multiplies = device == "cuda" or any(torch.cpu.get_capabilities().get(name) for name in _MULTIPLY_BF16)
+    precisions = (["tf32"] if device == "cuda" else []) + (["bf16"] if multiplies else [])
+    found += [Contestant(f"cell, {p}", "auto", threads=cores(), precision=p) for p in precisions]
+    return found if device == "cuda" else [*found, Contestant("grid", "auto", copies=cores())]
 
 
 @dataclass(frozen=True)
@@ -108,13 +113,17 @@ class Process:
 
 def _work(pipe: Connection, contestant: Contestant, workload: str, device: str) -> None:
     torch.set_num_threads(contestant.intra_op)
-    chosen = WORKLOADS[workload]
-    rounds = _plain(chosen, device) if contestant.executor == PLAIN else _ours(chosen, contestant, device)
+    chosen, plain = WORKLOADS[workload], contestant.executor == PLAIN
+    rounds = _plain(chosen, device) if plain else _ours(chosen, contestant, device)
+    first = 1 if plain else chosen.warmup
     while True:
         try:
             pipe.recv()
         except EOFError:
             return
+        for _ in range(first):
+            next(rounds)
+        first = 0
         pipe.send(middle([next(rounds) for _ in range(chosen.rounds)]))
 
 
@@ -174,16 +183,19 @@ def peak_memory(device: str) -> int:
 
 
 def take_turns(entered: list[Contestant], workload: str, device: str, repeats: int) -> dict[str, list[Turn]]:
-    """The measured turns of each contestant; cells side by side are started together."""
+    """The measured turns of each contestant; cells side by side are started together.
+
+    The turns after the warm-up are not counted, as other contestants' warm-ups lie in between.
+    """
     processes = {c.name: [Process(c, workload, device) for _ in range(c.copies)] for c in entered}
     turns: dict[str, list[Turn]] = {c.name: [] for c in entered}
     try:
-        for k in range(WORKLOADS[workload].warmup + repeats):
+        for k in range(1 + repeats):
             for name, group in processes.items():
                 for process in group:
                     process.start()
                 found = [process.result() for process in group]
-                if k >= WORKLOADS[workload].warmup:
+                if k:
                     turns[name].append(_merged(found))
     finally:
         for group in processes.values():

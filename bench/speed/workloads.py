@@ -20,7 +20,7 @@ class Workload:
         shape: of one image, `(channels, height, width)`.
         train, test: number of samples.
         settings: of the cell.
-        warmup: turns before the first measured one; where steps are recorded, as many as that takes.
+        warmup: rounds before the first turn; where steps are recorded, as many as that takes.
         rounds: in a turn, one after the other as in a run: after a pause, caches and cores are cold.
     """
 
@@ -55,10 +55,10 @@ def _fedavg(model: str, clients: int, participation: float = 1.0) -> Settings:
 
 
 WORKLOADS = {
-    "digits": Workload((1, 8, 8), 1348, 449, _fedavg("mlp", 20), warmup=2, rounds=20),
-    "mnist_mlp": Workload((1, 28, 28), 6000, 1000, _fedavg("mlp", 20), warmup=2, rounds=3),
-    "mnist_cnn": Workload((1, 28, 28), 1000, 200, _fedavg("cnn", 20), warmup=7),
-    "cifar_cnn": Workload((3, 32, 32), 1000, 200, _fedavg("cnn", 20), warmup=7),
+    "digits": Workload((1, 8, 8), 1348, 449, _fedavg("mlp", 20), warmup=40, rounds=20),
+    "mnist_mlp": Workload((1, 28, 28), 6000, 1000, _fedavg("mlp", 20), warmup=6, rounds=3),
+    "mnist_cnn": Workload((1, 28, 28), 1000, 200, _fedavg("cnn", 20), warmup=45),
+    "cifar_cnn": Workload((3, 32, 32), 1000, 200, _fedavg("cnn", 20), warmup=45),
     # Four of the hundred clients take part in a round: on a CPU a step takes most of a second.
     "resnet18": Workload((3, 32, 32), 2000, 16, _fedavg("resnet18", 100, participation=0.04)),
 }

@@ -105,6 +105,17 @@ def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.Monkey
         assert seats[0].tolist() == pytest.approx([len(given)] * 2)
 
 
+def test_only_the_first_shape_is_waited_for_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+    recorded = Recorded(lambda tensors: [tensors[0] + tensors[1]], Alone, patience=3)
+    known = []
+    for width in (2, 5):
+        for _ in range(7):
+            recorded.run([torch.zeros(width)] * 2, 1, [torch.zeros(width)], [torch.ones(1, width)], [])
+            known.append(len(recorded._recorded))
+    assert known == [*[0] * 6, 1, *[1] * 2, *[2] * 5]
+
+
 def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_RECORD_AFTER", 4)
     both = threading.Barrier(2, timeout=10)
