@@ -38,8 +38,9 @@ def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    ceilings = ", ".join(f"{peak:.0f} GFLOP/s in {precision}" for precision, peak in found["ceiling_gflops"].items())
     table = Table(
-        title=f"FedAvg, batch 10; ceiling {found['ceiling_gflops']:.0f} GFLOP/s",
+        title=f"FedAvg, batch 10; ceiling {ceilings}",
         caption="ms per client step: with evaluation every round, every tenth round, and training alone. times: as "
         "fast as the faster plain loop, in the same three ways. outside: share of a round outside training, one in ten "
         "evaluated. cell: what `bench run` takes for one cell. grid: one cell per core side by side.",

@@ -28,7 +28,7 @@ class Figures:
         images: per second of training.
         outside: share of a round outside training, where every tenth is evaluated; of the plain loop evaluation only.
         memory: peak bytes.
-        ceiling: training's share of the measured arithmetic ceiling of the whole machine.
+        ceiling: training's share of the measured arithmetic ceiling of the whole machine in the contestant's precision.
         times, times_sparse, times_training: how many times as fast as the plain loop, by `ms`, `ms_sparse` and
             `ms_training`: the median over repeats of ratios within a repeat; of the two the faster plain loop counts.
     """
@@ -48,24 +48,28 @@ class Figures:
 def measure(names: list[str], device: str, repeats: int) -> dict[str, Any]:
     """All contestants on the named workloads; `results[workload][contestant]` are the fields of `Figures`."""
     entered = contestants(device)
-    before = ceiling(device)
+    precisions = sorted({one.precision for one in entered})
+    before = {p: ceiling(device, p) for p in precisions}
     turns = {name: take_turns(entered, name, device, repeats) for name in names}
-    peak = max(before, ceiling(device))  # a busy machine may have reached less at one of the two times
-    results = {name: _figures(name, entered, turns[name], peak) for name in names}
+    # A busy machine may have reached less at one of the two times.
+    peaks = {p: max(before[p], ceiling(device, p)) for p in precisions}
+    results = {name: _figures(name, entered, turns[name], peaks) for name in names}
     return {
         **provenance(),
         "device": device,
         "repeats": repeats,
         "contestants": [asdict(one) for one in entered],
-        "ceiling_gflops": peak / 1e9,
+        "ceiling_gflops": {p: peak / 1e9 for p, peak in peaks.items()},
         "results": {name: {who: asdict(f) for who, f in found.items()} for name, found in results.items()},
     }
 
 
-def _figures(name: str, entered: list[Contestant], rounds: dict[str, list[Turn]], peak: float) -> dict[str, Figures]:
+def _figures(
+    name: str, entered: list[Contestant], rounds: dict[str, list[Turn]], peaks: dict[str, float]
+) -> dict[str, Figures]:
     plain = min((rounds[one.name] for one in entered if one.executor == PLAIN), key=_milliseconds)
     work = operations(WORKLOADS[name])
-    return {one.name: summary(rounds[one.name], plain, work / peak) for one in entered}
+    return {one.name: summary(rounds[one.name], plain, work / peaks[one.precision]) for one in entered}
 
 
 def summary(rounds: list[Turn], plain: list[Turn], seconds_at_peak: float) -> Figures:
@@ -115,15 +119,18 @@ def operations(workload: Workload) -> float:
     return total / samples
 
 
-def ceiling(device: str, size: int = 2048, repeats: int = 10) -> float:
-    """Operations per second of the best of some large float32 matrix products, with all cores of a CPU."""
-    threads = torch.get_num_threads()
+def ceiling(device: str, precision: str, repeats: int = 10) -> float:
+    """Operations per second of the best of some large matrix products, with all cores of a CPU."""
+    threads, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
     torch.set_num_threads(cores())
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     try:
-        a = torch.ones(size, size, device=device)
+        size = 8192 if device == "cuda" else 2048  # a GPU takes 20 microseconds for one of 2048, as long as it waits
+        a = torch.ones(size, size, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
         return max(_product(a) for _ in range(repeats))
     finally:
         torch.set_num_threads(threads)
+        torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
 def _product(a: torch.Tensor) -> float:

@@ -67,6 +67,8 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert list(digits)[:5] == ["plain", "plain, threads", "sequential", "cohort", "cell"]
     assert min(digits["plain"]["times"], digits["plain, threads"]["times"]) <= 1.0
     assert all(figures["memory"] > 1e6 and figures["images"] > 0 for figures in digits.values())
+    assert found["ceiling_gflops"].keys() == {one["precision"] for one in found["contestants"]}
+    assert all(peak > 0 for peak in found["ceiling_gflops"].values())
 
 
 def test_an_unknown_workload_is_named() -> None:
