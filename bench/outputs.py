@@ -25,7 +25,7 @@ Task = tuple[Params, Indices]  # a model value and the positions of its samples 
 _ABREAST = (16, 32)  # samples per call and lane of a cohort: of the two what is less work
 _PER_CALL = 16  # samples: a lane's weights cost about as much
 _FEW = 128  # samples: models with more of them are run alone
-_WORTH = 10**8  # samples times weights: with fewer, threads wait for each other longer than they take
+_WORTH = 10**8  # samples times weights: with fewer, threads gain nothing: one waits for Python while the other has it
 
 
 def outputs(

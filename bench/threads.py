@@ -12,8 +12,6 @@ T = TypeVar("T")
 
 def side_by_side(threads: int, jobs: Sequence[Callable[[], T]]) -> list[T]:
     """The results of jobs, done so many at a time; the calling thread is one of those who do them."""
-    if min(threads, len(jobs)) < 2:
-        return [job() for job in jobs]
     found: dict[int, T] = {}
     waiting = enumerate(jobs)
 

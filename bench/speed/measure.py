@@ -125,7 +125,7 @@ def ceiling(device: str, precision: str, repeats: int = 10) -> float:
     torch.set_num_threads(cores())
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     try:
-        size = 8192 if device == "cuda" else 2048  # a GPU takes 20 microseconds for one of 2048, as long as it waits
+        size = 8192 if device == "cuda" else 2048  # of 2048, a GPU waits for the processor as long as it multiplies
         a = torch.ones(size, size, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
         return max(_product(a) for _ in range(repeats))
     finally:

@@ -55,6 +55,16 @@ def facts(found: list[FrozenTrial]) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="asks Linux which files are open")
+def test_a_study_s_file_is_not_kept_open(write: Write, tmp_path: Path) -> None:
+    """Python 3.13 warns of connections that nobody closes."""
+    study = load_study(str(write()), [])
+    studies = open_studies(study, f"sqlite:///{tmp_path}/study.db")
+    assert all(one.get_trials() == [] for one in studies.values())
+    kept = {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    assert str(tmp_path.resolve() / "study.db") not in kept
+
+
 def test_a_study_with_a_poor_and_a_diverging_trial(write: Write, tmp_path: Path) -> None:
     file = write(sampler="grid", pruner="median", trials=len(RATES), space={"lr": RATES}, grid={"methods": ["fedavg"]})
     study, folder = load_study(str(file), []), tmp_path / "run"
