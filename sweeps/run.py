@@ -84,7 +84,7 @@ def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # A file is opened for each use: connections that are kept nobody would close, and Python 3.13 warns of that.
-    pool = {"poolclass": NullPool} if storage.startswith("sqlite:///") else {}
+    pool = {"poolclass": NullPool} if storage.startswith("sqlite:///") and ":memory:" not in storage else {}
     try:
         opened = optuna.storages.RDBStorage(storage, engine_kwargs=pool)
         return {
