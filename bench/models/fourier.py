@@ -1,7 +1,8 @@
 """A convolution of small maps that is computed by fast Fourier transforms where that is faster.
 
 Transformed, a 5 x 5 convolution takes about a third of the multiplications (Mathieu et al. 2014, arXiv:1312.5851).
-NNPACK, a part of PyTorch, computes it so on a CPU; PyTorch itself takes it for batches on phones only.
+NNPACK, a part of PyTorch, computes it so on a CPU; PyTorch itself takes it for batches on phones only. It knows no
+AVX-512: a processor that has it is faster by PyTorch's usual way.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ _TILE = 16  # side of NNPACK's largest tile; a map that does not fit in one is c
 class FourierConv2d(nn.Conv2d):
     """`nn.Conv2d` of stride 1 without padding: the same values, up to the rounding of float32.
 
-    It is that layer anywhere but in float32 on a CPU, under a transform of `torch.func`, and where
+    It is that layer anywhere but in float32 on a CPU without AVX-512, under a transform of `torch.func`, and where
     `torch.backends.nnpack.set_flags(False)` was called.
     """
 
@@ -41,6 +42,7 @@ def _possible(x: Tensor) -> bool:
         and max(x.shape[-2:]) <= _TILE
         and not torch._C._are_functorch_transforms_active()
         and not torch.is_autocast_enabled("cpu")
+        and torch.backends.cpu.get_cpu_capability() != "AVX512"
         and torch._C._get_nnpack_enabled()
         and torch.backends.nnpack.is_available()  # type: ignore[no-untyped-call]
     )

@@ -15,6 +15,12 @@ available = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One on which it pays, whichever runs the tests."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+
+
 def layer_and_maps(side: int, dtype: torch.dtype = torch.float32) -> tuple[FourierConv2d, Tensor]:
     rng = generator("tests", "fourier", side)
     layer = FourierConv2d(6, 9, 5).to(dtype)
@@ -89,8 +95,10 @@ def test_second_derivatives_are_the_ordinary_convolution_s() -> None:
     torch.testing.assert_close(found, right, rtol=0, atol=1e-4 * float(right.abs().max()))
 
 
-@pytest.mark.parametrize("why", ["large", "float64", "empty", "autocast", "switched off"])
-def test_anywhere_else_it_is_the_ordinary_convolution(why: str) -> None:
+@pytest.mark.parametrize("why", ["large", "float64", "empty", "autocast", "switched off", "AVX512"])
+def test_anywhere_else_it_is_the_ordinary_convolution(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why == "AVX512":
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: why)
     layer, x = layer_and_maps(17 if why == "large" else 12, torch.float64 if why == "float64" else torch.float32)
     x = x[:0] if why == "empty" else x
     switch = torch.backends.nnpack.flags(enabled=why != "switched off")
