@@ -15,7 +15,7 @@ from bench.federation import Federation
 from bench.ledger import Size
 from bench.profiles import PRESETS, Profile
 from bench.settings import Settings
-from tests.engine.problems import everything, generic, run, toy
+from tests.engine.problems import everything, generic, run, toy, toy_data
 
 SIZES = [9, 5, 7]
 BYTES = 21 * 8  # of the model `test_linear`
@@ -123,11 +123,8 @@ def test_every_gradient_of_a_step_takes_its_time(executor: str) -> None:
 
 def test_an_exchange_waits_for_the_slowest() -> None:
     """DS-FL: the fast client goes on when the slow one has sent its logits."""
-    pytest.importorskip("tests.programs.dsfl")
-    from tests.engine.problems import toy_data
-
     clock = {"samples_per_second": [10.0, 1.0]}
-    federation = toy("test_dsfl", sizes=[6, 6], public=toy_data(seed=9), clock=clock)
+    federation = toy("dsfl", sizes=[6, 6], public=toy_data(seed=9), clock=clock)
     federation.advance()
     trainings = {i: [s for s in federation.spans if s.client == i and s.kind == "download"] for i in (0, 1)}
     assert trainings[0][1].start == trainings[1][1].start

@@ -15,7 +15,7 @@ from bench.settings import Settings
 from methods.comet import Hyper, centroids
 from reports.published import published_table
 from tests.engine.problems import personal, run, toy, toy_data, toy_partition
-from tests.programs.reference import (
+from tests.methods.reference import (
     LR,
     PLAIN,
     PUBLIC,

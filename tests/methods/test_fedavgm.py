@@ -8,7 +8,7 @@ import torch
 
 from bench.federation import Federation
 from tests.engine.problems import generic, run, toy
-from tests.programs.reference import PLAIN, descend, initial, local_batches, near
+from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 
 SIZES = [9, 5]
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tests.engine.problems import everything, generic, personal, run, toy
-from tests.programs.reference import LR, PLAIN, gradient, initial, local_batches, near
+from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
 BODY = np.arange(21) < 12

@@ -12,7 +12,7 @@ from bench.batches import Address, draw_values
 from bench.federation import Federation
 from bench.method import Categorical, Normal
 from tests.engine.problems import generic, run, toy
-from tests.programs.reference import (
+from tests.methods.reference import (
     BATCH,
     LR,
     PLAIN,

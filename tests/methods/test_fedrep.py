@@ -6,7 +6,7 @@ import torch
 
 from bench.batches import Address
 from tests.engine.problems import generic, personal, run, toy
-from tests.programs.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
+from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
 BODY = np.arange(21) < 12

@@ -12,7 +12,7 @@ from bench.federation import Federation
 from bench.settings import Settings
 from methods.fedrod import Hyper
 from tests.engine.problems import everything, generic, personal, run, toy, toy_data
-from tests.programs.reference import (
+from tests.methods.reference import (
     LR,
     PLAIN,
     Array,

@@ -6,7 +6,7 @@ import torch
 from bench.federation import Federation
 from methods import hypcluster
 from tests.engine.problems import everything, generic, personal, run, toy
-from tests.programs.reference import PLAIN, Array, cross_entropy, descend, initial, local_batches, local_data, near
+from tests.methods.reference import PLAIN, Array, cross_entropy, descend, initial, local_batches, local_data, near
 
 SIZES = [4, 2, 3]  # small enough for clients to differ in their choice
 

@@ -16,6 +16,8 @@ CORNERS: dict[str, dict[str, Any]] = {
     "one by one": {"executor": "sequential"},
 }
 
+PERSONAL = {"mlp": ("body",), "test_norm": ("inner", "norm")}  # all layers but the head
+
 
 @pytest.fixture(params=list(CORNERS))
 def corner(request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -76,6 +78,17 @@ def test_fedper(corner: dict[str, Any]) -> None:
     for layers, is_fedavg, is_local in (((), True, False), (("",), False, True), (("head",), False, False)):
         fedper = after("fedper", corner, personal=layers)
         models = personal(fedper)
+        assert same_models(models, dict.fromkeys(models, generic(fedavg))) == is_fedavg
+        assert same_models(models, personal(local)) == is_local
+
+
+def test_lgfedavg(corner: dict[str, Any]) -> None:
+    """The head alone shared is FedPer with a personal body; everything shared is FedAvg, nothing shared is Local."""
+    lgfedavg, fedper = after("lgfedavg", corner), after("fedper", corner, personal=PERSONAL[corner.get("model", "mlp")])
+    assert same_models(personal(lgfedavg), personal(fedper))
+    fedavg, local = after("fedavg", corner), after("local", corner)
+    for layers, is_fedavg, is_local in ((("",), True, False), ((), False, True), (("head",), False, False)):
+        models = personal(after("lgfedavg", corner, shared=layers))
         assert same_models(models, dict.fromkeys(models, generic(fedavg))) == is_fedavg
         assert same_models(models, personal(local)) == is_local
 

@@ -12,8 +12,8 @@ from bench.federation import Federation
 from bench.method import Params
 from methods.lga import between, leap, similarity
 from tests.engine.problems import everything, generic, personal, run, toy
+from tests.methods.reference import PLAIN, Array, descend, initial, local_batches, near
 from tests.methods.resume import assert_resumes
-from tests.programs.reference import PLAIN, Array, descend, initial, local_batches, near
 
 SIZES = [9, 5, 4]
 DELAYS = {0: 2, 2: 1}

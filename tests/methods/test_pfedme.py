@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.engine.problems import generic, personal, run, toy
-from tests.programs.reference import PLAIN, gradient, initial, local_batches, near
+from tests.methods.reference import PLAIN, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
 

@@ -8,8 +8,8 @@ import torch
 
 from bench.federation import Federation
 from tests.engine.problems import generic, personal, run, toy
+from tests.methods.reference import LR, PLAIN, Array, cross_entropy, gradient, initial, local_batches, local_data, near
 from tests.methods.resume import assert_resumes
-from tests.programs.reference import LR, PLAIN, Array, cross_entropy, gradient, initial, local_batches, local_data, near
 
 SIZES = [9, 5, 4, 7]
 N, D = len(SIZES), 21

@@ -12,8 +12,8 @@ from bench.federation import Federation
 from bench.settings import Settings
 from methods.spfl import cosines, rows
 from tests.engine.problems import everything, personal, run, toy, toy_data
+from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, local_data, near
 from tests.methods.resume import assert_resumes
-from tests.programs.reference import LR, PLAIN, Array, gradient, initial, local_batches, local_data, near
 
 SIZES = [9, 5, 4]
 N, D = len(SIZES), 21

@@ -11,25 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.method import (
-    METHODS,
-    Batch,
-    Client,
-    Exchange,
-    Feed,
-    Hyperparameters,
-    Message,
-    Method,
-    Params,
-    Predict,
-    Program,
-    Range,
-    Server,
-    State,
-    Train,
-    Values,
-    cross_entropy,
-    hp,
-)
+    METHODS, Batch, Client, Exchange, Feed, Hyperparameters, Message, Method, Params, Predict, Program, Range,
+    Server, State, Train, Values, cross_entropy, hp,
+)  # fmt: skip
 
 
 class Hyper(Hyperparameters):
@@ -44,12 +28,13 @@ class Hyper(Hyperparameters):
         return ["distil_epochs = 0: the clients of DS-FL are those of Local"] if self.distil_epochs == 0 else []
 
 
-@METHODS.register("test_dsfl")
+@METHODS.register("dsfl")
 class DSFL(Method):
     """Clients of any architecture and a server model learn from the sharpened mean of the clients' predictions."""
 
     Hyper = Hyper
     trains = "both"
+    public = True
 
     def init(self, server: Server) -> None:
         server.state["model"] = server.initial_model()

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from methods import perfedavg
 from tests.engine.problems import everything, generic, personal, run, toy
-from tests.programs import perfedavg
-from tests.programs.reference import LR, PLAIN, Array, descend, gradient, initial, local_batches, near
+from tests.methods.reference import LR, PLAIN, Array, descend, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
 ALPHA, DELTA = 0.2, 0.05
@@ -28,7 +28,7 @@ def meta_gradient(w: Array, variant: str, t: int, i: int) -> Array:
 def test_follows_the_formulas(variant: str) -> None:
     """Two clients, two rounds; the mean is uniform; the personalized model is an epoch from the generic one."""
     hyper = {"variant": variant, "alpha": ALPHA, "delta": DELTA}
-    federation = toy("test_perfedavg", sizes=SIZES, hp=hyper, **PLAIN)
+    federation = toy("perfedavg", sizes=SIZES, hp=hyper, **PLAIN)
     run(federation, 2)
     w = initial(federation)
     for t in range(2):
@@ -43,7 +43,7 @@ def test_follows_the_formulas(variant: str) -> None:
 def test_zero_inner_step_is_fedavg(variant: str, model: str) -> None:
     """Bit for bit on clients of one size, running statistics included, whatever the cell's momentum."""
     sizes = [7, 7, 7]
-    federation = toy("test_perfedavg", sizes=sizes, model=model, hp={"variant": variant, "alpha": 0.0})
+    federation = toy("perfedavg", sizes=sizes, model=model, hp={"variant": variant, "alpha": 0.0})
     plain = toy("fedavg", sizes=sizes, model=model)
     run(federation, 2)
     run(plain, 2)
@@ -57,7 +57,7 @@ def test_curvature_term_matters() -> None:
     """The two approximations differ where the loss is curved."""
     w = {}
     for variant in ("fo", "hf"):
-        federation = toy("test_perfedavg", sizes=SIZES, hp={"variant": variant, "alpha": ALPHA})
+        federation = toy("perfedavg", sizes=SIZES, hp={"variant": variant, "alpha": ALPHA})
         run(federation, 1)
         w[variant] = generic(federation)
     assert float((w["fo"] - w["hf"]).abs().max()) > 1e-4

@@ -1,21 +1,13 @@
-"""Every program of this package runs alike in both executors and after a checkpoint."""
+"""Settings that take other branches of a method run alike in both executors and after a checkpoint."""
 
-import importlib
 import json
-import pkgutil
 from typing import Any
 
 import pytest
 import torch
 
-import tests.programs
 from bench.federation import Federation
-from bench.plugin import METHODS
 from tests.engine.problems import everything, run, toy, toy_data
-
-for found in pkgutil.iter_modules(tests.programs.__path__):
-    if not found.name.startswith("test_"):
-        importlib.import_module(f"tests.programs.{found.name}")
 
 CORNERS: dict[str, dict[str, Any]] = {
     "unequal clients, partial participation": {"participation": 0.5},
@@ -23,23 +15,14 @@ CORNERS: dict[str, dict[str, Any]] = {
     "batch statistics, local": {"model": "test_norm", "batchnorm": "local"},
 }
 
-# Settings by method beside the defaults: branches of a program that the defaults do not take.
-VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "test_apfl": [{"hp": {"adaptive": False}}],
-    "test_dsfl": [{"client_models": ("test_norm", "test_linear")}],
-    "test_perfedavg": [{"hp": {"variant": "fo"}}],
+CASES: dict[str, dict[str, Any]] = {
+    "apfl-fixed": {"method": "apfl", "hp": {"adaptive": False}},
+    "dsfl-mixed": {"method": "dsfl", "client_models": ("test_norm", "test_linear")},
+    "perfedavg-fo": {"method": "perfedavg", "hp": {"variant": "fo"}},
+    "comet-mixed": {"method": "comet", "client_models": ("test_linear", "test_norm")},
+    "fedavg-fedasync": {"method": "fedavg", "server": {"name": "fedasync", "concurrency": 3}},
+    "ditto-fedbuff": {"method": "ditto", "server": {"name": "fedbuff", "buffer": 2, "concurrency": 3}},
 }
-
-CASES = [
-    pytest.param({"method": method, **variant}, id=f"{method}-{k}")
-    for method in METHODS.names()
-    if method.startswith("test_")
-    for k, variant in enumerate([{}, *VARIANTS.get(method, [])])
-] + [
-    pytest.param({"method": "comet", "client_models": ("test_linear", "test_norm")}, id="comet-mixed"),
-    pytest.param({"method": "fedavg", "server": {"name": "fedasync", "concurrency": 3}}, id="fedavg-fedasync"),
-    pytest.param({"method": "ditto", "server": {"name": "fedbuff", "buffer": 2, "concurrency": 3}}, id="ditto-fedbuff"),
-]
 
 
 def build(case: dict[str, Any], executor: str = "cohort") -> Federation:
@@ -48,7 +31,7 @@ def build(case: dict[str, Any], executor: str = "cohort") -> Federation:
 
 
 @pytest.mark.parametrize("corner", CORNERS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_executors_agree(case: dict[str, Any], corner: str) -> None:
     """To 1e-9 in float64, without a fall-back to the loop."""
     sequential, cohort = (build({**CORNERS[corner], **case}, executor) for executor in ("sequential", "cohort"))
@@ -62,7 +45,7 @@ def test_executors_agree(case: dict[str, Any], corner: str) -> None:
         assert one == {**other, "value": pytest.approx(one["value"], abs=1e-9)}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_checkpoint_in_the_middle(case: dict[str, Any]) -> None:
     """State put into a fresh federation ends in the same bytes as an undisturbed run, clients in flight included."""
     case = {"model": "test_norm", "participation": 0.5, **case}

@@ -11,7 +11,7 @@ from bench.federation import Federation
 from bench.method import Message
 from methods.server_rules import AsyncHyper, BufferHyper, FedAsync, FedBuff
 from tests.engine.problems import everything, generic, personal, run, toy
-from tests.programs.reference import PLAIN, Array, descend, initial, local_batches, near
+from tests.methods.reference import PLAIN, Array, descend, initial, local_batches, near
 
 ALPHA = 0.6
 

@@ -9,25 +9,9 @@ batches of their own. Running statistics are moved by the outer batch only. Clie
 from typing import Any, Literal
 
 from bench.method import (
-    METHODS,
-    SGD,
-    Batch,
-    Client,
-    Do,
-    Feed,
-    Hyperparameters,
-    Method,
-    Params,
-    Program,
-    Range,
-    Server,
-    State,
-    Train,
-    Upload,
-    Values,
-    cross_entropy,
-    hp,
-)
+    METHODS, SGD, Batch, Client, Do, Feed, Hyperparameters, Method, Params, Program, Range, Server, State, Train,
+    Upload, Values, cross_entropy, hp,
+)  # fmt: skip
 
 
 class Hyper(Hyperparameters):
@@ -42,7 +26,7 @@ class Hyper(Hyperparameters):
         return ["alpha = 0: Per-FedAvg is FedAvg with equal weights"] if self.alpha == 0 else []
 
 
-@METHODS.register("test_perfedavg")
+@METHODS.register("perfedavg")
 class PerFedAvg(Method):
     """One generic model that is trained to be good after a step of each client's own."""
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from bench.arena import SERVER
 from bench.batches import steps_per_epoch
 from bench.method import Feed
+from methods.dsfl import Hyper, sharpened
 from tests.engine.problems import generic, personal, run, toy
-from tests.programs.dsfl import Hyper, sharpened
-from tests.programs.reference import (
+from tests.methods.reference import (
     PLAIN,
     PUBLIC,
     PUBLIC_X,
@@ -40,7 +40,7 @@ def distilled(w: Array, target: Array, t: int, owner: int) -> Array:
 @pytest.mark.parametrize("aggregation", ["era", "sa"])
 def test_follows_the_formulas(aggregation: str) -> None:
     """Two clients, two rounds: train, predict, average, sharpen, distil on both sides."""
-    federation = toy("test_dsfl", sizes=SIZES, public=PUBLIC, hp={**HYPER, "aggregation": aggregation}, **PLAIN)
+    federation = toy("dsfl", sizes=SIZES, public=PUBLIC, hp={**HYPER, "aggregation": aggregation}, **PLAIN)
     run(federation, 2)
     server = initial(federation)
     own = [server, server]
@@ -58,7 +58,7 @@ def test_follows_the_formulas(aggregation: str) -> None:
 def test_no_distillation_is_local() -> None:
     """Bit for bit, and the server stays where it started; and it is announced."""
     assert "Local" in Hyper(distil_epochs=0).degenerate()[0]
-    federation, alone = toy("test_dsfl", public=PUBLIC, hp={"distil_epochs": 0}), toy("local")
+    federation, alone = toy("dsfl", public=PUBLIC, hp={"distil_epochs": 0}), toy("local")
     run(federation, 2)
     run(alone, 2)
     assert all(torch.equal(w, personal(alone)[i]) for i, w in personal(federation).items())
@@ -67,7 +67,7 @@ def test_no_distillation_is_local() -> None:
 
 def test_one_architecture_per_client() -> None:
     """Only predictions travel, so clients may differ in architecture; each one's own comes from the cell."""
-    federation = toy("test_dsfl", public=PUBLIC, client_models=("test_linear", "test_norm"))
+    federation = toy("dsfl", public=PUBLIC, client_models=("test_linear", "test_norm"))
     run(federation, 2)
     assert {w.spec.arch for w in federation.evaluator.personal(federation.version).values()} == {
         federation.server.initial_model(i).spec.arch for i in (0, 1)

@@ -10,23 +10,9 @@ import torch
 from torch import Tensor
 
 from bench.method import (
-    METHODS,
-    SGD,
-    Batch,
-    Client,
-    Do,
-    Hyperparameters,
-    Method,
-    Params,
-    Program,
-    Server,
-    State,
-    Train,
-    Upload,
-    Values,
-    cross_entropy,
-    hp,
-)
+    METHODS, SGD, Batch, Client, Do, Hyperparameters, Method, Params, Program, Server, State, Train, Upload, Values,
+    cross_entropy, hp,
+)  # fmt: skip
 
 
 class Hyper(Hyperparameters):
@@ -36,13 +22,16 @@ class Hyper(Hyperparameters):
     adaptive: bool = hp(True, static=True)
 
     def degenerate(self) -> list[str]:
-        if self.adaptive or self.alpha not in (0, 1):
-            return []
-        other = "Local" if self.alpha == 1 else "FedAvg"
-        return [f"alpha = {self.alpha:g} without adaptation: the personalized models of APFL are those of {other}"]
+        if self.alpha == 0:
+            # At 0 the own model does not train, so that the generic one mostly is better and adapting leads back to 0.
+            unless = ", unless alpha adapts away from 0" if self.adaptive else ""
+            return [f"alpha = 0: the personalized models of APFL are those of FedAvg{unless}"]
+        if self.alpha == 1 and not self.adaptive:
+            return ["alpha = 1 without adaptation: the personalized models of APFL are those of Local"]
+        return []
 
 
-@METHODS.register("test_apfl")
+@METHODS.register("apfl")
 class APFL(Method):
     """FedAvg, and beside it a model per client that is trained inside its mixture with the generic one."""
 

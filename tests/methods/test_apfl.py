@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from methods import apfl
 from tests.engine.problems import generic, personal, run, toy
-from tests.programs import apfl
-from tests.programs.reference import LR, PLAIN, gradient, initial, local_batches, near
+from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
 
@@ -14,7 +14,7 @@ SIZES = [9, 5]
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_follows_the_formulas(adaptive: bool) -> None:
     """Two clients, two rounds, several steps each."""
-    federation = toy("test_apfl", sizes=SIZES, hp={"alpha": 0.3, "adaptive": adaptive}, **PLAIN)
+    federation = toy("apfl", sizes=SIZES, hp={"alpha": 0.3, "adaptive": adaptive}, **PLAIN)
     run(federation, 2)
     generic_w = initial(federation)
     own, alpha = [generic_w, generic_w], [0.3, 0.3]
@@ -37,7 +37,7 @@ def test_follows_the_formulas(adaptive: bool) -> None:
 
 def test_fixed_alpha_one_trains_like_local() -> None:
     """Personalized models of Local, bit for bit, although the generic model trains in the same steps."""
-    federation, alone = toy("test_apfl", hp={"alpha": 1.0, "adaptive": False}), toy("local")
+    federation, alone = toy("apfl", hp={"alpha": 1.0, "adaptive": False}), toy("local")
     run(federation, 2)
     run(alone, 2)
     assert all(torch.equal(w, personal(alone)[i]) for i, w in personal(federation).items())
@@ -45,7 +45,7 @@ def test_fixed_alpha_one_trains_like_local() -> None:
 
 def test_fixed_alpha_zero_freezes_the_own_model() -> None:
     """The personalized model is the generic one, bit for bit."""
-    federation = toy("test_apfl", hp={"alpha": 0.0, "adaptive": False})
+    federation = toy("apfl", hp={"alpha": 0.0, "adaptive": False})
     run(federation, 2)
     assert all(torch.equal(w, generic(federation)) for w in personal(federation).values())
     assert torch.equal(federation.clients[0].state["own"].weights, federation.server.initial_model().weights)
@@ -54,7 +54,7 @@ def test_fixed_alpha_zero_freezes_the_own_model() -> None:
 @pytest.mark.parametrize("hyper", [{}, {"alpha": 0.9}, {"alpha": 1.0, "adaptive": False}])
 def test_generic_model_is_fedavg(hyper: dict[str, object]) -> None:
     """Bit for bit, for every alpha."""
-    federation, plain = toy("test_apfl", hp=hyper, model="test_norm"), toy("fedavg", model="test_norm")
+    federation, plain = toy("apfl", hp=hyper, model="test_norm"), toy("fedavg", model="test_norm")
     run(federation, 2)
     run(plain, 2)
     assert torch.equal(generic(federation), generic(plain))
@@ -62,7 +62,7 @@ def test_generic_model_is_fedavg(hyper: dict[str, object]) -> None:
 
 def test_alpha_stays_in_the_unit_interval() -> None:
     """Also with a learning rate far too large."""
-    federation = toy("test_apfl", lr=5.0, momentum=0.0)
+    federation = toy("apfl", lr=5.0, momentum=0.0)
     run(federation, 3)
     alphas = [float(federation.clients[i].state["alpha"]) for i in federation.clients.ids]
     assert all(0 <= a <= 1 for a in alphas)
