@@ -117,13 +117,26 @@ class Recorded:
         except (RuntimeError, TypeError, ValueError):  # it reads numbers, to decide what comes next for example
             return self._eager
         recorded = _of_list(update_in_place(recorded) if self._in_place else recorded)
-        if not _equal(*(function([t.clone() for t in like]) for function in (recorded, self._function))):
+        right = self._function([t.clone() for t in like])
+        if not _equal(recorded([t.clone() for t in like]), right):
             return self._eager
-        return _scripted(recorded, like, self._around) or self._around(recorded)
+        scripted = _scripted(recorded, like, self._around)
+        return scripted if scripted and self._same(scripted, like, right) else self._around(recorded)
+
+    def _same(self, scripted: torch.jit.ScriptModule, like: list[Tensor], right: list[Tensor]) -> bool:
+        """Whether TorchScript takes the operations for what they are; to it, the `True` of `mask & True` is a 1."""
+        (step,) = scripted.children()
+        try:
+            return _equal(self._play(step, [[t.clone() for t in like]]), right)
+        except RuntimeError:
+            return False
 
 
 def _equal(found: list[Tensor], right: list[Tensor]) -> bool:
-    return all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(found, right, strict=True))
+    return all(
+        a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+        for a, b in zip(found, right, strict=True)
+    )
 
 
 def _as_recorded() -> contextlib.AbstractContextManager[None]:
@@ -266,7 +279,7 @@ def _of_list(recorded: fx.GraphModule) -> fx.GraphModule:
 
 def _scripted(
     recorded: fx.GraphModule, like: list[Tensor], around: Callable[[Any], Callable[..., list[Tensor]]]
-) -> Callable[..., list[Tensor]] | None:
+) -> torch.jit.ScriptModule | None:
     """The same operations one after the other without Python between them: faster, and threads do not wait for it.
 
     None where TorchScript does not know an operation, or for another device than a CPU.
@@ -281,7 +294,7 @@ def _scripted(
         # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models take.
         warnings.filterwarnings("ignore", "`torch.jit")
         try:
-            scripted: Callable[..., list[Tensor]] = torch.jit.script(around(recorded))
+            scripted: torch.jit.ScriptModule = torch.jit.script(around(recorded))
         except RuntimeError:
             return None
     return scripted

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from bench import recording
 from bench.lanes import pack
@@ -103,6 +103,25 @@ def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.Monkey
     for given in ([[1.0, 2.0]] * 3, [[3.0, 4.0]], [[5.0, 1.0]]):
         seats = recorded.run(like, len(given), [torch.zeros(2)], [torch.tensor(given)], [])
         assert seats[0].tolist() == pytest.approx([len(given)] * 2)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_operations_that_torchscript_takes_for_others_are_played_by_python(
+    in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To it, the `True` is a 1 and the mask a number, whose complement is -2."""
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+
+    def where_not_positive(tensors: list[Tensor]) -> list[Tensor]:
+        return [tensors[0] + (~((tensors[1] > 0) & True)).to(tensors[1].dtype)]
+
+    recorded, like = Recorded(where_not_positive, Alone, in_place=in_place), [torch.zeros(2), torch.ones(2)]
+    for _ in range(3):
+        (found,) = recorded.run(like, 3, [torch.zeros(2)], [torch.tensor([[1.0, -1.0]] * 3)], [])
+        assert found.tolist() == [0, 3]
+    (made,) = recorded._recorded.values()
+    assert isinstance(made, Alone)
+    assert isinstance(made.step, fx.GraphModule)  # recorded all the same
 
 
 def test_only_the_first_shape_is_waited_for_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
