@@ -1,0 +1,178 @@
+"""SCAFFOLD against Algorithm 1 as printed, its invariant, and where it is FedAvg."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.federation import Federation
+from bench.method import Train, Trained, Upload
+from bench.settings import Settings
+from methods.scaffold import Hyper, Scaffold
+from tests.engine.problems import generic, run, toy, toy_data, toy_partition
+from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches, local_data, near
+
+SIZES = [9, 5, 7]  # 3, 2 and 2 steps an epoch
+
+
+def after(method: str, rounds: int, **settings: Any) -> Federation:
+    federation = toy(method, **settings)
+    run(federation, rounds)
+    return federation
+
+
+def controls(federation: Federation) -> torch.Tensor:
+    """The clients' control variates, `[clients, d]`."""
+    return torch.stack([federation.clients[i].state["control"] for i in federation.clients.ids])
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67])
+def test_follows_algorithm_1(participation: float) -> None:
+    """Three clients, three rounds of a falling learning rate, with option II as printed."""
+    hp = {"server_lr": 0.7}
+    federation = toy("scaffold", sizes=SIZES, hp=hp, participation=participation, lr_decay=0.8, **PLAIN)
+    x, c, c_i = initial(federation), np.zeros(21), [np.zeros(21)] * 3
+    for t in range(3):
+        run(federation, 1)
+        eta, moves, changes = LR * 0.8**t, [], []
+        for i in federation.server.selected:
+            y, K = x, 0
+            for batch in local_batches(SIZES, t, i):
+                y, K = y - eta * (gradient(y, *batch) - c_i[i] + c), K + 1
+            new = c_i[i] - c + (x - y) / (K * eta)
+            moves.append(y - x)
+            changes.append(new - c_i[i])
+            c_i[i] = new
+        x = x + 0.7 * np.mean(moves, axis=0)
+        c = c + len(moves) / 3 * np.mean(changes, axis=0)
+        near(generic(federation), x)
+        near(federation.server.state["control"], c)
+        near(controls(federation), np.stack(c_i))
+    assert len(moves) == (3 if participation == 1 else 2)
+
+
+@pytest.mark.parametrize(("decay", "clip"), [(0.3, None), (0.0, 0.2), (0.3, 0.2)])
+def test_weight_decay_and_clipping_are_in_the_steps_only(decay: float, clip: float | None) -> None:
+    """The corrected gradient is clipped; control variates are means of the plain gradients."""
+    federation = toy("scaffold", sizes=SIZES, weight_decay=decay, grad_clip=clip, **PLAIN)
+    run(federation, 2)
+    x, c, c_i = initial(federation), np.zeros(21), [np.zeros(21)] * 3
+    for t in range(2):
+        sent, seen = [], []
+        for i in range(3):
+            y, gradients = x, []
+            for batch in local_batches(SIZES, t, i):
+                gradients.append(gradient(y, *batch))
+                direction = gradients[-1] - c_i[i] + c
+                if clip is not None:
+                    direction = direction * min(1.0, clip / (np.linalg.norm(direction) + 1e-6))
+                y = y - LR * (direction + decay * y)
+            sent.append(y)
+            seen.append(np.mean(gradients, axis=0))
+        x, c, c_i = np.mean(sent, axis=0), np.mean(seen, axis=0), seen
+    near(generic(federation), x)
+    near(controls(federation), np.stack(c_i))
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+def test_first_round_is_fedavg_with_equal_weights(model: str) -> None:
+    """Bit for bit for clients of one size, running statistics included; the second round is not."""
+    settings: dict[str, Any] = {"sizes": [7, 7, 7], "model": model, "momentum": 0.0, "dtype": "float32"}
+    scaffold, fedavg = after("scaffold", 1, **settings), after("fedavg", 1, **settings)
+    assert torch.equal(generic(scaffold), generic(fedavg))
+    assert torch.equal(scaffold.server.state["model"].buffers, fedavg.server.state["model"].buffers)
+    run(scaffold, 1)
+    run(fedavg, 1)
+    assert not torch.allclose(generic(scaffold), generic(fedavg))
+
+
+def test_all_selected_clients_count_the_same() -> None:
+    """Whatever their numbers of samples; running statistics, too, and these know no server rate."""
+    scaffold, fedavg = (
+        after(method, 1, model="test_norm", momentum=0.0, hp=hp)
+        for method, hp in (("scaffold", {"server_lr": 0.5}), ("fedavg", {}))
+    )
+    start, sent = scaffold.server.initial_model().weights, list(fedavg._local.values())
+    equal = torch.stack([w.weights for w in sent]).mean(0)
+    torch.testing.assert_close(generic(scaffold), (start + equal) / 2)
+    buffers = torch.stack([w.buffers for w in sent]).mean(0)
+    torch.testing.assert_close(scaffold.server.state["model"].buffers, buffers)
+    assert not torch.allclose(buffers, fedavg.server.state["model"].buffers)
+
+
+def test_control_is_the_mean_of_all_clients_controls() -> None:
+    """After every round of partial participation; clients that were never selected count with 0."""
+    federation = toy("scaffold", participation=0.4)
+    waiting = []
+    for _ in range(4):
+        run(federation, 1)
+        torch.testing.assert_close(federation.server.state["control"], controls(federation).mean(0))
+        waiting.append(int((controls(federation) == 0).all(1).sum()))
+    assert waiting[0] == 3
+    assert waiting[-1] < 3
+
+
+def test_one_step() -> None:
+    """Control variates are gradients at x; corrections cancel in the mean, so every round is FedAvg's."""
+    settings: dict[str, Any] = PLAIN | {"sizes": [7, 7, 7], "steps": 1, "batch_size": 7, "weight_decay": 0.1}
+    federation, fedavg = after("scaffold", 2, **settings), after("fedavg", 2, **settings)
+    x = generic(federation).numpy()
+    run(federation, 1)
+    run(fedavg, 1)
+    near(controls(federation), np.stack([gradient(x, *local_data([7, 7, 7], i)) for i in range(3)]))
+    torch.testing.assert_close(generic(federation), generic(fedavg), rtol=1e-10, atol=1e-12)
+
+
+def test_equal_clients_train_like_fedavg() -> None:
+    """Full batches of the same samples: no client drifts away from the others, so nothing is corrected."""
+    data = toy_data()
+    same = np.tile(np.arange(7), 3)
+    data = replace(data, x=np.concatenate([data.x[same], data.x[21:]]), y=np.concatenate([data.y[same], data.y[21:]]))
+    found = {}
+    for method in ("scaffold", "fedavg"):
+        settings = Settings(
+            method=method, model="test_linear", dtype="float64", clients=3, **PLAIN | {"batch_size": 7, "epochs": 3}
+        )
+        found[method] = Federation(settings, data, toy_partition(data, [7, 7, 7]))
+        run(found[method], 3)
+    torch.testing.assert_close(generic(found["scaffold"]), generic(found["fedavg"]), rtol=1e-10, atol=1e-12)
+    assert (controls(found["scaffold"]) != 0).any(1).all()
+
+
+def test_ends_where_the_mean_loss_is_least() -> None:
+    """However many local steps there are; FedAvg ends where its clients' drifts cancel."""
+    slope = {}
+    for method in ("scaffold", "fedavg"):
+        settings: dict[str, Any] = PLAIN | {"sizes": [7, 7, 7], "batch_size": 7, "epochs": 10, "weight_decay": 0.05}
+        x = generic(after(method, 150, **settings)).numpy()
+        gradients = [gradient(x, *local_data([7, 7, 7], i)) for i in range(3)]
+        slope[method] = np.linalg.norm(np.mean(gradients, axis=0) + 0.05 * x)
+    assert slope["scaffold"] < 1e-4
+    assert slope["fedavg"] > 1e-2
+
+
+def test_momentum_of_the_cell_is_not_used() -> None:
+    """Option II is the mean gradient of plain SGD."""
+    plain = after("scaffold", 2, momentum=0.0)
+    for settings in ({"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}):
+        assert torch.equal(generic(after("scaffold", 2, **settings)), generic(plain))
+
+
+def test_a_client_without_steps_keeps_its_control() -> None:
+    """And tells the server of no change."""
+    federation = after("scaffold", 1)
+    client, down = federation.clients[0], {name: federation.server.state[name] for name in ("model", "control")}
+    before = client.state["control"]
+    program = Scaffold(Hyper()).client_round(client, down)
+    request = next(program)
+    assert isinstance(request, Train)
+    upload = program.send(Trained(request.values, {}, steps=0, loss=torch.zeros(())))
+    assert isinstance(upload, Upload)
+    assert torch.equal(client.state["control"], before)
+    assert before.any()
+    assert not upload.values["control_change"].any()
+    idle = after("scaffold", 1, epochs=0)
+    torch.testing.assert_close(generic(idle), idle.server.initial_model().weights)
+    assert not controls(idle).any()
