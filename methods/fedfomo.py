@@ -1,0 +1,112 @@
+"""FedFomo: Zhang, Sapra, Fidler, Yeung and Alvarez 2021 (ICLR), "Personalized Federated Learning with First Order Model
+Optimization".
+
+Clients weigh the models of others by what these gain on a hold-out split, per unit of distance, and move towards the
+helpful ones before they train. The server relays the uploads of the last round. A client's own model is with the client
+and would have weight 0: it is never sent and takes none of the M places.
+"""
+
+import torch
+from torch import Tensor
+
+from bench.method import (
+    METHODS, Client, Evaluate, Feed, Hyperparameters, Message, Method, Params, Program, Server, State, Train, Upload,
+    cross_entropy, hp,
+)  # fmt: skip
+
+REMAINDER = Feed(samples="remainder")
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of FedFomo.
+
+    Attributes:
+        models: how many models a client receives (M in the paper).
+        explore: probability, in round 0, that a place goes to a random model instead of the best one left.
+        explore_decay: by how much that falls in every round, down to 0.
+    """
+
+    models: int = hp(5, ge=0, static=True, search=(1, 5, 10))
+    explore: float = hp(0.3, ge=0, le=1)
+    explore_decay: float = hp(0.05, ge=0)
+
+    def degenerate(self) -> list[str]:
+        return ["models = 0: FedFomo is Local, without the hold-out split"] if self.models == 0 else []
+
+
+@METHODS.register("fedfomo")
+class FedFomo(Method):
+    """Every client has its own combination of the others' models, by how much they help on its hold-out split."""
+
+    Hyper = Hyper
+    trains = "pm"
+    holdout = 0.2
+
+    def init(self, server: Server) -> None:
+        like = server.initial_model().weights
+        server.state["models"] = {}
+        server.state["affinity"] = torch.eye(len(server.sizes), dtype=like.dtype, device=like.device)
+
+    def init_client(self, server: Server, client: Client) -> None:
+        client.state["personal"] = server.initial_model()
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        return {"models": {n: server.state["models"][n] for n in self.choice(server, client.id)}}
+
+    def choice(self, server: Server, client: int) -> list[int]:
+        """Whose models the client receives: by affinity, ties in the order of clients, or, to explore, any other."""
+        ids, others = sorted(server.sizes), [n for n in server.state["models"] if n != client]
+        if client not in ids:  # a new client, of which no affinities are known
+            return others[: self.hp.models]
+        affinity = dict(zip(ids, server.state["affinity"][ids.index(client)].tolist(), strict=True))
+        others.sort(key=lambda n: -affinity[n])
+        epsilon = self.hp.explore - self.hp.explore_decay * server.round
+        rng = server.rng(f"models for client {client}")
+        chosen: list[int] = []
+        while others and len(chosen) < self.hp.models:
+            chosen.append(others.pop(int(rng.integers(len(others))) if rng.random() < epsilon else 0))
+        return chosen
+
+    def client_round(self, client: Client, down: State) -> Program:
+        start, weights = yield from self.combination(client, down)
+        trained = yield Train({"w": start}, loss=cross_entropy, feed=REMAINDER)
+        client.state["personal"] = trained["w"]
+        yield Upload({"model": trained["w"], "weights": weights})
+
+    def combination(self, client: Client, down: State) -> Program:
+        """theta + sum_n w_n (theta_n - theta) with w clipped and normalised, and w as it was before that."""
+        own, models = client.state["personal"], list(down["models"].values())
+        if not models:
+            return own, own.weights[:0]
+        losses, _ = yield Evaluate([own, *models], "holdout")
+        received = torch.stack([w.weights for w in models])
+        distance = (received - own.weights).norm(dim=1)
+        gain = (losses[0] - losses[1:]).to(distance)
+        weights = torch.where(distance > 0, gain / distance, 0.0)
+        helpful = weights.clamp(min=0)
+        if not helpful.any():
+            return own, weights
+        share = helpful / helpful.sum()
+        # The shares sum to 1, so theta cancels; without it no rounding can make a running variance negative.
+        buffers = share @ torch.stack([w.buffers for w in models])
+        return Params(share @ received, buffers, own.spec), weights
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        ids, affinity = sorted(server.sizes), server.state["affinity"].clone()
+        for m in messages:
+            affinity[ids.index(m.client), [ids.index(n) for n in m.base["models"]]] += m["weights"]
+        server.state["affinity"] = affinity
+        server.state["models"] = {m.client: m["model"] for m in messages}
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return client.state["personal"]
+
+    def relations(self, server: Server) -> dict[str, Tensor]:
+        """The affinities: in row i the sums of the weights that client i gave the others."""
+        return {"affinity": server.state["affinity"]}
+
+    def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
+        """A new client starts from its own combination of what the others sent last, like a round of training."""
+        start, _ = yield from self.combination(client, down)
+        trained = yield Train({"w": start}, loss=cross_entropy, epochs=epochs, feed=REMAINDER)
+        return trained["w"]
