@@ -28,6 +28,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("lgfedavg", {}, D - B, D - B),
         ("apfl", {}, D, D),
         ("perfedavg", {}, D, D),
+        ("fedupdate", {}, D, D),
         ("fedbabu", {}, B, B),
         ("hypcluster", {"c": 3}, 3 * D, D),
         ("fedrod", {}, D, D),
