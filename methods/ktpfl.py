@@ -1,0 +1,122 @@
+"""KT-pFL: Zhang, Guo, Ma, Wang, Xu and Wu, "Parameterized Knowledge Transfer for Personalized Federated Learning",
+NeurIPS 2021, in the heterogeneous form, whose clients exchange soft predictions.
+
+Client k minimises CE + lam KL(sum_j c_kj s_j || s_k) over public samples. The rows of the coefficient matrix c are
+distributions over the clients; they are learned on the server, with rho ||c_k - 1/K||^2 beside the divergence.
+"""
+
+from typing import Any, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from bench.method import (
+    METHODS, Batch, Client, Exchange, Feed, Hyperparameters, Message, Method, Params, Predict, Program, Range, Server,
+    State, Train, Values, cross_entropy, hp,
+)  # fmt: skip
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of KT-pFL; `temperature` is that of the uploads, `eta3` the step size of the coefficients."""
+
+    temperature: float = hp(10.0, gt=0, search=Range(1, 20, log=True))
+    lam: float = hp(1.0, gt=0, search=Range(0.1, 10, log=True))
+    rho: float = hp(0.7, ge=0, search=Range(0.07, 3, log=True))
+    eta3: float = hp(0.1, ge=0, search=Range(0.01, 0.15, log=True))
+    distil_epochs: int = hp(1, ge=0, static=True)
+    distil_batch: int = hp(256, ge=1, static=True)
+
+    @model_validator(mode="after")
+    def _no_step_beyond_equal_coefficients(self) -> Self:
+        if 2 * self.eta3 * self.rho > 1:  # from 2 on the rows would swing from corner to corner
+            raise ValueError("2 eta3 rho must not exceed 1: the pull towards equal coefficients would step past them")
+        return self
+
+    def degenerate(self) -> list[str]:
+        found = ["distil_epochs = 0: KT-pFL is Local"] if self.distil_epochs == 0 else []
+        return found + (["eta3 = 0: the coefficients stay equal"] if self.eta3 == 0 else [])
+
+
+@METHODS.register("ktpfl")
+class KTpFL(Method):
+    """Clients of any architecture distil their own mixtures of all predictions; the mixtures are learned."""
+
+    Hyper = Hyper
+    trains = "pm"
+    public = True
+
+    def init(self, server: Server) -> None:
+        clients = len(server.sizes)
+        server.state["coefficients"] = server.initial_model().weights.new_full((clients, clients), 1 / clients)
+
+    def init_client(self, server: Server, client: Client) -> None:
+        client.state["personal"] = server.initial_model(client.id)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": client.state["personal"]}, loss=cross_entropy)
+        logits = yield Predict(trained["w"], output="logits")
+        answer = yield Exchange({"predictions": (logits / self.hp.temperature).softmax(1)})
+        distilled = yield Train(
+            {"w": trained["w"]},
+            loss=distillation_loss,
+            epochs=self.hp.distil_epochs,
+            feed=Feed("public", self.hp.distil_batch),
+            context={"target": answer["target"]},
+        )
+        client.state["personal"] = distilled["w"]
+        return trained["w"]
+
+    def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
+        """Targets from the coefficients as they are; then one projected step on those of the selected clients."""
+        ids, c = sorted(server.sizes), server.state["coefficients"]
+        s = torch.stack([m["predictions"] for m in messages])
+        at = torch.tensor([ids.index(m.client) for m in messages], device=c.device)
+        block = at.unsqueeze(1), at
+        mass, equal = c[block].sum(1, keepdim=True), 1 / len(messages)
+        rows = torch.where(mass > 0, c[block] / mass, equal)
+        targets = torch.einsum("kj,jxn->kxn", rows, s)
+        slope = self.hp.lam * divergence_gradient(targets, s) + 2 * self.hp.rho * (rows - equal)
+        # A row's mass on the selected clients stays: so its other entries can, and it still sums to 1.
+        server.state["coefficients"] = c.index_put(block, mass * onto_simplex(rows - self.hp.eta3 * slope))
+        return {m.client: {"target": target} for m, target in zip(messages, targets, strict=True)}
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        w: Params = client.state["personal"]
+        return w
+
+    def relations(self, server: Server) -> dict[str, Tensor]:
+        """The coefficients: row k are the shares of all clients in client k's target."""
+        return {"coefficients": server.state["coefficients"]}
+
+
+def divergence_gradient(targets: Tensor, s: Tensor) -> Tensor:
+    """Gradient of mean_x KL(t_k || s_k), t_k = sum_j c_kj s_j, with respect to c_kj: `[k, j]`.
+
+    Targets and predictions are `[clients, samples, classes]`; one that has underflowed counts as the least.
+    """
+    least = torch.finfo(s.dtype).tiny
+    ratio = targets.clamp(min=least).log() - s.clamp(min=least).log()
+    return 1 + torch.einsum("kxn,jxn->kj", ratio, s) / s.shape[1]
+
+
+def onto_simplex(rows: Tensor) -> Tensor:
+    """The nearest distribution to each row: max(v - theta, 0) with the theta for which that sums to 1.
+
+    Of the thetas at which the n largest entries would be the positive ones, it is the greatest.
+    """
+    clients = rows.shape[1]
+    # No constant matters, nor what is 1 or more below the largest entry: large numbers would cost digits of the sum.
+    rows = (rows - rows.amax(1, keepdim=True)).clamp(min=-1)
+    # A product, because torch has no reproducible cumulative sum of floats on a GPU.
+    largest = rows.sort(1, descending=True).values @ rows.new_ones(clients, clients).triu()
+    theta = ((largest - 1) / torch.arange(1, clients + 1, device=rows.device)).amax(1, keepdim=True)
+    return (rows - theta).clamp(min=0)
+
+
+def distillation_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """lam times the mean over public samples of KL(target || probabilities)."""
+    scores = model(values["w"], batch.x).log_softmax(1)
+    divergence = nn.functional.kl_div(scores, ctx.target[batch.index], reduction="none").sum(1)
+    loss: Tensor = ctx.hp.lam * batch.mean(divergence)
+    return loss
