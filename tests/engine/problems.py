@@ -13,6 +13,7 @@ from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
 
 METHOD_NAMES = [name for name in METHODS.names() if not name.startswith("test_")]
+QUICK: dict[str, dict[str, Any]] = {"feddf": {"distil_steps": 20}}  # where the defaults take long on a toy
 
 
 class _Normed(nn.Module):
@@ -84,13 +85,14 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     sizes = sizes if sizes is not None else [13, 7, 1, 0, 9, 5]
     data = toy_data()
     public = settings.pop("public", None) or toy_data(seed=9)
+    hp = {**QUICK.get(method, {}), **settings.pop("hp", {})}
     options = {name: settings.pop(name) for name in ("device", "offload") if name in settings}
     chosen: dict[str, Any] = {
         "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,
         "clients": len(sizes), "seed": 3,
     }  # fmt: skip
     return Federation(
-        Settings(method=method, **{**chosen, **settings}),
+        Settings(method=method, hp=hp, **{**chosen, **settings}),
         data,
         toy_partition(data, sizes),
         executor=executor,

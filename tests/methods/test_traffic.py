@@ -21,6 +21,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedprox", {}, D, D),
         ("fedavgm", {}, D, D),
         ("feddyn", {}, D, D),
+        ("feddf", {}, D, D),
         ("scaffold", {}, 2 * D, 2 * D),
         ("pfedme", {}, D, D),
         ("fedper", {}, B, B),
