@@ -13,6 +13,7 @@ from bench.cell import Options, run_cell
 from bench.plugin import METHODS
 from bench.progress import Event
 from bench.settings import Settings
+from tests.engine.problems import QUICK
 from tests.harness.helpers import RESULTS
 
 EVERY_ROUND = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
@@ -42,7 +43,7 @@ CONDITIONS: dict[str, tuple[float, dict[str, object]]] = {
 @pytest.mark.parametrize("method", [name for name in METHODS.names() if not name.startswith("odd_")])
 def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, method: str, conditions: str) -> None:
     seconds, changes = CONDITIONS[conditions]
-    settings = cell(method=method, **changes)
+    settings = cell(method=method, hp=QUICK.get(method, {}), **changes)
     options = EVERY_ROUND.model_copy(update={"checkpoint_seconds": seconds})
     assert run_cell(settings, tmp_path / "whole", options).state == "done"
     for versions, state in ((2, "interrupted"), (0, "interrupted"), (3, "interrupted"), (9, "done")):
