@@ -241,7 +241,8 @@ def _terminate_like_interrupt() -> Iterator[None]:
 
 def _work(pipe: Connection) -> None:
     """A worker's life: take tasks from the pipe, send events, end with the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says what to do
+    for sign in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group; the parent says what to do
+        signal.signal(sign, signal.SIG_IGN)
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_take, args=(pipe, tasks, stopping), daemon=True).start()

@@ -69,15 +69,17 @@ def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid:
     assert contents(run) == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_leaves_a_checkpoint(start: Start, grid: Grid, tmp_path: Path, sign: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("sign", "everybody"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
+def test_a_stopped_run_leaves_a_checkpoint(
+    start: Start, grid: Grid, tmp_path: Path, sign: signal.Signals, everybody: bool
+) -> None:
+    """A terminal tells the workers too, and so do some batch systems."""
     file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}], rounds=400), tmp_path / "run"
     with start("run", "--grid", file, "--out", run, "--device", "cpu") as process:  # no checkpoint is due by itself
         wait_for(process, run, 3)
-        if sign == signal.SIGINT:  # from a terminal it reaches the workers too
-            os.killpg(process.pid, sign)
-        else:
-            process.terminate()
+        (os.killpg if everybody else os.kill)(process.pid, sign)
         _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
     assert f"The same command goes on: bench run --grid {file}" in err
