@@ -126,6 +126,14 @@ def everything(federation: Federation) -> dict[str, Tensor]:
     return federation.state()[0]
 
 
+def assert_same_personal(a: Federation, b: Federation) -> None:
+    """The clients' states have the same bytes under `personal`, running statistics included."""
+    for i in a.clients.ids:
+        one, other = (federation.clients[i].state["personal"] for federation in (a, b))
+        assert one.weights.numpy().tobytes() == other.weights.numpy().tobytes()
+        assert one.buffers.numpy().tobytes() == other.buffers.numpy().tobytes()
+
+
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-9) -> None:
     """Equal names and, wherever they are, numbers; up to a tolerance, relative and absolute (0: the same bytes)."""
     assert found.keys() == expected.keys()

@@ -16,16 +16,13 @@ from bench.checks import Case
 from bench.conformance import CHECKS, Finding, check, load
 from bench.errors import UserError
 from bench.plugin import METHODS
+from tests.engine import problems as toys
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
 HERE = Path(__file__).parent
 OURS = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
-QUICK: dict[str, dict[str, Any]] = {
-    "feddf": {"distil_steps": 3},
-    "fedgen": {"generator_steps": 3},
-    "fedrep": {"head_epochs": 2},
-}
+QUICK: dict[str, dict[str, Any]] = {**toys.QUICK, "fedgen": {"generator_steps": 3}, "fedrep": {"head_epochs": 2}}
 
 BROKEN = {
     "torch_noise": {"deterministic"},

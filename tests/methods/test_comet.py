@@ -14,7 +14,7 @@ from bench.method import Feed
 from bench.settings import Settings
 from methods.comet import Hyper, centroids
 from reports.published import published_table
-from tests.engine.problems import personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -84,10 +84,7 @@ def test_lambda_zero_is_local() -> None:
     alone = toy("local", model="test_norm")
     run(federation, 2)
     run(alone, 2)
-    for i in alone.clients.ids:
-        found, expected = federation.clients[i].state["personal"], alone.clients[i].state["personal"]
-        assert torch.equal(found.weights, expected.weights)
-        assert torch.equal(found.buffers, expected.buffers)
+    assert_same_personal(federation, alone)
 
 
 @pytest.mark.parametrize("steps", [1, 2])

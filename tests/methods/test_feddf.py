@@ -111,23 +111,28 @@ def requests(weights: tuple[float, float], answers: list[torch.Tensor]) -> tuple
     return looks, train
 
 
+def teacher_of(train: Train) -> torch.Tensor:
+    """What the server fits the student to, `[public samples, classes]`."""
+    found = train.context["teacher"]
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
 def test_teacher_is_the_mean_of_logits() -> None:
     """Not of probabilities: there the sure teacher would count no more than the others."""
     answers = [torch.tensor([[8.0, 0.0, 0.0]]), torch.tensor([[0.0, 2.0, 0.0]])]
     looks, train = requests((1.0, 1.0), answers)
     assert {(look.samples, look.output) for look in looks} == {("public", "logits")}
-    teacher = train.context["teacher"]
-    assert isinstance(teacher, torch.Tensor)
-    torch.testing.assert_close(teacher, torch.tensor([[4.0, 1.0, 0.0]]).log_softmax(1))
+    torch.testing.assert_close(teacher_of(train), torch.tensor([[4.0, 1.0, 0.0]]).log_softmax(1))
     of_probabilities = torch.stack(answers).softmax(2).mean(0)
-    assert float(teacher.exp()[0, 0]) > 0.9
+    assert float(teacher_of(train).exp()[0, 0]) > 0.9
     assert float(of_probabilities[0, 0]) < 0.6
 
 
 def test_sizes_count_for_the_start_only() -> None:
     answers = [torch.tensor([[8.0, 0.0, 0.0]]), torch.tensor([[0.0, 2.0, 0.0]])]
     (_, equal), (_, unequal) = requests((1.0, 1.0), answers), requests((9.0, 1.0), answers)
-    assert torch.equal(equal.context["teacher"], unequal.context["teacher"])  # type: ignore[arg-type]
+    assert torch.equal(teacher_of(equal), teacher_of(unequal))
     w, start = (one.values["w"] for one in (equal, unequal))
     assert isinstance(w, Params)
     assert isinstance(start, Params)

@@ -11,7 +11,7 @@ from bench.federation import Federation
 from bench.method import METHODS, Client, Evaluate, Feed, Method, Params, Program, Server, State, Train, cross_entropy
 from bench.rng import generator
 from methods.fedfomo import FedFomo, Hyper
-from tests.engine.problems import everything, generic, personal, run, toy
+from tests.engine.problems import assert_same_personal, everything, generic, personal, run, toy
 from tests.methods import reference
 from tests.methods.reference import PLAIN, SEED, Array, descend, initial, local_data, near
 
@@ -98,21 +98,13 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> str:
     return "alone"
 
 
-def assert_same_models(a: Federation, b: Federation) -> None:
-    """Bit for bit, running statistics included."""
-    for i in a.clients.ids:
-        for part in ("weights", "buffers"):
-            found, expected = (getattr(one.clients[i].state["personal"], part) for one in (a, b))
-            assert found.numpy().tobytes() == expected.numpy().tobytes()
-
-
 @pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"participation": 0.5}])
 def test_without_models_it_is_local_on_the_remainder(alone: str, settings: dict[str, Any]) -> None:
     """And with models it is not."""
     federation, other = toy("fedfomo", hp={"models": 0}, **settings), toy(alone, **settings)
     run(federation, 3)
     run(other, 3)
-    assert_same_models(federation, other)
+    assert_same_personal(federation, other)
     with_models = toy("fedfomo", **settings)
     run(with_models, 3)
     assert not torch.equal(generic(with_models), generic(federation))
@@ -127,7 +119,7 @@ def test_worse_models_move_nothing_but_the_affinity(alone: str) -> None:
     state["models"] = {n: w.with_weights(opposite * w.weights) for n, w in state["models"].items()}
     run(federation, 1)
     run(other, 2)
-    assert_same_models(federation, other)
+    assert_same_personal(federation, other)
     affinity = federation.server.state["affinity"]
     assert (affinity.diagonal() == 1).all()
     with_samples = [federation.clients.ids.index(i) for i in (0, 1, 4, 5)]

@@ -14,9 +14,10 @@ from bench.batches import steps_per_epoch
 from bench.data import Dataset, Partition
 from bench.federation import Federation
 from bench.method import Feed, Message
+from bench.rng import generator
 from bench.settings import Settings
 from methods.ktpfl import Hyper, KTpFL, divergence_gradient, onto_simplex
-from tests.engine.problems import personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -132,10 +133,7 @@ def test_no_distillation_is_local(model: str) -> None:
     federation, alone = toy("ktpfl", public=PUBLIC, hp={"distil_epochs": 0}, model=model), toy("local", model=model)
     run(federation, 2)
     run(alone, 2)
-    for i in alone.clients.ids:
-        found, expected = federation.clients[i].state["personal"], alone.clients[i].state["personal"]
-        assert torch.equal(found.weights, expected.weights)
-        assert torch.equal(found.buffers, expected.buffers)
+    assert_same_personal(federation, alone)
 
 
 @pytest.mark.parametrize("rho", [0.0, 1e6])
@@ -233,9 +231,9 @@ def test_clients_of_two_architectures(participation: float, m: int) -> None:
 
 def test_the_gradient_of_the_divergence() -> None:
     """That of autograd through the mixture, and finite where probabilities have underflowed to 0."""
-    rng = torch.Generator().manual_seed(0)
-    s = torch.randn(4, 6, 3, dtype=torch.float64, generator=rng).softmax(2)
-    c = torch.rand(4, 4, dtype=torch.float64, generator=rng).softmax(1).requires_grad_()
+    rng = generator("tests", "ktpfl")
+    s = torch.from_numpy(rng.normal(size=(4, 6, 3))).softmax(2)
+    c = torch.from_numpy(rng.random((4, 4))).softmax(1).requires_grad_()
     t = torch.einsum("kj,jxn->kxn", c, s)
     (expected,) = torch.autograd.grad((t * (t / s).log()).sum((1, 2)).div(6).sum(), c)
     torch.testing.assert_close(divergence_gradient(t.detach(), s), expected)

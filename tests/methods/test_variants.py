@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.federation import Federation
-from tests.engine.problems import everything, run, toy, toy_data
+from tests.engine.problems import assert_same, everything, run, toy, toy_data
 
 CORNERS: dict[str, dict[str, Any]] = {
     "unequal clients, partial participation": {"participation": 0.5},
@@ -38,10 +38,7 @@ def test_executors_agree(case: dict[str, Any], corner: str) -> None:
     sequential, cohort = (build({**CORNERS[corner], **case}, executor) for executor in ("sequential", "cohort"))
     scores = [run(federation, 3).metrics for federation in (sequential, cohort)]
     assert cohort.engine.fallbacks == []
-    a, b = everything(sequential), everything(cohort)
-    assert a.keys() == b.keys()
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-9)
+    assert_same(everything(sequential), everything(cohort))
     for one, other in zip(*scores, strict=True):
         assert one == {**other, "value": pytest.approx(one["value"], abs=1e-9)}
 
