@@ -304,6 +304,8 @@ class Method:
         Default: full fine-tuning of the generic model, or of the personalized one it starts with where there is none.
         """
         start = self.generic(server) or self.personal(server, client, down)
+        if isinstance(start, Generator):
+            start = yield from start
         if not isinstance(start, Params):
             raise NotImplementedError(f"{type(self).__name__} needs its own adapt: it has no model to start from")
         trained = yield Train({"w": start}, loss=cross_entropy, epochs=epochs)

@@ -72,6 +72,11 @@ class SPFL(Method):
     everyone = True
 
     def init(self, server: Server) -> None:
+        spec = server.initial_model().spec
+        for prefix in (prefix for stage in self.hp.stages for prefix in stage):
+            if not spec.part((prefix,)).params:
+                names = ", ".join(e.name for e in spec.params)
+                raise ValueError(f"no tensor of the model is named {prefix!r} or below it, as `stages` says: {names}")
         server.state["models"] = dict.fromkeys(sorted(server.sizes), server.initial_model())
         server.state |= {"mean": server.initial_model(), "resync": 0}
 
@@ -108,11 +113,9 @@ class SPFL(Method):
             mixed.append(self._mixed([one[s] for one in before], [one[s] for one in after], shares, sizes))
         models = [join(*stages) for stages in zip(*mixed, strict=True)]
         state["models"] = {m.client: w for m, w in zip(answers, models, strict=True)}
+        state["mean"] = mean([replace(m, values={"w": state["models"][m.client]}) for m in answers], "w", equal=True)
         due = self.hp.gamma is not None and (server.round + 1) % self.hp.gamma == 0
         state["resync"] = server.round + 1 if due else None
-        if due:
-            new = [replace(m, values={"w": w}) for m, w in zip(answers, models, strict=True)]
-            state["mean"] = mean(new, "w", equal=True)
 
     def personal(self, server: Server, client: Client, down: State) -> Program | Params:
         return self._fine_tuned(down["model"]) if self.hp.fine_steps else down["model"]

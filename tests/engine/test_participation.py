@@ -10,7 +10,7 @@ from bench.arena import Pool
 from bench.batches import CROPS
 from bench.data import Dataset
 from bench.errors import UserError
-from tests.engine.problems import generic, personal, run, toy
+from tests.engine.problems import METHOD_NAMES, generic, personal, run, toy
 
 HALF: dict[str, Any] = {"participation": 0.5, "dtype": "float32"}
 WITHOUT = {"ditto": {"lam": 0.0}, "scd": {"lambda_g": 0.0, "lambda_p": 0.0}}
@@ -79,6 +79,13 @@ def test_new_clients_take_no_part_and_adapt_at_the_end() -> None:
     assert others.server.sizes == federation.server.sizes
     loss = {m["metric"]: m["value"] for m in last.metrics if m["quantity"] == "loss" and m["mean"] == "train_size"}
     assert loss["new3"] != loss["new0"]
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_new_clients_are_scored_by_every_method(method: str) -> None:
+    """It comes after the last round: a method that fails there has trained in vain."""
+    federation = toy(method, new_clients=1, rounds=1, new_client_epochs=(0, 1))
+    assert {m["metric"] for m in run(federation, 1).metrics} >= {"new0", "new1"}
 
 
 def test_more_new_clients_than_clients_is_an_error() -> None:

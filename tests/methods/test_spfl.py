@@ -1,5 +1,6 @@
 """SPFL against its formulas, and where it is another method."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ from pydantic import ValidationError
 
 from bench.data import Partition
 from bench.federation import Federation
+from bench.grid import load_grid
+from bench.models.factory import build
+from bench.params import Spec
 from bench.settings import Settings
 from methods.spfl import cosines, rows
 from tests.engine.problems import everything, personal, run, toy, toy_data
@@ -221,7 +225,28 @@ def test_fine_tuning_is_the_client_s_own_and_thrown_away() -> None:
     assert all(torch.equal(tensor, expected_state[name]) for name, tensor in found.items())
 
 
-def test_a_new_client_starts_from_the_mean_model() -> None:
-    federation = toy("spfl", new_clients=1, rounds=2, new_client_epochs=(0, 2))
-    scores = run(federation, 2)
+@pytest.mark.parametrize("gamma", [2, None])
+@pytest.mark.parametrize("fine_steps", [0, 2])
+def test_a_new_client_starts_from_the_mean_of_the_models_there_are(gamma: int | None, fine_steps: int) -> None:
+    """Three rounds, of which the last is not followed by a re-synchronisation."""
+    hp = {"gamma": gamma, "fine_steps": fine_steps}
+    federation = toy("spfl", hp=hp, new_clients=1, rounds=3, new_client_epochs=(0, 2))
+    scores = run(federation, 3)
     assert {m["metric"] for m in scores.metrics} >= {"new0", "new2"}
+    down = federation.clients.down(federation.evaluator.new[0])
+    models = federation.server.state["models"].values()
+    near(down["model"].weights, np.mean([w.weights.numpy() for w in models], axis=0))
+
+
+def test_a_stage_that_the_model_does_not_have_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"'inner\.fc'.*: inner\.weight, head\.weight$"):
+        toy("spfl", hp={"stages": (("inner.fc",),)})
+
+
+def test_every_layer_is_a_stage_in_the_grid_of_figure_4() -> None:
+    cell = load_grid("spfl_figure4", []).cells[0]
+    spec = Spec.of(cell.model, build(cell.model, (1, 28, 28), 10))
+    stages = [tuple(prefixes) for prefixes in cell.hp["stages"]]
+    parts = [spec.without(tuple(itertools.chain(*stages))), *map(spec.part, stages)]
+    layers = [{e.name.rpartition(".")[0] for e in part.params} for part in parts]
+    assert layers == [{"body.conv1"}, {"body.conv2"}, {"body.fc1"}, {"head"}]
