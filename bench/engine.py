@@ -56,7 +56,7 @@ class Diverged(Exception):
 
 
 class Work(NamedTuple):
-    """Training or inference that a program had done, for the clock: steps, and samples times gradients of a step."""
+    """What a program had done, for the clock: steps, and samples, each as often as a gradient or a look read it."""
 
     steps: int
     samples: int
@@ -199,9 +199,8 @@ class Engine:
         answers: dict[int, Any] = {}
         for owners, group in self._grouped(programs, trainings):
             answers |= zip(owners, self.train(group), strict=True)
-            gradients_of_one_step = self._trainer.gradients(group[0].recipe)
             for i, one in zip(owners, group, strict=True):
-                programs[i].events.append(Work(one.steps, one.samples * gradients_of_one_step))
+                programs[i].events.append(Work(one.steps, self._trainer.samples(one)))
         for i, gradient in gradients.items():
             answers[i] = gradient_of(gradient, answers[i])
         if looks:
@@ -237,7 +236,7 @@ class Engine:
             for one, result in zip(group, trained, strict=True):
                 _check(one, result)
         self.steps += sum(one.steps for one in group)
-        self.images += sum(one.samples for one in group)
+        self.images += sum(sum(one.samples.values()) for one in group)
         self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
         return trained
 

@@ -12,10 +12,9 @@ from bench.optim import SGD, Optimizer, State, learning_rates
 from bench.params import Params
 from bench.requests import Feed, Train
 from bench.settings import Settings
-from bench.step import Cut, Kinds, Recipe, kinds
+from bench.step import MAIN, Cut, Kinds, Recipe, kinds
 
 Array = npt.NDArray[Any]
-MAIN = ""
 
 
 class Stream(NamedTuple):
@@ -35,13 +34,13 @@ class Stream(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A `Train` request with everything drawn; `samples` go through the model in it."""
+    """A `Train` request with everything drawn; `samples` of each feed are in its batches."""
 
     request: Train
     recipe: Recipe
     address: Address
     steps: int
-    samples: int
+    samples: dict[str, int]
     streams: dict[str, Stream]
     draws: dict[str, Array]
     lr: dict[str, Array]
@@ -99,7 +98,7 @@ class Preparer:
             recipe=recipe,
             address=address,
             steps=steps,
-            samples=sum(sum(stream.batches.sizes.tolist()) for stream in streams.values()),
+            samples={name: sum(stream.batches.sizes.tolist()) for name, stream in streams.items()},
             streams=streams,
             draws={
                 name: draw_values(draw, name, plan.widths[MAIN], steps, address, request.feed.stream)

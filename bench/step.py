@@ -1,6 +1,7 @@
 """One training step of one client, as a pure function: the same function runs alone and mapped over a cohort."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from bench.optim import Optimizer, State
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
 
+MAIN = ""  # the main feed, among the names of side feeds
 Flat = dict[str, Tensor]
 Kinds = tuple[tuple[str, Hashable], ...]
 
@@ -157,24 +159,46 @@ def differentiate_alone(objective: Objective, trained: Flat) -> tuple[Flat, tupl
     return dict(zip(trained, gradients, strict=True)), rest
 
 
+class _Sides(dict[str, Batch]):
+    """Side batches by name, which note who is looked at."""
+
+    def __init__(self, batches: Mapping[str, Batch]) -> None:
+        super().__init__(batches)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Batch:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
 class _Do:
-    """The tools of one step (see `bench.requests.Do`)."""
+    """The tools of one step (see `bench.requests.Do`).
+
+    Attributes:
+        reads: by name of a feed, how many gradients were taken of its batch; a gradient may read several.
+    """
 
     def __init__(
-        self, recipe: Recipe, state: dict[str, State], lr: Mapping[str, Tensor], differentiate: Differentiate
+        self,
+        recipe: Recipe,
+        state: dict[str, State],
+        lr: Mapping[str, Tensor],
+        sides: _Sides,
+        differentiate: Differentiate,
     ) -> None:
         self._recipe = recipe
         self._differentiate = differentiate
         self._optimizers = dict(recipe.optimizers)
         self._cuts = dict(recipe.cuts)
         self._lr = lr
+        self._sides = sides
         self.state = dict(state)
         self.loss: Tensor | None = None
-        self.gradients = 0
+        self.reads: Counter[str] = Counter()
 
     def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
         """Gradients of the trained parts, and the values with moved buffers."""
-        self.gradients += 1
+        self._sides.read.clear()
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
             model = Forward(frozen=self._recipe.frozen, bf16=self._recipe.bf16)
@@ -184,6 +208,8 @@ class _Do:
 
         trained = {name: self._take(name, values[name]) for name in self._optimizers}
         gradients, (self.loss, buffers) = self._differentiate(objective, trained)
+        own = next((name for name, side in self._sides.items() if side is batch), MAIN)
+        self.reads.update({own} | self._sides.read)
         return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
@@ -214,10 +240,10 @@ StepFunction = Callable[..., tuple[Flat, dict[str, State], Tensor]]
 def make_step(
     recipe: Recipe,
     plain_hp: Mapping[str, Any],
-    count: Callable[[int], None] = lambda gradients: None,
+    count: Callable[[Counter[str]], None] = lambda reads: None,
     differentiate: Differentiate = differentiate,
 ) -> StepFunction:
-    """The step function of a recipe; `count` is told how many gradients a step takes.
+    """The step function of a recipe; `count` is told how many gradients a step takes of each feed's batch.
 
     It takes (parts, optimizer states, learning rates, batch, context, hyperparameter tensors) and returns the new
     parts, the new states and the loss of the batch.
@@ -228,15 +254,17 @@ def make_step(
     ) -> tuple[Flat, dict[str, State], Tensor]:
         values = rebuild(parts, recipe.parts)
         ctx = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
-        do = _Do(recipe, state, lr, differentiate)
         inside = _batch(batch)
+        sides = _Sides(inside.side)
+        inside.side = sides
+        do = _Do(recipe, state, lr, sides, differentiate)
         if recipe.step is not None:
             values = recipe.step(do, values, inside, ctx)
         else:
             assert recipe.loss is not None, "a Train request needs a loss or a step"
             gradients, values = do.gradient(recipe.loss, values, inside, ctx)
             values = do.update(values, gradients)
-        count(do.gradients)
+        count(do.reads)
         loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
         return flatten(values), do.state, loss
 

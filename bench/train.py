@@ -19,10 +19,11 @@ from torch.func import vmap
 from bench.arena import GATHER, Arena, channels_last
 from bench.lanes import IDLE, Schedule, pack
 from bench.play import Alone, Play
-from bench.prepare import MAIN, Array, Prepared, Stream
+from bench.prepare import Array, Prepared, Stream
 from bench.recording import Recorded, filled, tensors_of
 from bench.requests import Trained
 from bench.step import (
+    MAIN,
     Differentiate,
     Flat,
     Recipe,
@@ -108,14 +109,14 @@ class Trainer:
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
         self._plays: dict[tuple[Recipe, bool], Recorded] = {}
-        self._gradients: dict[Recipe, int] = {}
+        self._reads: dict[Recipe, Mapping[str, int]] = {}
 
-    def gradients(self, recipe: Recipe) -> int:
-        """How many gradients one step of a recipe takes (1 where none was taken yet)."""
-        return self._gradients.get(recipe, 1)
+    def samples(self, one: Prepared) -> int:
+        """Samples that gradients were taken of, each as often as that was; for what has been trained."""
+        return sum(n * one.samples[name] for name, n in self._reads.get(one.recipe, {}).items())
 
     def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
-        return make_step(recipe, self._plain, functools.partial(self._gradients.__setitem__, recipe), how)
+        return make_step(recipe, self._plain, functools.partial(self._reads.__setitem__, recipe), how)
 
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""

@@ -35,11 +35,11 @@ class PerFedAvg(Method):
     mean_of = ("model",)
 
     def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train(
-            {"w": down["model"]},
-            step={"fo": first_order, "hf": hessian_free}[self.hp.variant],
-            side={"inner": Feed(stream=1), "curvature": Feed(stream=2)},
-        )
+        batches = {"inner": Feed(stream=1)}
+        if self.hp.variant == "hf":
+            batches["curvature"] = Feed(stream=2)
+        step = {"fo": first_order, "hf": hessian_free}[self.hp.variant]
+        trained = yield Train({"w": down["model"]}, step=step, side=batches)
         yield Upload({"model": trained["w"]}, weight=1.0)
         return trained["w"]
 

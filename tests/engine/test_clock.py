@@ -121,6 +121,25 @@ def test_every_gradient_of_a_step_takes_its_time(executor: str) -> None:
     assert seconds[1] - network == pytest.approx(4 * (seconds[0] - network))
 
 
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize(
+    ("method", "hp", "samples"),
+    [
+        ("fedavg", {}, 6),
+        ("perfedavg", {"variant": "fo"}, 2 * 6),
+        ("perfedavg", {"variant": "hf"}, 4 * 6),
+        ("comet", {"public_batch": 4}, 6 + 3 * 4),
+    ],
+)
+def test_a_gradient_costs_the_batches_it_reads(method: str, hp: dict[str, Any], samples: int, executor: str) -> None:
+    """Three steps of two samples; COMET's gradient reads a public batch of four besides."""
+    clock = {"samples_per_second": 1.0, "uplink": 1e12, "downlink": 1e12}
+    federation = toy(method, sizes=[6, 6], epochs=1, batch_size=2, executor=executor, hp=hp, clock=clock)
+    federation.advance()
+    training = [span for span in federation.spans if span.client == 0 and "training" in span.kind]
+    assert samples in [round(span.end - span.start, 3) for span in training]
+
+
 def test_an_exchange_waits_for_the_slowest() -> None:
     """DS-FL: the fast client goes on when the slow one has sent its logits."""
     clock = {"samples_per_second": [10.0, 1.0]}
