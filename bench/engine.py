@@ -81,6 +81,7 @@ class Running:
         address: whose draws it makes.
         events: what it did, in order.
         result: what it returned.
+        limit: how many steps it may still take; trainings end there (None: as many as they ask for).
     """
 
     owner: int
@@ -91,6 +92,7 @@ class Running:
     waiting: Request | None = None
     done: bool = False
     fitted: bool = False
+    limit: int | None = None
 
     @property
     def uploaded(self) -> bool:
@@ -212,12 +214,20 @@ class Engine:
         start = time.perf_counter()
         groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
         for i, request in trainings.items():
-            prepared = self._preparer.prepare(request, programs[i].address)
+            prepared = self._prepared(programs[i], request)
             owners, group = groups.setdefault(id(prepared.recipe), ([], []))
             owners.append(i)
             group.append(prepared)
         self.seconds += time.perf_counter() - start
         return list(groups.values())
+
+    def _prepared(self, p: Running, request: Train) -> Prepared:
+        prepared = self._preparer.prepare(request, p.address)
+        if p.limit is not None:
+            if prepared.steps > p.limit:
+                prepared = self._preparer.prepare(request._replace(epochs=None, steps=p.limit), p.address)
+            p.limit -= prepared.steps
+        return prepared
 
     def train(self, group: list[Prepared]) -> list[Trained]:
         """Train a group of one recipe.

@@ -32,8 +32,6 @@ class Evaluator:
         found = Evaluation()
         personal = self.personal(version) if self._method.trains != "gm" else {}
         generic = self.generic(version, personal)
-        if generic is not None:
-            generic = self._clients.mean_buffers(generic)
         names = ("gm", "pm") if self._method.trains == "gm" else ("gm",)
         own = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
         self._scorer.score(generic, names, own, found)
@@ -56,7 +54,7 @@ class Evaluator:
             return mean_of_models(personal, self._server.sizes)
         program = self._method.generic(self._server)
         found: Params | None = self._engine.finish(SERVER, program, self._address(version, SERVER))
-        return found
+        return found and self._clients.mean_buffers(found)
 
     def _score_newcomers(self, version: int, into: Evaluation) -> None:
         """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on."""

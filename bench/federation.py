@@ -23,7 +23,7 @@ from bench.evaluator import Evaluator
 from bench.flight import Flight
 from bench.ledger import Ledger
 from bench.machine import keep_freed_memory
-from bench.method import Arrivals, Client, Everyone, Message, Tick
+from bench.method import Arrivals, Everyone, Message, Tick
 from bench.params import Params
 from bench.rng import generator
 from bench.scores import Evaluation
@@ -148,22 +148,27 @@ class Federation:
         others = [i for i in self._present(self.clients.ids) if i not in self.server.selected]
         if policy == "cap":
             others = [i for i in others if self._unattended.get(i, limit) < limit]
-        running: list[tuple[Client, Running]] = []
+        trips = []
         for i in others:
+            size = None
             if policy == "broadcast":
                 self._held[i] = self.clients.down(i)
-                self._traffic.download(self._held[i])
+                size = self._traffic.download(self._held[i])
             client = self.clients.copy(i)
             program = self.method.unselected_round(client, self._held[i])
             if program is not None:
-                running.append((client, Running(i, program, self._address(i))))
-        self.engine.run([p for _, p in running])
-        for client, p in running:
-            work = [event for event in p.events if isinstance(event, Work)]
-            if len(work) < len(p.events):
+                left = limit - self._unattended.get(i, 0) if policy == "cap" else None
+                running = Running(i, program, self._address(i), limit=left)
+                trips.append(Trip(client, running, self._held[i], size, "personal training"))
+        self.engine.run([trip.program for trip in trips])
+        for trip in trips:
+            work = [event for event in trip.program.events if isinstance(event, Work)]
+            if len(work) < len(trip.program.events):
                 raise ValueError(f"{type(self.method).__name__}.unselected_round sends messages: it must not")
-            self._unattended[client.id] = self._unattended.get(client.id, 0) + sum(w.steps for w in work)
-            self.clients.commit(client, own=True)
+            self._unattended[trip.client.id] = self._unattended.get(trip.client.id, 0) + sum(w.steps for w in work)
+            self.clients.commit(trip.client, own=True)
+        for flight in self._timer.flights(trips, self.version, self.now):
+            self._settled = max(self._settled, flight.end)
 
     def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
         """The next k messages; a client that has finished makes room for another one."""

@@ -33,12 +33,18 @@ class Span(NamedTuple):
 
 
 class Trip(NamedTuple):
-    """A client's round, computed but not yet timed; `size` is that of what it downloaded."""
+    """A client's round, computed but not yet timed.
+
+    Attributes:
+        size: of what it downloaded (None: nothing).
+        kind: of the `Span` of what it trains before an upload.
+    """
 
     client: Client
     program: Running
     down: dict[str, Any]
-    size: Size
+    size: Size | None
+    kind: str = "training"
 
 
 class Timer:
@@ -79,6 +85,7 @@ class Timer:
         steps = {}
         for trip in trips:
             i = trip.client.id
+            assert trip.size is not None, "a client that uploads has downloaded"
             next_model = ready + self._clock.down(i, trip.size)
             one = self._clock.work(i, Work(1, min(batch_size, trip.client.n_train)), version)
             steps[i] = max(1, int((next_model - dry.free[i]) / one))
@@ -87,8 +94,8 @@ class Timer:
     def _walk(self, trip: Trip, flight: Flight, version: int, now: float) -> Generator[float, float, None]:
         """Time a client's events; at an `Exchange` yields its arrival and takes when the server is ready."""
         i = trip.client.id
-        time = max(self._span(i, "download", now, self._clock.down(i, trip.size)), self.free[i])
-        training, held = "training", []
+        there = now if trip.size is None else self._span(i, "download", now, self._clock.down(i, trip.size))
+        time, training, held = max(there, self.free[i]), trip.kind, []
         for event in trip.program.events:
             if isinstance(event, Work):
                 time = self._span(i, training, time, self._clock.work(i, event, version))

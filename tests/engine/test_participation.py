@@ -10,6 +10,7 @@ from bench.arena import Pool
 from bench.batches import CROPS
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.sides import mean_of_models
 from tests.engine.problems import METHOD_NAMES, generic, personal, run, toy
 
 HALF: dict[str, Any] = {"participation": 0.5, "dtype": "float32"}
@@ -57,8 +58,51 @@ def test_cap_stops_at_its_limit() -> None:
         assert torch.equal(much[i], start)
 
 
-def _selected(method: str, version: int) -> list[int]:
-    federation = toy(method, **HALF)
+def test_cap_cuts_the_training_in_which_it_is_reached() -> None:
+    """Ten samples are five steps an epoch: the third step of a phase is the last, and those before are the same."""
+    settings: dict[str, Any] = {"sizes": [10, 10, 10], "participation": 1 / 3, "batch_size": 2, "epochs": 1}
+    capped = toy("ditto", unselected="cap", unselected_steps=3, **settings)
+    run(capped, 6)
+    seen = {i for version in range(6) for i in _selected("ditto", version, **settings)}
+    idle = seen - set(_selected("ditto", 5, **settings))
+    assert idle
+    assert {capped._unattended[i] for i in idle} == {3}
+
+
+def test_personal_training_of_clients_that_are_not_selected_takes_its_time() -> None:
+    """The slow one of two is not selected: 6 samples at 1 a second, after a download of half a second."""
+    settings: dict[str, Any] = {"sizes": [6, 6], "participation": 0.5, "batch_size": 3, "epochs": 1}
+    (first,) = _selected("ditto", 0, **settings)
+    speeds = [100.0 if i == first else 1.0 for i in range(2)]
+    size = toy("ditto").server.initial_model().weights.nbytes
+    clock = {"samples_per_second": speeds, "uplink": 1e12, "downlink": 2.0 * size}
+    hp = {"personal_epochs": 1}
+    federation = toy("ditto", hp=hp, unselected="broadcast", clock=clock, **settings)
+    federation.advance()
+    assert federation.ledger[0]["settled"] == pytest.approx(6.5)
+    assert federation.ledger[0]["seconds"] == pytest.approx(0.5 + 6 / 100)
+    own = {span.kind: (span.start, span.end) for span in federation.spans if span.client != first}
+    assert own == {
+        "download": (0, pytest.approx(0.5)),
+        "personal training": (pytest.approx(0.5), pytest.approx(6.5)),
+    }
+
+
+def test_the_mean_of_personalized_models_keeps_its_own_running_statistics() -> None:
+    """FedBABU fine-tunes for use, which moves them; those that stay with the clients are of another time."""
+    federation = toy("fedbabu", model="test_norm", batchnorm="local")
+    run(federation, 2)
+    personal_models = federation.evaluator.personal(2)
+    found = federation.evaluator.generic(2, personal_models)
+    expected = mean_of_models(personal_models, federation.server.sizes)
+    assert found is not None
+    assert expected is not None
+    assert torch.equal(found.buffers, expected.buffers)
+    assert not torch.equal(federation.clients.mean_buffers(found).buffers, found.buffers)
+
+
+def _selected(method: str, version: int, **settings: Any) -> list[int]:
+    federation = toy(method, **(settings or HALF))
     federation.version = version
     return federation._select()
 
