@@ -211,9 +211,16 @@ class _Resolver:
             path = layer["public"][1]
             given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}
             self._complete(complete_options, DATASETS, cell.public.name, given, path)
-        if method.name in METHODS.names() and METHODS.get(method.name).public and cell.public is None:
-            problem = f"the method {method.name!r} needs public samples; add for instance `public: {{name: cifar100}}`"
-            self.document.complain(method.path, problem)
+        if method.name in METHODS.names():
+            kind = METHODS.get(method.name)
+            if kind.public and cell.public is None:
+                problem = (
+                    f"the method {method.name!r} needs public samples; add for instance `public: {{name: cifar100}}`"
+                )
+                self.document.complain(method.path, problem)
+            if cell.client_models and not kind.mixes_models:
+                problem = f"the clients of method {method.name!r} must have one architecture; take out `client_models`"
+                self.document.complain(layer["client_models"][1], problem)
         for model in cell.architectures:
             self._complete(complete_options, MODELS, model, {}, layer["client_models"][1])
         options = {

@@ -229,6 +229,7 @@ class Method:
         everyone: all clients take part in every round, whatever the participation.
         holdout: share of a client's training data behind `holdout` feeds (FedFomo's validation split).
         public: it needs public samples (the cell's setting `public`).
+        mixes_models: its clients may have models of different architectures (the cell's setting `client_models`).
     """
 
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
@@ -237,6 +238,7 @@ class Method:
     everyone: bool = False
     holdout: float = 0.0
     public: ClassVar[bool] = False
+    mixes_models: ClassVar[bool] = False
 
     def __init__(self, hyper: Any) -> None:
         self.hp = hyper

@@ -3,6 +3,7 @@
 A cohort of clients is then a `[clients, d]` matrix, an average one product, a spectrum one FFT.
 """
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -72,24 +73,48 @@ class Spec:
         return sum(e.size for e in self.buffers)
 
     def slices(self, prefixes: Prefixes) -> list[slice]:
-        """The runs of the flat weights that lie under the prefixes, longest runs merged."""
+        """The runs of the flat weights that lie under the prefixes, longest runs merged.
+
+        Raises:
+            ValueError: nothing is under one of them.
+        """
+        _check(self, prefixes)
         return _runs(self.params, [e.under(prefixes) for e in self.params])
 
     def part(self, prefixes: Prefixes) -> "Spec":
-        """The spec of the tensors under the prefixes."""
-        return self._keep(prefixes, True)
+        """The spec of the tensors under the prefixes.
+
+        Raises:
+            ValueError: nothing is under one of them.
+        """
+        return _kept(self, prefixes, True)
 
     def without(self, prefixes: Prefixes) -> "Spec":
-        """The spec of all other tensors."""
-        return self._keep(prefixes, False)
+        """The spec of all other tensors.
 
-    def _keep(self, prefixes: Prefixes, inside: bool) -> "Spec":
-        return replace(
-            self,
-            params=tuple(e for e in self.params if e.under(prefixes) == inside),
-            buffers=tuple(e for e in self.buffers if e.under(prefixes) == inside),
-            whole=self.whole or self,
-        )
+        Raises:
+            ValueError: nothing is under one of them.
+        """
+        return _kept(self, prefixes, False)
+
+
+@functools.cache  # asked for every client in every round
+def _kept(spec: Spec, prefixes: Prefixes, inside: bool) -> Spec:
+    _check(spec, prefixes)
+    return replace(
+        spec,
+        params=tuple(e for e in spec.params if e.under(prefixes) == inside),
+        buffers=tuple(e for e in spec.buffers if e.under(prefixes) == inside),
+        whole=spec.whole or spec,
+    )
+
+
+def _check(spec: Spec, prefixes: Prefixes) -> None:
+    whole = spec.whole or spec  # of a part, what a prefix names may be in the rest
+    for prefix in prefixes:
+        if not any(e.under((prefix,)) for e in whole.params + whole.buffers):
+            names = ", ".join(e.name for e in whole.params)
+            raise ValueError(f"no tensor of {spec.arch} is named {prefix!r} or below it; there are {names}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,7 @@ class COMET(Method):
     Hyper = Hyper
     trains = "pm"
     public = True
+    mixes_models = True
 
     def init_client(self, server: Server, client: Client) -> None:
         client.state["personal"] = server.initial_model(client.id)

@@ -35,6 +35,7 @@ class DSFL(Method):
     Hyper = Hyper
     trains = "both"
     public = True
+    mixes_models = True
 
     def init(self, server: Server) -> None:
         server.state["model"] = server.initial_model()

@@ -45,6 +45,7 @@ class KTpFL(Method):
     Hyper = Hyper
     trains = "pm"
     public = True
+    mixes_models = True
 
     def init(self, server: Server) -> None:
         clients = len(server.sizes)

@@ -9,6 +9,7 @@ class Local(Method):
 
     trains = "pm"
     everyone = True
+    mixes_models = True
 
     def init_client(self, server: Server, client: Client) -> None:
         client.state["personal"] = server.initial_model(client.id)

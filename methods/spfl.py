@@ -72,11 +72,7 @@ class SPFL(Method):
     everyone = True
 
     def init(self, server: Server) -> None:
-        spec = server.initial_model().spec
-        for prefix in (prefix for stage in self.hp.stages for prefix in stage):
-            if not spec.part((prefix,)).params:
-                names = ", ".join(e.name for e in spec.params)
-                raise ValueError(f"no tensor of the model is named {prefix!r} or below it, as `stages` says: {names}")
+        self._stages(server.initial_model())  # an error now if `stages` names what the model does not have
         server.state["models"] = dict.fromkeys(sorted(server.sizes), server.initial_model())
         server.state |= {"mean": server.initial_model(), "resync": 0}
 

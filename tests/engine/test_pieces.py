@@ -164,7 +164,16 @@ def test_parts_join_to_the_whole(prefixes: tuple[str, ...]) -> None:
 def test_head_means_the_layer_not_the_letters() -> None:
     w = model()
     assert [e.name for e in w.part("head").spec.params] == ["head.weight", "head.bias"]
-    assert not w.part("hea").spec.params
+    for name in ("hea", "head.weight.more"):
+        for take in (w.part, w.without, lambda prefix: w.spec.slices((prefix,))):
+            with pytest.raises(ValueError, match=f"named '{name}' or below it; there are inner.weight, "):
+                take(name)
+
+
+def test_a_part_may_lack_what_the_whole_has() -> None:
+    body = model().without("head")
+    assert not body.part("head").spec.params
+    assert body.without("head").spec == body.spec
 
 
 def test_the_ledger_counts_distinct_tensors_once_and_receivers_each() -> None:

@@ -12,6 +12,8 @@ from bench.plugin import METHODS, SERVER_RULES
 
 
 class Toy(Method):
+    mixes_models = True
+
     class Hyper(Hyperparameters):
         tau: float = hp(0.2, gt=0, le=1)
         phases: int = hp(1, ge=1, static=True)
@@ -20,7 +22,7 @@ class Toy(Method):
 
 
 class Plain(Method):
-    pass
+    mixes_models = True
 
 
 class Buffered(ServerRule):

@@ -41,6 +41,10 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         GOOD + "client_models: {by: age, models: [mlp, cnn]}",
         '3: client_models = {"by": "age", "models": ["mlp", "cnn"]} should be \'size\'',
     ),
+    (
+        "methods: [toy, fedavg]\nalpha: 1\nclient_models: [mlp, cnn]",
+        "3: the clients of method 'fedavg' must have one architecture; take out `client_models`",
+    ),
     (GOOD + "client_models: mlp", '3: client_models = "mlp" should be a list'),
     (
         GOOD + "lr: !!python/name:os.system x",
