@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bench.batches import draw_subset
 from bench.data import Dataset, Indices, Partition
 from bench.requests import Samples
 from bench.rng import generator
@@ -109,12 +110,14 @@ class Arena:
         self.local = Pool.of(data, device, dtype)
         self.public = Pool.of(public, device, dtype) if public is not None else None
         self.public_size = len(public.y) if public is not None else 0
+        self.public_classes = public.num_classes if public is not None else 0
         self.num_classes = data.num_classes
         self.device = device
         self.home = torch.device("cpu") if offload else device
         self.partition = partition
         self.counts = np.stack([np.bincount(data.y[one], minlength=data.num_classes) for one in partition.train])
         self.largest = max(1, *(len(one) for one in partition.train))
+        self._seed = seed
         self._holdout = [self._draw_holdout(seed, i, holdout) for i in range(len(partition))]
 
     def pool(self, samples: Samples) -> Pool:
@@ -136,8 +139,14 @@ class Arena:
         pinned = self.device.type == "cuda"  # memory that a GPU writes to by itself
         return torch.empty_like(tensor, device=self.home, pin_memory=pinned).copy_(tensor, non_blocking=True)
 
-    def positions(self, owner: int, samples: Samples) -> Indices:
-        """An owner's samples, as positions in the pool."""
+    def positions(self, owner: int, samples: Samples, subset: int | None = None, round: int = 0) -> Indices:
+        """An owner's samples, as positions in the pool; of a `subset` those that are drawn for the round."""
+        whole = self._whole(owner, samples)
+        if subset is None or subset >= len(whole):
+            return whole
+        return whole[draw_subset(len(whole), subset, self._seed, round)]
+
+    def _whole(self, owner: int, samples: Samples) -> Indices:
         if samples == "none":
             return np.zeros(1, np.int64)
         if samples == "public":

@@ -64,6 +64,12 @@ def draw_batches(
     return Batches(positions[:steps], np.concatenate([sizes] * epochs)[:steps], per_epoch)
 
 
+@functools.lru_cache(16)  # asked for by every client in every round
+def draw_subset(n: int, size: int, seed: int, round: int) -> Positions:
+    """`size` of n positions, sorted: the round's, whoever asks."""
+    return np.sort(generator("subset", seed, round).choice(n, size, replace=False))
+
+
 @functools.lru_cache(4096)  # asked for every client in every round
 def _places(n: int, width: int, per_epoch: int) -> tuple[Positions, Positions]:
     """Where in the order of an epoch each batch has its samples, and how many it has."""

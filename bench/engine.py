@@ -294,7 +294,8 @@ class Engine:
         """The answers to all `Predict` and `Evaluate` requests."""
         by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
         for i, request in asked.items():
-            positions = self.arena.positions(programs[i].owner, request.samples)
+            subset = request.subset if isinstance(request, Predict) else None
+            positions = self.arena.positions(programs[i].owner, request.samples, subset, programs[i].address.round)
             models = [request.w] if isinstance(request, Predict) else request.models
             programs[i].events.append(Work(0, len(models) * len(positions)))
             output = request.output if isinstance(request, Predict) else "logits"

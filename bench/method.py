@@ -100,6 +100,7 @@ class Server(Protocol):
         sizes: training samples by client.
         selected: ids of the clients selected in this round, sorted.
         public_size: number of public samples (0: there is no public set).
+        public_classes: number of classes of the public set, which need not be the clients' (0: there is none).
     """
 
     state: State
@@ -108,11 +109,13 @@ class Server(Protocol):
     sizes: dict[int, int]
     selected: list[int]
     public_size: int
+    public_classes: int
 
-    def initial_model(self, client: int | None = None, *, draw: int = 0) -> Params:
+    def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
         """The model value that every method of this seed starts from (of a client's own architecture, if given).
 
-        `draw` numbers further, different initial values (HypCluster).
+        `draw` numbers further, different initial values (HypCluster). `classes`: how many outputs the head has, if not
+        one for each class of the clients (FedMD).
         """
 
     def build(self, arch: str, module: nn.Module) -> Params:

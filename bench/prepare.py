@@ -84,7 +84,7 @@ class Preparer:
     def prepare(self, request: Train, address: Address) -> Prepared:
         """One client's request."""
         plan = self._planned(request, address.round)
-        n = len(self._arena.positions(address.owner, request.feed.samples))
+        n = len(_positions(request.feed, address, self._arena))
         recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
         steps = _steps(request, self._settings, n, plan.widths[MAIN], plan.statistics)
         given = request.optimizer_state or {}
@@ -175,6 +175,8 @@ def _trained(request: Train, cuts: Mapping[str, Cut], name: str) -> Any:
 def _width(feed: Feed, arena: Arena, settings: Settings) -> int:
     """The batch size, at most the largest owner's number of samples (so that `all` samples is a large number)."""
     asked = feed.batch_size or settings.batch_size
+    if feed.subset is not None:
+        asked = min(asked, feed.subset)
     if feed.samples == "none":
         return asked
     if feed.samples == "public":
@@ -193,10 +195,14 @@ def _steps(request: Train, settings: Settings, n: int, width: int, batch_statist
     return epochs * steps_per_epoch(n, width, batch_statistics=batch_statistics)
 
 
+def _positions(feed: Feed, address: Address, arena: Arena) -> Positions:
+    return arena.positions(address.owner, feed.samples, feed.subset, address.round)
+
+
 def _stream(
     feed: Feed, width: int, steps: int, address: Address, arena: Arena, batch_statistics: bool, augment: str
 ) -> Stream:
-    positions = arena.positions(address.owner, feed.samples)
+    positions = _positions(feed, address, arena)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
     absolute = positions[drawn.positions] if steps else drawn.positions
     own = feed.augment and feed.samples in ("train", "remainder") and augment != "none" and steps

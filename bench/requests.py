@@ -26,6 +26,7 @@ class Feed:
         order: `shuffle`: one permutation after the other, a short batch at the end of each; `uniform`: each batch drawn
             without replacement, of size min(batch size, n); `cyclic`: in stored order, again and again.
         stream: part of the address of the draws; 0 for every main feed, so that methods share their batches.
+        subset: so many of the samples, drawn afresh for each round and the same for all who ask in it; None: all.
         augment: whether the cell's augmentation applies to training samples.
     """
 
@@ -33,6 +34,7 @@ class Feed:
     batch_size: int | None = None
     order: Order = "shuffle"
     stream: int = 0
+    subset: int | None = None
     augment: bool = True
 
 
@@ -173,11 +175,15 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Predict:
-    """Outputs of a model value on samples, running statistics frozen: `[samples, classes]` (or features)."""
+    """Outputs of a model value on samples, running statistics frozen: `[samples, classes]` (or features).
+
+    With `subset` on those samples only that a feed of the same subset has in this round, in the feed's own order.
+    """
 
     w: Params
     samples: Samples = "public"
     output: Literal["probabilities", "logits", "features"] = "probabilities"
+    subset: int | None = None
 
 
 @dataclass(frozen=True)

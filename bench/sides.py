@@ -28,27 +28,29 @@ class ServerSide:
         self.sizes = {i: len(arena.partition.train[i]) for i in clients}
         self.selected: list[int] = []
         self.public_size = arena.public_size
+        self.public_classes = arena.public_classes
         self.specs: dict[str, Spec] = {}
         self._settings = settings
         self._arena = arena
         self._shape = shape
         self._architectures = architectures(settings, [len(one) for one in arena.partition.train])
-        self._initial: dict[tuple[str, int], Params] = {}
+        self._initial: dict[tuple[str, int, int], Params] = {}
         for client in clients:
             self.initial_model(client)
         self.initial_model()
 
-    def initial_model(self, client: int | None = None, *, draw: int = 0) -> Params:
+    def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
         """The model value every method of this seed starts from (of a client's own architecture, if given)."""
         name = self._settings.model if client is None else self.architecture(client)
-        if (name, draw) not in self._initial:
+        at = name, draw, classes or self.num_classes
+        if at not in self._initial:
             options = self._settings.model_options if name == self._settings.model else {}
-            module = build(name, self._shape, self.num_classes, options)
+            module = build(name, self._shape, at[2], options)
             sizes = "x".join(map(str, self._shape))
             extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
-            arch = f"{name}({sizes}->{self.num_classes}{extras})"
-            self._initial[name, draw] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw))
-        return self._initial[name, draw]
+            arch = f"{name}({sizes}->{at[2]}{extras})"
+            self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw))
+        return self._initial[at]
 
     def architecture(self, client: int) -> str:
         """The name of a client's model."""

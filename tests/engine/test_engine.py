@@ -11,6 +11,7 @@ from torch import Tensor
 from bench import engine, outputs, recording
 from bench.engine import Executor
 from bench.federation import Diverged, Federation
+from bench.forward import Forward
 from bench.method import (
     METHODS,
     SGD,
@@ -108,6 +109,40 @@ def test_predict_and_evaluate(executor: str) -> None:
         assert float(losses[0]) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean())
         assert float(accuracies[0]) == pytest.approx((p.argmax(1) == y).mean())
         assert losses.shape == accuracies.shape == (2,)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+def test_a_subset_is_the_same_for_all_and_fresh_in_every_round(executor: str) -> None:
+    """A model whose scores tell the samples apart: predictions and batches are of the same ones, in one order."""
+    public = toy_data(samples=12, seed=9)
+
+    def program(client: Client, w: Params) -> Program:
+        scores = yield Predict(w, output="logits", subset=5)
+        values = {"w": w, "seen": torch.zeros(5, 3, dtype=torch.float64)}
+        kept = yield Train(values, step=_look_at_scores, feed=Feed("public", 4, subset=5), epochs=1)
+        return scores, kept["seen"]
+
+    seen, federation = ask(program, executor=executor, public=public)
+    rounds = [dict(seen)]
+    for _ in range(3):
+        federation.advance()
+        rounds.append(dict(seen))
+    whole = logits(federation, federation.server.initial_model(), public.x.astype(float))
+    chosen = []
+    for found in rounds:
+        for scores, trained_on in found.values():
+            near = np.abs(scores.numpy()[:, None] - whole).max(2) < 1e-9
+            assert near.sum() == 5
+            chosen.append(tuple(near.argmax(1)))
+            torch.testing.assert_close(trained_on, scores)
+    assert all(list(one) == sorted(one) for one in chosen)
+    assert len(set(chosen)) == len(rounds)
+
+
+def _look_at_scores(do: Any, values: Values, batch: Any, ctx: Any) -> Values:
+    """Put the scores of a batch's samples where their index says."""
+    at = (batch.index[:, None] == torch.arange(5)) * batch.weight[:, None]
+    return {**values, "seen": values["seen"] + at.to(torch.float64).T @ Forward()(values["w"], batch.x, "frozen")}
 
 
 def test_the_holdout_is_the_clients_own_and_fixed() -> None:
