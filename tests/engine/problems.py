@@ -13,7 +13,10 @@ from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
 
 METHOD_NAMES = [name for name in METHODS.names() if not name.startswith("test_")]
-QUICK: dict[str, dict[str, Any]] = {"feddf": {"distil_steps": 20}}  # where the defaults take long on a toy
+QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy
+    "feddf": {"distil_steps": 20},
+    "fedmd": {"pretrain_epochs": 2},
+}
 
 
 class _Normed(nn.Module):

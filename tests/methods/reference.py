@@ -30,13 +30,13 @@ def softmax(z: Array) -> Array:
 
 
 def logits(w: Array, x: Array) -> Array:
-    """The model `test_linear`: 4 features, 3 hidden units, 3 classes; `w` has 12 + 9 entries."""
-    return np.asarray(x @ w[:12].reshape(3, 4).T @ w[12:].reshape(3, 3).T)
+    """The model `test_linear`: 4 features, 3 hidden units, mostly 3 classes; `w` has then 12 + 9 entries."""
+    return np.asarray(x @ w[:12].reshape(3, 4).T @ w[12:].reshape(-1, 3).T)
 
 
 def backward(w: Array, x: Array, d: Array) -> Array:
-    """Gradient of a loss whose gradient with respect to the logits is `d [samples, 3]`."""
-    inner, head = w[:12].reshape(3, 4), w[12:].reshape(3, 3)
+    """Gradient of a loss whose gradient with respect to the logits is `d [samples, classes]`."""
+    inner, head = w[:12].reshape(3, 4), w[12:].reshape(-1, 3)
     return np.concatenate([((d @ head).T @ x).ravel(), (d.T @ (x @ inner.T)).ravel()])
 
 

@@ -22,6 +22,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedavgm", {}, D, D),
         ("feddyn", {}, D, D),
         ("feddf", {}, D, D),
+        ("fedmd", {"subset": 7}, 7 * C, 7 * C),
         ("scaffold", {}, 2 * D, 2 * D),
         ("pfedme", {}, D, D),
         ("fedper", {}, B, B),

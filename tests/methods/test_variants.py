@@ -19,6 +19,8 @@ CASES: dict[str, dict[str, Any]] = {
     "apfl-fixed": {"method": "apfl", "hp": {"adaptive": False}},
     "dsfl-mixed": {"method": "dsfl", "client_models": ("test_norm", "test_linear")},
     "ktpfl-mixed": {"method": "ktpfl", "client_models": ("test_norm", "test_linear"), "hp": {"distil_batch": 4}},
+    "fedmd-mixed": {"method": "fedmd", "client_models": ("test_norm", "test_linear"), "hp": {"subset": 7}},
+    "fedmd-from-equal": {"method": "fedmd", "hp": {"pretrain_epochs": 0}},  # the first scores differ by rounding
     "perfedavg-fo": {"method": "perfedavg", "hp": {"variant": "fo"}},
     "comet-mixed": {"method": "comet", "client_models": ("test_linear", "test_norm")},
     "fedavg-fedasync": {"method": "fedavg", "server": {"name": "fedasync", "concurrency": 3}},
