@@ -37,8 +37,8 @@ SETTINGS = {
 }
 """The papers' names of settings, where they are not ours."""
 
-NO_SETTINGS = ("eval", "client_id", "run")
-"""Axes that name what was measured, or a run by its number."""
+NO_SETTINGS = ("eval", "client_id", "run", "C_actual")
+"""Axes that name what was measured, a run by its number, or what a method does whatever the setting says."""
 
 
 class PublishedRow(BaseModel):

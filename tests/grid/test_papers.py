@@ -5,7 +5,8 @@ import re
 import pytest
 
 from bench.grid import builtin_grids, load_grid
-from reports.published import SETTINGS, published_table
+from reports.load import _flat
+from reports.published import SETTINGS, _agrees, _wanted, published_table
 
 GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
 FURTHER = {"pgfed_table2": {"local"}, "table4": {"scd", "ditto", "fedrod"}}
@@ -39,3 +40,13 @@ def test_a_grid_has_its_table_s_settings(name: str) -> None:
 def test_printed_tables_of_pgfed_and_spfl_have_a_grid() -> None:
     found = {one for grid in GRIDS.values() for one in re.split(", ", grid.published or "")}
     assert found >= {f"pgfed_p{k}" for k in (1, 2, 3, 4)} | {f"spfl_t{k}" for k in (1, 2, 5, 6, 7, 8)}
+
+
+@pytest.mark.parametrize("name", ["comet_table3", "comet_table4"])
+def test_every_printed_number_has_its_cells(name: str) -> None:
+    """Also that of FedMD, in which all clients take part whatever the others' participation."""
+    cells = [_flat(cell) for cell in GRIDS[name].cells]
+    table = published_table(GRIDS[name].published or "")
+    for row in table.rows:
+        wanted = {"method": row.method, **_wanted(table, row)}
+        assert any(all(_agrees(cell, axis, value) for axis, value in wanted.items()) for cell in cells), row
