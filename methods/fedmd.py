@@ -43,6 +43,7 @@ class FedMD(Method):
     Hyper = Hyper
     trains = "pm"
     public = True
+    mixes_models = True
     everyone = True
 
     def init(self, server: Server) -> None:
