@@ -92,11 +92,13 @@ def load_run(run: Path) -> RunView:
     """Read a run folder.
 
     Raises:
-        UserError: it is not one, or another version of pfl-bench wrote it.
+        UserError: it is not one, its `run.json` is damaged, or another version of pfl-bench wrote it.
     """
     info = read_json(run / "run.json")
     if info is None:
         raise UserError(f"{run} is not a run: it has no run.json. Give the folder that `bench run` printed.")
+    if not isinstance(info, dict) or "cells" not in info:
+        raise UserError(f"{run}/run.json is damaged: it has no cells. Delete it and give the same `bench run` again.")
     cells = []
     for entry in info["cells"]:
         try:

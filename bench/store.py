@@ -116,23 +116,31 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Content of a JSON file, or None where there is none."""
+    """Content of a JSON file, or None where there is none.
+
+    Raises:
+        UserError: it is damaged.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): delete it and give the command that wrote it again") from None
 
 
 def read_status(folder: Path) -> Status:
     """Status of a cell.
 
-    A cell that says `running` while no process holds it was killed, and one whose tables are not those that it wrote is
-    worth nothing: both read `interrupted`, so that the next run goes on with them and nothing else takes them for done.
+    A cell that says `running` while no process holds it was killed, one whose tables are not those that it wrote is
+    worth nothing, and of one whose status is damaged nobody knows: all read `interrupted`, so that the next run goes on
+    with them and nothing else takes them for done.
     """
-    content = read_json(folder / "status.json")
-    if content is None:
-        return Status()
-    status = Status(**content)
+    try:
+        content = read_json(folder / "status.json")
+        status = Status() if content is None else Status(**content)
+    except (UserError, TypeError):
+        return Status("interrupted", reason="status.json: damaged; the next `bench run` goes on or does it again")
     if status.state == "running" and not is_locked(folder):
         return replace(status, state="interrupted", reason="its process was killed")
     wrong = [f"{name}.csv" for name, known in status.checksums.items() if _checksum(folder / f"{name}.csv") != known]

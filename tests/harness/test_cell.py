@@ -67,7 +67,7 @@ def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) 
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("damage", ["newest", "both", "short table", "altered table"])
+@pytest.mark.parametrize("damage", ["newest", "both", "short table", "altered table", "no status", "odd status"])
 def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str) -> None:
     run_cell(cell(), tmp_path / "whole", EVERY_ROUND)
     folder = tmp_path / "damaged"
@@ -81,11 +81,14 @@ def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str)
         store.write_text(table, "round\n")
     if damage == "altered table":
         store.write_text(table, table.read_text().replace("0.", "1.", 1))
+    if damage in ("no status", "odd status"):
+        (folder / "status.json").write_bytes(b"" if damage == "no status" else b"[1, \xff")
     assert run_cell(cell(), folder, EVERY_ROUND).state == "done"
     assert results(folder) == results(tmp_path / "whole")
     log = (folder / "log.txt").read_text()
-    assert ("going on after round 3" in log) == (damage == "newest")
-    assert log.count("starting with round 1") == (1 if damage == "newest" else 2)
+    goes_on = {"newest": 3, "no status": 4, "odd status": 4}.get(damage)
+    assert (f"going on after round {goes_on}" in log) == (goes_on is not None)
+    assert log.count("starting with round 1") == (1 if goes_on else 2)
 
 
 def test_another_path_starts_again_and_says_so(cell: Cell, tmp_path: Path) -> None:

@@ -140,3 +140,15 @@ def test_a_run_of_another_version(write: Callable[..., Path]) -> None:
     (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
     with pytest.raises(UserError, match="written by another version"):
         load_run(run)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[1, 2]"])
+def test_a_damaged_file_is_named(write: Callable[..., Path], content: bytes) -> None:
+    """A cell's costs that cell, the run's the run."""
+    run = write(ROWS, Status("done"))
+    (run / "c0ffee" / "status.json").write_bytes(content)
+    (only,) = load_run(run).cells
+    assert (only.status.state, only.status.reason[:20]) == ("interrupted", "status.json: damaged")
+    (run / "run.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"run\.json is damaged"):
+        load_run(run)
