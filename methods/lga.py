@@ -1,27 +1,53 @@
 """LGA and PLGA: "Personalized Heterogeneous Federated Learning with Gradient Similarity" (anonymous), Algorithm 2.
 
 The server averages what has arrived at every tick of the round clock. A straggler's model answers a generic model of
-some rounds ago; LGA estimates what it would be now, tensor by tensor. `fedavg_async` takes late models as they are,
-`fedavg_sync` drops them. `plga` evaluates personalized models between the client's and the generic one.
+some rounds ago; LGA estimates what it would be now, tensor by tensor. `plga` evaluates personalized models between the
+client's and the generic one.
+
+The rest is what the paper's Table 2 compares with: `fedavg_async` takes late models as they are, `fedavg_sync` drops
+them, `fedasync_mix` (its FedAsync) mixes them with the current generic model, and `perfedavg_async` (its Per-FedAvg)
+takes them as they are and two steps per batch.
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bench.method import METHODS, Client, Hyperparameters, Message, Method, Params, Program, Server, State, Tick, Train
-from bench.method import Upload, cross_entropy, hp, mean
+from bench.method import METHODS, Batch, Client, Do, Hyperparameters, Message, Method, Params, Program, Range, Server
+from bench.method import State, Tick, Train, Upload, Values, cross_entropy, hp, mean
 from methods.variants import variant
+
+Late = Literal["leap", "mix", "as_is", "drop"]
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of LGA; `equation` 11 leaps from the current generic model, 10 from the one downloaded."""
+    """Hyperparameters of LGA.
 
-    late: Literal["leap", "as_is", "drop"] = hp("leap", static=True)
+    Attributes:
+        late: what becomes of a late model: it leaps to the present, is mixed with the current generic one, is averaged
+            as it is, or is dropped.
+        equation: 11 leaps from the current generic model, 10 from the one downloaded.
+        interpolate: personalized models lie between the client's own and the generic one.
+        alpha, poly_a: a model that is k rounds late has the share alpha (1 + k)^-poly_a in its mixture.
+        beta: learning rate of a second step on every batch, the first having the cell's; None: there is none.
+    """
+
+    late: Late = hp("leap", static=True)
     equation: Literal[10, 11] = hp(11, static=True)
     interpolate: bool = hp(False, static=True)
+    alpha: float = hp(0.8, ge=0, le=1)
+    poly_a: float = hp(0.5, ge=0)
+    beta: float | None = hp(None, ge=0)
+
+    def degenerate(self) -> list[str]:
+        found = []
+        if self.late == "mix" and self.alpha == 0:
+            found.append("alpha = 0: late clients send the current generic model back")
+        if self.beta == 0:
+            found.append("beta = 0: the second step of a batch does nothing, and Per-FedAvg is FedAvg")
+        return found
 
 
 class PLGAHyper(Hyper):
@@ -33,13 +59,27 @@ class PLGAHyper(Hyper):
 class FedAvgAsyncHyper(Hyper):
     """FedAvg on the round clock; late models are averaged as they are."""
 
-    late: Literal["leap", "as_is", "drop"] = hp("as_is", static=True)
+    late: Late = hp("as_is", static=True)
 
 
 class FedAvgSyncHyper(Hyper):
     """FedAvg on the round clock; late models are dropped."""
 
-    late: Literal["leap", "as_is", "drop"] = hp("drop", static=True)
+    late: Late = hp("drop", static=True)
+
+
+class FedAsyncMixHyper(Hyper):
+    """FedAvg on the round clock; late models are mixed with the current one, the less of them the later they are."""
+
+    late: Late = hp("mix", static=True)
+    alpha: float = hp(0.8, ge=0, le=1, search=Range(0.1, 1))
+
+
+class PerFedAvgAsyncHyper(Hyper):
+    """FedAvg on the round clock with two steps per batch; late models are averaged as they are."""
+
+    late: Late = hp("as_is", static=True)
+    beta: float | None = hp(0.001, ge=0, search=Range(1e-4, 1e-1, log=True))
 
 
 @METHODS.register("lga")
@@ -52,7 +92,8 @@ class LGA(Method):
     trigger = Tick()
 
     def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        start = {"w": down["model"]}
+        trained = yield Train(start, loss=cross_entropy) if self.hp.beta is None else Train(start, step=two_steps)
         yield Upload({"model": trained["w"]})
         return trained["w"]
 
@@ -80,8 +121,11 @@ class LGA(Method):
 
     def _estimate(self, message: Message, first: Params | None, now: Params) -> Params:
         w: Params = message["model"]
-        if message.staleness == 0 or self.hp.late != "leap":
+        if message.staleness == 0 or self.hp.late in ("as_is", "drop"):
             return w
+        if self.hp.late == "mix":
+            share = self.hp.alpha * (1 + message.staleness) ** -self.hp.poly_a
+            return w.with_weights(torch.lerp(now.weights, w.weights, share))
         assert first is not None, "a late client has seen a version close"
         base = message.base["model"]
         return leap(base, first, now, w, similarity(base, first, w), self.hp.equation)
@@ -90,6 +134,20 @@ class LGA(Method):
 variant("plga", LGA, PLGAHyper)
 variant("fedavg_async", LGA, FedAvgAsyncHyper)
 variant("fedavg_sync", LGA, FedAvgSyncHyper)
+variant("fedasync_mix", LGA, FedAsyncMixHyper)
+variant("perfedavg_async", LGA, PerFedAvgAsyncHyper)
+
+
+def two_steps(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
+    """The cell's step, and from where it has led a plain one of rate beta on the same batch.
+
+    Running statistics are moved by the first alone: with beta = 0 there is no second step.
+    """
+    gradients, values = do.gradient(cross_entropy, values, batch, ctx)
+    values = do.update(values, gradients)
+    again, _ = do.gradient(cross_entropy, values, batch, ctx)
+    w = values["w"]
+    return {"w": w.with_weights(w.weights - ctx.hp.beta * again["w"])}
 
 
 def leap(base: Params, first: Params, now: Params, local: Params, share: Tensor, equation: int) -> Params:

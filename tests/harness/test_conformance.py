@@ -154,7 +154,8 @@ def test_a_file_of_ours_is_not_imported_again() -> None:
     spec = importlib.util.find_spec("methods.lga")
     assert spec is not None
     assert spec.origin is not None
-    assert load(Path(spec.origin)) == ["fedavg_async", "fedavg_sync", "lga", "plga"]
+    names = ["fedasync_mix", "fedavg_async", "fedavg_sync", "lga", "perfedavg_async", "plga"]
+    assert load(Path(spec.origin)) == names
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------

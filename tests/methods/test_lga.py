@@ -10,9 +10,9 @@ import torch
 
 from bench.federation import Federation
 from bench.method import Params
-from methods.lga import between, leap, similarity
-from tests.engine.problems import everything, generic, personal, run, toy
-from tests.methods.reference import PLAIN, Array, descend, initial, local_batches, near
+from methods.lga import FedAsyncMixHyper, Hyper, PerFedAvgAsyncHyper, between, leap, similarity
+from tests.engine.problems import assert_same, everything, generic, personal, run, toy
+from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5, 4]
@@ -21,7 +21,18 @@ CLOCKS = {"paper": DELAYS, "released": {0: (2, 0), 2: (1, 0)}}
 """In the released code an ordinary round comes after a late one."""
 N, D = len(SIZES), 21
 TENSORS = (slice(0, 12), slice(12, 21))
-FAMILY = ("lga", "plga", "fedavg_async", "fedavg_sync")
+FAMILY = ("lga", "plga", "fedavg_async", "fedavg_sync", "fedasync_mix", "perfedavg_async")
+LIKE_FEDAVG_ASYNC = {"fedasync_mix": {"alpha": 1.0, "poly_a": 0.0}, "perfedavg_async": {"beta": 0.0}}
+"""Settings in which nothing is left of a method."""
+
+
+def local_model(method: str, w: Array, t: int, client: int) -> Array:
+    """What a client that starts from `w` in round t trains; Per-FedAvg takes a second step of rate 0.001 per batch."""
+    for x, target in local_batches(SIZES, t, client):
+        w = w - LR * gradient(w, x, target)
+        if method == "perfedavg_async":
+            w = w - 0.001 * gradient(w, x, target)
+    return w
 
 
 def share(first: Array, base: Array, local: Array) -> Array:
@@ -49,7 +60,7 @@ def reference(
     delays = {i: itertools.cycle(period(clock, i)) for i in range(N)}
     for t in range(rounds):
         for i in set(range(N)) - away.keys():
-            away[i] = t, t + next(delays[i]), descend(w[t], local_batches(SIZES, t, i))
+            away[i] = t, t + next(delays[i]), local_model(method, w[t], t, i)
         arrived, raw = {}, {}
         for i in [i for i, (_, due, _) in away.items() if due == t]:
             started, _, local = away.pop(i)
@@ -58,6 +69,9 @@ def reference(
                 d = local - w[started]
                 curve = share(w[started + 1], w[started], local) * d * d * (w[t] - w[started + 1])
                 arrived[i] = (w[t] if equation == 11 else w[started]) + curve + d
+            if started < t and method == "fedasync_mix":
+                own = 0.8 / np.sqrt(t - started + 1)
+                arrived[i] = own * local + (1 - own) * w[t]
         counted = [i for i in arrived if raw[i][0] == t or method != "fedavg_sync"]
         w.append(np.average([arrived[i] for i in counted], axis=0, weights=[SIZES[i] for i in counted]))
         for i, (started, local) in raw.items():
@@ -85,7 +99,9 @@ def test_follows_the_formulas(method: str, equation: int, clock: str) -> None:
 @pytest.mark.parametrize("method", FAMILY)
 def test_without_stragglers_it_is_fedavg(method: str, model: str) -> None:
     """The generic model bit for bit; the personalized models of PLGA are not FedAvg's local ones, those of LGA are."""
-    federation, fedavg = toy(method, model=model, participation=0.6), toy("fedavg", model=model, participation=0.6)
+    hyper = {"beta": 0.0} if method == "perfedavg_async" else {}
+    federation = toy(method, model=model, participation=0.6, hp=hyper)
+    fedavg = toy("fedavg", model=model, participation=0.6)
     run(federation, 3)
     run(fedavg, 3)
     assert torch.equal(generic(federation), generic(fedavg))
@@ -101,6 +117,63 @@ def test_plga_has_the_server_of_lga(model: str) -> None:
     run(b, 5)
     assert torch.equal(generic(a), generic(b))
     assert not torch.equal(personal(a)[0], personal(b)[0])
+
+
+def models(federation: Federation) -> list[Params]:
+    """The generic model and the clients'."""
+    state = federation.server.state
+    return [state["model"], *(w for _, w in sorted(state["personal"].items()))]
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("method", LIKE_FEDAVG_ASYNC)
+def test_what_is_left_is_fedavg_with_stragglers(method: str, model: str) -> None:
+    """A mixture of the late model alone, a second step of rate 0: bit for bit, running statistics included."""
+    settings: dict[str, Any] = {"model": model, "stragglers": {0: 1, 1: 3}}
+    mine, fedavg = toy(method, hp=LIKE_FEDAVG_ASYNC[method], **settings), toy("fedavg_async", **settings)
+    run(mine, 5)
+    run(fedavg, 5)
+    assert len(models(mine)) == 6
+    for found, expected in zip(models(mine), models(fedavg), strict=True):
+        assert torch.equal(found.weights, expected.weights)
+        assert torch.equal(found.buffers, expected.buffers)
+    usual = toy(method, **settings)
+    run(usual, 5)
+    assert not torch.equal(generic(usual), generic(fedavg))
+
+
+def test_nothing_of_a_late_model_is_the_current_generic_one() -> None:
+    """A share of 0: what a straggler sends in round 2 is the model that the others made in round 1, and it keeps that.
+
+    Its running statistics remain its own: those of the model that it would have sent.
+    """
+    settings: dict[str, Any] = {"model": "test_norm", "stragglers": {0: 2}}
+    federation, fedavg = toy("fedasync_mix", hp={"alpha": 0.0}, **settings), toy("fedavg_async", **settings)
+    run(federation, 2)
+    current = generic(federation)
+    run(federation, 1)
+    run(fedavg, 3)
+    late, as_is = (one.evaluator.personal(3)[0] for one in (federation, fedavg))
+    assert torch.equal(late.weights, current)
+    assert torch.equal(late.buffers, as_is.buffers)
+    assert not torch.equal(late.weights, as_is.weights)
+
+
+def test_per_fedavg_without_stragglers_is_that_of_table_1() -> None:
+    """With one rate for both steps it is SPFL-w with uniform similarity, the synchronous Per-FedAvg of the paper."""
+    settings: dict[str, Any] = {"sizes": [6, 6, 6], "momentum": 0.0, "lr": LR}
+    mine = toy("perfedavg_async", hp={"beta": LR}, **settings)
+    table1 = toy("spfl_w", hp={"similarity": ("uniform", "uniform"), "gamma": None}, **settings)
+    run(mine, 3)
+    run(table1, 3)
+    near(generic(mine), generic(table1).numpy())
+
+
+def test_settings_that_undo_a_method_are_announced() -> None:
+    """And others, the alpha of a method that mixes nothing among them, are not."""
+    assert "current generic model" in FedAsyncMixHyper(alpha=0.0).degenerate()[0]
+    assert "FedAvg" in PerFedAvgAsyncHyper(beta=0.0).degenerate()[0]
+    assert FedAsyncMixHyper().degenerate() == PerFedAvgAsyncHyper().degenerate() == Hyper(alpha=0.0).degenerate() == []
 
 
 def points(model: Federation, *seeds: int) -> list[Params]:
@@ -163,16 +236,13 @@ def test_similarity_lies_between_its_bounds(four: SimpleNamespace) -> None:
         near(similarity(base, first, local), np.full(D, expected))
 
 
-@pytest.mark.parametrize("method", ["lga", "plga"])
+@pytest.mark.parametrize("method", ["lga", "plga", "fedasync_mix", "perfedavg_async"])
 def test_executors_agree_on_stragglers(method: str) -> None:
     a, b = (toy(method, stragglers={0: 1, 1: 3}, executor=e) for e in ("sequential", "cohort"))
     run(a, 5)
     run(b, 5)
     assert not b.engine.fallbacks
-    found, expected = everything(a), everything(b)
-    assert found.keys() == expected.keys()
-    for name, tensor in found.items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-9, atol=1e-9)
+    assert_same(everything(a), everything(b))
 
 
 def test_nobody_in_time_leaves_the_model_as_it_is() -> None:
@@ -204,8 +274,8 @@ def test_delays_in_turn_set_the_rhythm() -> None:
 
 
 def test_traffic() -> None:
-    """P per upload, one generic model to all who start; PLGA sends nothing more."""
-    for method in ("lga", "plga"):
+    """P per upload, one generic model to all who start; nobody sends more, as the server leaps and mixes."""
+    for method in FAMILY:
         federation = toy(method, sizes=SIZES, stragglers=DELAYS)
         run(federation, 2)
         first, second = federation.ledger
@@ -217,5 +287,5 @@ def test_traffic() -> None:
 @pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
 def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
     """Stopped while clients are on their way."""
-    for method in ("lga", "plga"):
+    for method in ("lga", "plga", "fedasync_mix", "perfedavg_async"):
         assert_resumes(method, {"stragglers": {0: (1, 0), 1: 3}, "participation": 0.6, **settings}, at=2, total=5)

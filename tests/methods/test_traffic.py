@@ -62,7 +62,7 @@ def test_asynchronous_versions_count_the_rounds_that_began(method: str) -> None:
 
 
 def test_the_synchronous_baseline_of_lga_sends_what_fedavg_sends() -> None:
-    for method in ("fedavg_sync", "fedavg_async"):
+    for method in ("fedavg_sync", "fedavg_async", "fedasync_mix", "perfedavg_async"):
         federation = toy(method, sizes=[9, 5])
         federation.advance()
         row = federation.ledger[-1]
