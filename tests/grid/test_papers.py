@@ -50,3 +50,17 @@ def test_every_printed_number_has_its_cells(name: str) -> None:
     for row in table.rows:
         wanted = {"method": row.method, **_wanted(table, row)}
         assert any(all(_agrees(cell, axis, value) for axis, value in wanted.items()) for cell in cells), row
+
+
+@pytest.mark.parametrize("name", [name for name in GRIDS if name.startswith(("pgfed_table", "spfl_table"))])
+def test_every_row_of_their_tables_has_a_method_in_its_grid(name: str) -> None:
+    grid = GRIDS[name]
+    assert grid.published
+    rows = {row.method for table in re.split(", ", grid.published) for row in published_table(table).rows}
+    assert rows <= {cell.name for cell in grid.cells}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_head_of_a_grid_counts_its_cells(name: str) -> None:
+    for count in re.findall(r"(\d+) cells", GRIDS[name].source):
+        assert int(count) == len(GRIDS[name].cells)
