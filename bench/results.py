@@ -3,7 +3,9 @@
 The code that chooses a round (`choose_round`) sees validation columns only. Under `honest` one round is chosen for all
 clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation accuracies
 weighted with the clients' data sizes; the test figure of that round is reported, the last round's beside it. `paper`
-has no validation data and reports the best test figure over the evaluated rounds, as the papers do.
+has no validation data and reports the best test figure over the evaluated rounds, as the papers do. A model right after
+local training (`lm`) exists only of clients that have trained: for it, both choose among the rounds in which as many
+clients are scored as in the last one, else the best round is one of the few clients that happened to come first.
 """
 
 import io
@@ -183,10 +185,13 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
     for (metric, on, mean), rows in test.groupby(["metric", "on", "mean"], sort=False):
         curve = rows.set_index("round")["value"].sort_index()
         chosen = {"last": int(curve.index[-1])}
+        eligible = _comparable(curve, cell) if metric == "lm" else curve
+        # a round can have a validation figure alone: its clients may have validation samples and no test samples
+        choosing = selecting[metric][selecting[metric].index.isin(eligible.index)]
         if cell.settings.protocol == "paper":
-            chosen["best"] = _first_best(curve)
-        elif not selecting[metric].empty:
-            chosen["validation"] = choose_round(selecting[metric])
+            chosen["best"] = _first_best(eligible)
+        elif not choosing.empty:
+            chosen["validation"] = choose_round(choosing)
         figures += [
             {
                 "metric": metric,
@@ -200,6 +205,14 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
             for selection, round_ in chosen.items()
         ]
     return figures
+
+
+def _comparable(curve: pd.Series, cell: CellView) -> pd.Series:
+    """The part of a curve of local models in which as many clients are scored as in its last round."""
+    clients = cell.table("clients")
+    scored = clients[clients["metric"] == "lm"].groupby("round")["client"].nunique()
+    counts = scored.reindex(curve.index, fill_value=0)
+    return curve[counts == counts.iloc[-1]]
 
 
 def _first_best(curve: pd.Series) -> int:

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +14,8 @@ from bench.settings import Settings
 from bench.store import Status, Tables
 
 Rows = list[tuple[int, str, str, str, str, float]]
+Scored = Sequence[tuple[int, str, list[int]]]
+"""Round, split, and the clients whose local models are scored."""
 
 # round, metric, on, mean, split, accuracy
 ROWS: Rows = [
@@ -45,7 +47,7 @@ ROWS: Rows = [
 def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
     """Write a run of one cell."""
 
-    def write(rows: Rows, status: Status, **changes: object) -> Path:
+    def write(rows: Rows, status: Status, local: Scored = (), **changes: object) -> Path:
         settings = cell(**changes)
         entry = {"id": "c0ffee", "label": "FedAvg", "settings": settings.model_dump()}
         store.write_json(tmp_path / "run.json", {"grid": "g", "cells": [entry]})
@@ -60,6 +62,9 @@ def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
             tables.append(
                 "metrics", version, [{**row, "quantity": "accuracy"}, {**row, "quantity": "loss", "value": 9.0}]
             )
+        for version, split, clients in local:
+            scored = {"metric": "lm", "split": split, "correct": 1, "samples": 2}
+            tables.append("clients", version, [{**scored, "client": client} for client in clients])
         return tmp_path
 
     return write
@@ -106,6 +111,46 @@ def test_paper_takes_the_best_test_figure(write: Callable[..., Path]) -> None:
 def test_without_validation_data_only_the_last_round_is_reported(write: Callable[..., Path]) -> None:
     run = write([row for row in ROWS if row[4] == "test"], Status("done"))
     assert {key[3] for key in figures(run)} == {"last"}
+
+
+LOCAL: Rows = [
+    (2, "lm", "local", "equal", "validation", 0.99),
+    (2, "lm", "local", "train_size", "validation", 0.99),
+    (4, "lm", "local", "equal", "test", 0.73),
+    (4, "lm", "local", "train_size", "validation", 0.90),
+    (6, "lm", "local", "equal", "test", 0.39),
+    (6, "lm", "local", "train_size", "validation", 0.60),
+    (8, "lm", "local", "equal", "test", 0.38),
+    (8, "lm", "local", "train_size", "validation", 0.50),
+]
+SCORED: Scored = [
+    (2, "validation", [7]),  # the first client trained has no test samples
+    (4, "validation", [7]),
+    (4, "test", [1]),
+    (6, "validation", [3, 7]),
+    (6, "test", [1, 3]),
+    (8, "validation", [3, 7]),
+    (8, "test", [1, 3]),
+]
+
+
+def test_local_models_are_reported_of_a_round_in_which_as_many_are_scored_as_in_the_last(
+    write: Callable[..., Path],
+) -> None:
+    """Validation alone has round 2, and the round after it is one client's."""
+    found = figures(write(LOCAL, Status("done"), SCORED))
+    assert found == {("lm", "local", "equal", "last"): (8, 0.38), ("lm", "local", "equal", "validation"): (6, 0.39)}
+
+
+def test_the_best_local_models_are_not_those_of_the_few_trained_first(write: Callable[..., Path]) -> None:
+    tested = [row for row in LOCAL if row[4] == "test"]
+    found = figures(write(tested, Status("done"), [one for one in SCORED if one[1] == "test"], protocol="paper"))
+    assert found["lm", "local", "equal", "best"] == (6, 0.39)
+
+
+def test_a_round_without_a_test_figure_cannot_be_chosen(write: Callable[..., Path]) -> None:
+    rows: Rows = [(2, "pm", "local", "train_size", "validation", 0.9), *(row for row in ROWS if row[0] > 2)]
+    assert figures(write(rows, Status("done")))["pm", "local", "equal", "validation"] == (4, 0.78)
 
 
 @pytest.mark.parametrize("state", ["failed", "diverged", "interrupted", "waiting"])
