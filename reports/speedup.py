@@ -36,7 +36,7 @@ def speedup_table(store: Store, curve: pd.DataFrame, printed: list[PublishedTabl
     }
     own = targets(curve)
     rows = []
-    for task in store.tasks:
+    for task in [task for task in store.tasks if task in own]:  # of an unfinished grid, those with a curve
         for row, base in dict.fromkeys((cell.row, base.row) for cell, base in pairs if cell.task == task):
             cell = store.of(row, task)[0]
             for target in sorted({target for _, _, target in factors} | {own[task]}):

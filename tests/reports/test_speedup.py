@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -48,6 +49,14 @@ def test_a_row_is_compared_with_the_one_that_waits(store: Store) -> None:
     assert entries[2].value == 90
     assert [entry.value for entry in entries[3:6]] == pytest.approx([1.0, 1.6, 1.6])
     assert [entry.note for entry in dict(table.rows)["buffered"][3:6]] == ["–"] * 3
+
+
+def test_a_task_without_a_curve_yet_is_left_out(store: Store) -> None:
+    cells = (*store.cells, *(replace(cell, task="not begun") for cell in store.cells))
+    seconds = {"waits": [4.0, 8.0], "free": [3.0, 5.0]}
+    table = speedup_table(Store(store.runs, cells, store.figures), curve(store, seconds, [50.0, 92.0]), [])
+    assert table is not None
+    assert [label for label, _ in table.rows] == ["free", "buffered"]
 
 
 def test_without_a_waiting_cell_there_is_nothing_to_compare(store: Store) -> None:
