@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from bench.errors import UserError
 from bench.results import CellView, dataset_name, load_run, tidy
 from bench.settings import Settings
-from bench.store import COLUMNS, read_json
+from bench.store import COLUMNS, FINISHED, State, read_json
 
 TASK_FIELDS = (
     "dataset",
@@ -28,6 +29,8 @@ TASK_FIELDS = (
 
 _TRIAL_FIELDS = ("seed", "partition_seed")
 _NAMES = ("row", "task", "trial")
+_PREFERRED: tuple[State, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
+"""Which copy of a cell is shown where several runs have one."""
 _OWN = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
 _SHORT = {"alpha": "α", "participation": "C"}
 
@@ -69,7 +72,7 @@ class Store:
 
     Attributes:
         runs: content of each `run.json`, in the order given.
-        cells: every cell once; where runs share one, the finished copy.
+        cells: every cell once under each of its labels; where runs share one, the finished copy.
         figures: `bench.results.tidy` of the done cells, and `row`, `task`, `trial` of each.
     """
 
@@ -135,14 +138,16 @@ def load(runs: list[Path]) -> Store:
     """Read and merge runs. Trials of a sweep are left out: they have no test figures.
 
     Raises:
-        UserError: a folder is not a run.
+        UserError: a folder is not a run, or two runs have different cells for one entry of a table.
     """
     views = [load_run(run) for run in runs]
-    found: dict[str, CellView] = {}
+    found: dict[tuple[str, str], CellView] = {}
     for view in (cell for run in views for cell in run.cells if cell.settings.protocol != "tuning"):
-        if view.id not in found or found[view.id].status.state != "done":
-            found[view.id] = view
+        known = found.setdefault((view.id, view.label), view)
+        if _PREFERRED.index(view.status.state) < _PREFERRED.index(known.status.state):
+            found[view.id, view.label] = view
     cells = _named(list(found.values()))
+    _refuse_rivals(cells)
     return Store(tuple(view.info for view in views), cells, _figures([tidy(run) for run in runs], cells))
 
 
@@ -171,6 +176,20 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
         trial = "/".join(str(settings[name]) for name in _TRIAL_FIELDS if settings[name] is not None)
         cells.append(Cell(view, row, task, trial))
     return tuple(cells)
+
+
+def _refuse_rivals(cells: tuple[Cell, ...]) -> None:
+    """One trial of one row and task is one cell: another copy, of other code or data, would count its seed twice."""
+    known: dict[tuple[str, ...], Cell] = {}
+    for cell in cells:
+        protocol = cell.view.settings.protocol
+        other = known.setdefault((protocol, cell.row, cell.task, cell.trial), cell)
+        if other is not cell:
+            raise UserError(
+                f"{cell.row} ({cell.task}, seed {cell.trial}, protocol {protocol}) is there twice, as "
+                f"{other.view.folder} and as {cell.view.folder}: the method's code, its data or the version changed in "
+                "between. Report the runs one by one; `bench compare` shows what changed."
+            )
 
 
 def _opened(settings: dict[str, Any]) -> dict[str, Any]:
@@ -213,9 +232,10 @@ def _varies(settings: list[dict[str, Any]], name: str) -> bool:
 def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFrame:
     """Figures of done cells only, each once, with the names of its cell."""
     names = pd.DataFrame(
-        [(cell.view.id, cell.row, cell.task, cell.trial) for cell in cells if cell.state == "done"],
-        columns=["cell", *_NAMES],
+        [(cell.view.id, cell.view.label, cell.row, cell.task, cell.trial) for cell in cells if cell.state == "done"],
+        columns=["cell", "label", *_NAMES],
     )
     done = [frame[(frame["status"] == "done") & frame["value"].notna()] for frame in frames]
     figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
-    return figures.drop_duplicates(["cell", "metric", "on", "mean", "selection"]).merge(names, on="cell")
+    once = figures.drop_duplicates(["cell", "label", "metric", "on", "mean", "selection"])
+    return once.merge(names, on=["cell", "label"])

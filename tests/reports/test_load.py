@@ -1,6 +1,7 @@
 """Names of rows and columns, and merging of runs."""
 
 import json
+import shutil
 
 import pytest
 
@@ -46,18 +47,65 @@ def test_merged_runs_have_every_cell_once_and_the_finished_copy(store_writer, tm
     assert merged.scores(*key) == alone.scores(*key)
 
 
+def test_one_cell_under_two_labels_is_in_both_rows(run, tmp_path):
+    """FedProx at its default beside FedProx at that very value: one folder, two rows."""
+
+    def twice(content):
+        fedavg = [cell for cell in content["cells"] if cell["settings"]["method"] == "fedavg"]
+        content["cells"] += [{**cell, "label": "fedavg again"} for cell in fedavg]
+
+    store = load([_rewritten(run, tmp_path / "a", twice)])
+    assert store.rows[-1] == "fedavg again"
+    keys = [(row, "digits, α=1", "gm", "global", "", "validation") for row in ("fedavg", "fedavg again")]
+    first, again = (store.scores(*key) for key in keys)
+    assert len(first) == 3
+    assert first == again
+
+
+@pytest.mark.parametrize("state", ["diverged", "failed"])
+def test_a_cell_that_ended_badly_is_not_missing_because_another_run_never_began_it(store_writer, tmp_path, state):
+    states = {("scd", 1.0, 0): state}
+    ended = store_writer(tmp_path / "ended", seeds=1, methods=("scd",), alphas=(1.0,), states=states)
+    waiting = store_writer(
+        tmp_path / "waiting", seeds=1, methods=("scd",), alphas=(1.0,), states={("scd", 1.0, 0): "missing"}
+    )
+    for runs in ([ended, waiting], [waiting, ended]):
+        assert [cell.state for cell in load(runs).cells] == [state]
+
+
+def test_one_seed_under_two_ids_is_refused(run, tmp_path):
+    """After an edit of a method its cells have other ids: their seeds must not count twice."""
+
+    def edited(content):
+        for cell in content["cells"]:
+            if cell["settings"]["method"] == "scd":
+                cell["id"] += "-edited"
+
+    with pytest.raises(UserError, match=r"scd \(digits, α=1, seed 0, protocol honest\).*bench compare"):
+        load([run, _rewritten(run, tmp_path / "a", edited)])
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         load([tmp_path])
 
 
 def _changed(run, copy, change, method=None):
-    """A copy of `run.json` with settings changed; nothing of the cells is needed here."""
+    """A copy of a run with settings changed."""
+
+    def rewrite(content):
+        for cell in content["cells"]:
+            if method in (None, cell["settings"]["method"]):
+                change(cell["settings"])
+
+    return _rewritten(run, copy, rewrite)
+
+
+def _rewritten(run, copy, rewrite):
+    """A copy of a run with another `run.json`."""
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("report"))
     content = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in content["cells"]:
-        if method in (None, cell["settings"]["method"]):
-            change(cell["settings"])
-    copy.mkdir()
+    rewrite(content)
     (copy / "run.json").write_text(json.dumps(content), encoding="utf-8")
     return copy
 
