@@ -57,6 +57,12 @@ class Cell:
         return "missing" if self.view.status.state == "waiting" else self.view.status.state
 
     @property
+    def trained(self) -> int:
+        """How many clients take part in the training of a cell that is done: with samples, and not held out as new."""
+        sizes: list[int] = self.json("partition")["n_train"]
+        return sum(n > 0 for n in sizes) - self.view.settings.new_clients
+
+    @property
     def flat(self) -> dict[str, Any]:
         """Its settings, the method's own as `hp.<name>`."""
         return _flat(self.view.settings)

@@ -1,10 +1,13 @@
 """Costs against hand-made ledgers."""
 
+import json
+
 import pandas as pd
 import pytest
 
 from reports import cost
 from reports.accuracy import PM
+from reports.load import load
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +27,25 @@ def test_target_is_what_half_of_the_methods_reach():
     points = {"a": [0.5, 0.61], "b": [0.4, 0.58], "c": [0.2, 0.3]}
     rows = [(row, "t", "0", k, 100 * y) for row, values in points.items() for k, y in enumerate(values)]
     assert cost.targets(pd.DataFrame(rows, columns=["row", "task", "trial", "round", "accuracy"])) == {"t": 55.0}
+
+
+@pytest.mark.parametrize(("bests", "target"), [((60, 90), 90), ((60, 70, 90, 95), 90), ((60, 70, 80), 70), ((61,), 60)])
+def test_half_of_an_even_number_of_methods_is_half(bests, target):
+    rows = [(str(k), "t", "0", 1, float(best)) for k, best in enumerate(bests)]
+    assert cost.targets(pd.DataFrame(rows, columns=["row", "task", "trial", "round", "accuracy"])) == {"t": target}
+
+
+def test_traffic_is_shared_by_the_clients_that_train(store_writer, tmp_path):
+    """Of 20 clients one has no samples in the first seed, and four are held out."""
+    run = store_writer(tmp_path, seeds=2, alphas=(1.0,), methods=("fedavg",), new_clients=4)
+    path = run / "fedavg-1-0" / "partition.json"
+    partition = json.loads(path.read_text())
+    path.write_text(json.dumps({**partition, "n_train": [0, *partition["n_train"][1:]]}))
+    store = load([run])
+    costs = cost.totals(store)
+    table = cost.cost_table(store, cost.curves(store.table("metrics"), costs, PM), costs)
+    whole = 0.8 * 12
+    assert table.rows[0][1][1].value == pytest.approx((whole / 15 + whole / 16) / 2)
 
 
 def test_rounds_bytes_and_seconds_to_the_target(curve_and_costs):
