@@ -19,6 +19,8 @@ from bench.rng import generator
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.05
+_ROUNDING = 1e-9
+"""Of a score: what differs by less is equal but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Comparison:
     Attributes:
         n: pairs.
         difference, low, high: mean difference and its t interval.
-        p: two-sided p value of the paired t test; nan for fewer than two pairs.
+        p: two-sided p value of the paired t test; 1 where all pairs are equal, nan for fewer than two pairs and where
+            all differ by the same amount: t is infinite there, and with few seeds and few test samples that is chance.
         effect, effect_low, effect_high: mean difference over the standard deviation of differences (Cohen's d_z) and
             its interval from the noncentral t distribution (Cumming and Finch 2001); nan where there is no spread.
     """
@@ -99,7 +102,7 @@ def paired(values: Mapping[str, float], reference: Mapping[str, float], level: f
     differences = _differences(values, reference)
     summary = summarise(differences, level)
     effect, low, high = math.nan, math.nan, math.nan
-    if summary.n > 1 and summary.std > 0:
+    if summary.n > 1 and np.ptp(differences) > 0:
         effect = summary.mean / summary.std
         low, high = _effect_interval(effect, summary.n, level)
     p = _p_value(differences)
@@ -121,15 +124,18 @@ def not_significantly_worse(scores: Sequence[Mapping[str, float]], level: float 
     """The best of several methods, and which others are not significantly worse.
 
     Each method is `{seed: score}`; it is compared with the method of the highest mean on the seeds that both have, by
-    paired t tests with Holm's correction over the methods. A method that shares fewer than two seeds with the best
-    cannot be tested and is not marked.
+    paired t tests with Holm's correction over the methods; it is not worse where it is ahead on those seeds. A method
+    that shares fewer than two seeds with the best, or is behind by the same amount on all, cannot be tested and is not
+    marked.
 
     Returns:
         Position of the best method, and one mark per method (the best is marked too).
     """
     best = max(range(len(scores)), key=lambda k: float(np.mean(list(scores[k].values()))))
-    p_values = [math.nan if k == best else _p_value(_differences(one, scores[best])) for k, one in enumerate(scores)]
-    return best, [k == best or p >= level for k, p in enumerate(holm(p_values))]
+    differences = [_differences(one, scores[best]) for one in scores]
+    p_values = holm([math.nan if k == best else _p_value(one) for k, one in enumerate(differences)])
+    ahead = [len(one) > 1 and one.mean() > 0 for one in differences]
+    return best, [k == best or ahead[k] or p >= level for k, p in enumerate(p_values)]
 
 
 def ranks(scores: Floats) -> Floats:
@@ -232,16 +238,23 @@ def bootstrap(
 
 
 def _differences(values: Mapping[str, float], reference: Mapping[str, float]) -> Floats:
+    """By common seed; differences that are equal but for rounding are made equal, and zero where that is all."""
     seeds = sorted(values.keys() & reference.keys())
-    return np.array([values[seed] - reference[seed] for seed in seeds], dtype=float)
+    x, y = (np.array([scores[seed] for seed in seeds], dtype=float) for scores in (values, reference))
+    differences: Floats = x - y
+    rounding = _ROUNDING * np.abs([x, y]).max(initial=0.0)
+    differences[np.abs(differences) <= rounding] = 0.0
+    if len(seeds) and np.ptp(differences) <= rounding:
+        differences[:] = differences[0]
+    return differences
 
 
 def _p_value(differences: Floats) -> float:
-    """Two-sided p value of the t test that the mean is 0; nan for fewer than two."""
+    """Two-sided p value of the t test that the mean is 0; nan for fewer than two, and for equal ones other than 0."""
     if len(differences) < 2:
         return math.nan
     if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
-        return 1.0 if differences[0] == 0 else 0.0
+        return 1.0 if differences[0] == 0 else math.nan
     from scipy import stats
 
     return float(stats.ttest_1samp(differences, 0.0).pvalue)

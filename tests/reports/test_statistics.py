@@ -67,10 +67,21 @@ def test_the_effect_interval_inverts_the_noncentral_t_distribution():
     assert stats.nct.cdf(t, 4, result.effect_high * math.sqrt(5)) == pytest.approx(0.025, abs=1e-4)
 
 
-def test_equal_methods_differ_by_nothing_and_a_constant_gap_is_certain():
+def test_equal_methods_differ_by_nothing_and_a_gap_without_spread_is_not_tested():
     same = paired([0.5, 0.6], [0.5, 0.6])
     assert (same.difference, same.p) == (0.0, 1.0)
-    assert paired([0.75, 1.0], [0.5, 0.75]).p == 0.0
+    assert math.isnan(paired([0.75, 1.0], [0.5, 0.75]).p)
+
+
+def test_rounding_is_no_spread():
+    """One test sample of 447 more in each of three seeds: the differences in percent are equal but for rounding."""
+    x, y = ([100 * k / 447 for k in right] for right in ((420, 425, 430), (419, 424, 429)))
+    assert np.ptp(np.subtract(x, y)) > 0
+    one_more = paired(x, y)
+    assert one_more.difference == pytest.approx(100 / 447)
+    assert [math.isnan(value) for value in (one_more.p, one_more.effect, one_more.effect_low)] == [True] * 3
+    same = paired(x, [value * (1 + 1e-15) for value in x])
+    assert (same.difference, same.p) == (0.0, 1.0)
 
 
 def test_holm_by_hand():
@@ -94,6 +105,15 @@ def test_marks_the_methods_that_cannot_be_told_from_the_best():
     far = {seed: score - 0.2 - 0.001 * int(seed) for seed, score in best.items()}
     once = {"0": 0.5}
     assert ours.not_significantly_worse([far, near, best, once]) == (2, [False, True, True, False])
+
+
+def test_what_beats_the_best_on_every_common_seed_is_not_worse():
+    """The first has the highest mean by its third seed only."""
+    best, other = {"0": 80.0, "1": 80.0, "2": 99.0}, {"0": 81.0, "1": 81.1}
+    assert paired([81.0, 81.1], [80.0, 80.0]).p < 0.05
+    assert ours.not_significantly_worse([best, other]) == (0, [True, True])
+    constant = {"0": 81.0, "1": 81.0}
+    assert ours.not_significantly_worse([best, constant]) == (0, [True, True])
 
 
 def test_ranks_share_ties():
