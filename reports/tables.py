@@ -209,6 +209,7 @@ _TEX = {
     "<": "$<$",
     ">": "$>$",
     **{character: "\\" + character for character in "&%$#_{}"},
+    **{character: f"$^{{{power}}}$" for power, character in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }
 
 

@@ -9,7 +9,10 @@ import subprocess
 import pytest
 
 from bench.errors import UserError
+from reports.load import load
 from reports.page import write_report
+from reports.published import comparison, published_tables
+from reports.tables import to_latex
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -165,6 +168,32 @@ def test_files_of_an_earlier_report_go(store_writer, tmp_path):
     write_report([run])
     assert not any(path.exists() for path in strangers)
     assert kept.exists()
+
+
+@pytest.fixture(scope="module")
+def all_latex(report):
+    """Every LaTeX file of the report, and every printed table beside the run."""
+    files = [report.parent / "main.tex", *sorted((report.parent / "tables").glob("*.tex"))]
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in files}
+    store = load([report.parent.parent])
+    return {**texts, **{name: to_latex(comparison(store, table)) for name, table in published_tables().items()}}
+
+
+def test_latex_has_no_character_that_it_was_not_told_how_to_set(all_latex):
+    assert {"main", "costs", "comparisons", "scd_t1"} <= set(all_latex)
+    assert {name: "".join(c for c in text if not c.isascii()) for name, text in all_latex.items()} == dict.fromkeys(
+        all_latex, ""
+    )
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_every_latex_file_compiles(all_latex, tmp_path):
+    head = "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage{booktabs}\\begin{document}\n"
+    body = "\\clearpage\n".join(all_latex.values())
+    (tmp_path / "a.tex").write_text(f"{head}{body}\\end{{document}}\n", encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_every_method_has_its_part(report):
