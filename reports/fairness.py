@@ -8,30 +8,31 @@ import numpy as np
 import pandas as pd
 
 from reports import statistics
+from reports.accuracy import PM, Figure
 from reports.load import Store
 from reports.tables import Column, Entry, Table, number, words
 
 MEASURES = ("mean", "worst decile", "bottom 10 %", "spread", "worse than local")
 
 
-def client_accuracies(store: Store, chosen: str, metric: str = "pm") -> pd.DataFrame:
+def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.DataFrame:
     """Accuracy in percent of every client: row, task, trial, client, accuracy, n_train.
 
     Args:
         store: cells of one protocol.
         chosen: which round: `best`, `last` or `validation`.
-        metric: `pm`, `gm` or `lm`.
+        figure: whose round it is, and of which models; means over clients differ in their best round.
     """
     figures = store.figures
     headline = figures[
-        (figures["metric"] == metric)
-        & (figures["on"] == "local")
-        & (figures["mean"] == "train_size")
+        (figures["metric"] == figure.metric)
+        & (figures["on"] == figure.on)
+        & (figures["mean"] == figure.mean)
         & (figures["selection"] == chosen)
     ]
     keys = ["row", "task", "trial"]
     clients = store.table("clients")
-    clients = clients[(clients["metric"] == metric) & (clients["split"] == "test") & (clients["samples"] > 0)]
+    clients = clients[(clients["metric"] == figure.metric) & (clients["split"] == "test") & (clients["samples"] > 0)]
     clients = clients.merge(headline[[*keys, "round"]], on=[*keys, "round"])
     clients["accuracy"] = 100 * clients["correct"] / clients["samples"]
     return clients.merge(_sizes(store), on=[*keys, "client"])[[*keys, "client", "accuracy", "n_train"]]

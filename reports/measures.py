@@ -15,6 +15,9 @@ from reports.accuracy import GM, PM, PM_EQUAL, Figure
 from reports.load import Cell, Store
 from reports.tables import Entry, number, words
 
+AMBIGUOUS = "ambiguous"
+"""Printed in place of a number."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -46,8 +49,8 @@ class Ours:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Accuracy in percent of every client's personalized model."""
-        return fairness.client_accuracies(self.store, self.chosen)
+        """Accuracy in percent of every client's personalized model, in the round that `acc` and `client` report."""
+        return fairness.client_accuracies(self.store, self.chosen, PM_EQUAL)
 
     @cached_property
     def gains(self) -> pd.DataFrame:
@@ -56,10 +59,16 @@ class Ours:
 
 
 def measured(ours: Ours, metric: str, place: Place) -> Entry:
-    """Ours for one printed number of a metric of `MEASURES`; where no cell is done, what became of them."""
+    """Ours for one printed number of a metric of `MEASURES`; where no cell is done, what became of them.
+
+    `AMBIGUOUS` where the cells of a method there are not the seeds of one: their mean would be nobody's.
+    """
     if not any(cell.state == "done" for cell in place.cells):
         states = Counter(cell.state for cell in place.cells)
         return words(", ".join(f"{count} {state}" for state, count in states.items()) or "missing")
+    compared = {"relative_speed": [place.reference], "speedup_over_slowest": place.rivals}.get(metric, [])
+    if any(len({(cell.row, cell.task) for cell in cells}) > 1 for cells in (place.cells, *compared)):
+        return words(AMBIGUOUS)
     return MEASURES[metric](ours, place)
 
 
@@ -143,11 +152,12 @@ def _relative_speed(ours: Ours, place: Place) -> Entry:
 
 
 def _throughput(cells: list[Cell]) -> Iterator[float]:
-    """Samples of all local epochs per wall second of the whole cell, by seed."""
+    """Samples of all local epochs per wall second of the whole cell, by seed: as many clients a round as it takes."""
     for cell in _done(cells):
-        settings, partition, timing = cell.view.settings, cell.json("partition"), cell.json("timing")
-        images = sum(partition["n_train"]) * settings.participation * settings.epochs * settings.rounds
-        yield images / timing["seconds"]
+        settings, timing = cell.view.settings, cell.json("timing")
+        samples = [n for n in cell.json("partition")["n_train"] if n]
+        selected = max(1, round(settings.participation * cell.trained))
+        yield selected * float(np.mean(samples)) * settings.epochs * settings.rounds / timing["seconds"]
 
 
 def _scalars(ours: Ours, place: Place) -> Entry:

@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.plugin import did_you_mean
 from reports.accuracy import SELECTION_TEXT, selection
 from reports.load import TASK_FIELDS, Cell, Store, setting_text
-from reports.measures import MEASURES, Ours, Place, measured
+from reports.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
 from reports.tables import Column, Entry, Table, words
 
 FOLDER = Path(__file__).parent / "published"
@@ -134,6 +134,8 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         "derived."
     )
     notes = (*_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
+    if any(entry.note == AMBIGUOUS for _, entries in table_rows for entry in entries):
+        notes = (f"{AMBIGUOUS.capitalize()}: ours has several cells that differ in what no axis here names.", *notes)
     title = f"{printed.number}: {printed.title}"
     return Table(f"published_{printed.id}", title, caption, "Method", columns, table_rows, notes)
 

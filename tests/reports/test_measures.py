@@ -90,6 +90,39 @@ def test_speed_counts_the_images_of_local_epochs(cells):
     assert ask(cells, "relative_speed", "ditto").value < 100
 
 
+def test_speed_counts_the_clients_that_a_round_takes(store_writer, tmp_path):
+    """Of 20 clients one has no samples and three are held out; a share of 0.17 of the other 16 is 3."""
+    run = store_writer(
+        tmp_path, seeds=1, alphas=(1.0,), methods=("fedavg",), protocol="paper", participation=0.17, new_clients=3
+    )
+    path = run / "fedavg-1-0" / "partition.json"
+    partition = json.loads(path.read_text())
+    path.write_text(json.dumps({**partition, "n_train": [0, *[40] * 19]}))
+    store = load([run])
+    entry = measured(Ours(store, "best"), "images_per_s", Place({}, list(store.cells), [], []))
+    assert entry.value == pytest.approx(3 * 40 * store.cells[0].view.settings.epochs * 12 / 3.25)
+
+
+def test_clients_are_those_of_the_round_that_the_accuracies_are_of(cells):
+    """Here the equal mean is best in round 4 and the weighted one in round 6."""
+    store, by_method = cells
+    for cell in by_method["ditto"]:
+        header = "round,metric,on,mean,split,quantity,value"
+        means = {4: {"equal": 0.9, "train_size": 0.7}, 6: {"equal": 0.8, "train_size": 0.9}}
+        rows = [f"{k},pm,local,{mean},test,accuracy,{value}" for k, by in means.items() for mean, value in by.items()]
+        (cell.view.folder / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
+        right = {4: (10, 8), 6: (9, 7)}
+        rows = [f"{k},pm,{i},test,{one},10" for k, both in right.items() for i, one in enumerate(both)]
+        (cell.view.folder / "clients.csv").write_text(
+            "\n".join(["round,metric,client,split,correct,samples", *rows]) + "\n"
+        )
+    reread = load([store.cells[0].view.folder.parent])
+    again = reread, {method: [cell for cell in reread.cells if cell.view.label == method] for method in CURVES}
+    assert ask(again, "acc", "ditto").value == pytest.approx(90)
+    assert ask(again, "client", "ditto", client_id="c1").value == pytest.approx(100)
+    assert ask(again, "individual_gain", "ditto").value == pytest.approx(50)  # 80 and 20 points
+
+
 def test_traffic_in_scalars_counts_a_broadcast_once(cells):
     assert ask(cells, "comcost", "fedavg").value == 12 * (4e5 + 2e4) / 4
 

@@ -52,6 +52,26 @@ def test_a_setting_that_is_not_the_paper_s_is_said(store):
     assert "rounds 12 (paper: 500)" in notes
 
 
+def test_cells_that_differ_in_what_no_axis_names_are_not_pooled(store_writer, tmp_path):
+    """Two learning rates of one method: neither is the paper's number, and no more so is their mean."""
+    runs = [
+        store_writer(tmp_path / f"{lr}", seeds=2, alphas=(0.1,), methods=("fedavg", "scd"), lr=lr) for lr in (0.01, 0.1)
+    ]
+    for path in runs:
+        content = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        for cell in content["cells"]:
+            (path / cell["id"]).rename(path / f"{path.name}-{cell['id']}")
+            cell["id"] = f"{path.name}-{cell['id']}"
+        (path / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    table = comparison(load(runs), published_table("scd_t1"))
+    at = next(k for k, column in enumerate(table.columns) if (column.group, column.name) == ("α=0.1, GM", "ours"))
+    ours, difference = dict(table.rows)["FedAvg"][at : at + 2]
+    assert (ours.value, ours.note, difference.note) == (None, "ambiguous", "–")
+    assert any(note.startswith("Ambiguous: ours has several cells") for note in table.notes)
+    alone = comparison(load(runs[:1]), published_table("scd_t1"))
+    assert dict(alone.rows)["FedAvg"][at].note == "(n=2)"
+
+
 def test_axes_of_the_method_are_rows_and_its_setting_chooses_cells(store):
     tau = comparison(store, published_table("scd_t6"))
     assert [label for label, _ in tau.rows][:2] == ["tau=0", "tau=0.1"]
