@@ -137,7 +137,7 @@ SCORED: Scored = [
 def test_local_models_are_reported_of_a_round_in_which_as_many_are_scored_as_in_the_last(
     write: Callable[..., Path],
 ) -> None:
-    """Validation alone has round 2, and the round after it is one client's."""
+    """Round 2 has no test figure, and that of round 4 is of one client."""
     found = figures(write(LOCAL, Status("done"), SCORED))
     assert found == {("lm", "local", "equal", "last"): (8, 0.38), ("lm", "local", "equal", "validation"): (6, 0.39)}
 
