@@ -79,6 +79,8 @@ class FedAsync(ServerRule):
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
         """(1 - alpha_t) old + alpha_t upload, with alpha_t = alpha s(staleness)."""
         carrying = [m for m in messages if name in m.values]
+        if not carrying:
+            return old
         new = _main(old)
         for m in carrying:
             share = self.hp.alpha * self.hp.weight(m.staleness)
@@ -118,6 +120,6 @@ def _renewed(
     old: Params | Tensor, new: Tensor, messages: Sequence[Message], name: str, *, equal: bool
 ) -> Params | Tensor:
     """The new weights, with the mean of the running statistics that arrived."""
-    if not isinstance(old, Params) or not messages:
+    if not isinstance(old, Params):
         return new
     return Params(new, mean(messages, name, equal=equal).buffers, old.spec)

@@ -122,8 +122,10 @@ def test_a_buffer_of_one_is_fedasync_unless_stale(staleness: int) -> None:
 def test_an_entry_that_nobody_sent_stays() -> None:
     """A version of one upload may lack what another upload of the method carries."""
     old, messages = some_messages(0)
+    model = toy("fedavg", model="test_norm").server.initial_model()
     for one in (FedAsync(AsyncHyper()), FedBuff(BufferHyper())):
-        assert torch.equal(one.combine(old, messages, "head"), old)
+        assert one.combine(old, messages, "head") is old
+        assert one.combine(model, messages, "head") is model  # with its running statistics
 
 
 def test_a_buffer_for_everyone_is_fedavg() -> None:
