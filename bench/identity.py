@@ -1,7 +1,8 @@
 """Who a cell is: the hash of everything that its result depends on, and of nothing else.
 
-It covers the scientific settings, the declared data, and the code of the method. It leaves out how a cell is called
-(label, case), where its files lie, and the machine. Engine and libraries are covered by `RESULT_VERSION`.
+It covers the scientific settings, the declared data, and the code of the method and of its server rule. It leaves out
+how a cell is called (label, case), where its files lie, and the machine. Engine and libraries are covered by
+`RESULT_VERSION`.
 """
 
 import ast
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
-from bench.plugin import METHODS
+from bench.plugin import METHODS, SERVER_RULES, Registry
 from bench.settings import Settings
 
 RESULT_VERSION = 1
@@ -32,7 +33,7 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         data_checksum: of `declared_checksum`.
 
     Raises:
-        UserError: the method is unknown or has no source file.
+        UserError: the method or its server rule is unknown or has no source file.
     """
     science = settings.model_dump(mode="json", exclude={"label", "case"})
     if science["partition_seed"] is None:
@@ -48,6 +49,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         "code": method_code(settings.method),
         "version": RESULT_VERSION,
     }
+    if settings.server is not None:
+        identity["rule"] = _code(SERVER_RULES, settings.server["name"])
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 
@@ -76,18 +79,22 @@ def method_code(name: str) -> str:
     Raises:
         UserError: the method is unknown or has no source file.
     """
-    method = METHODS.get(name)
+    return _code(METHODS, name)
+
+
+def _code(registry: Registry[Any], name: str) -> str:
+    item = registry.get(name)
     try:
-        file = inspect.getsourcefile(method)
+        file = inspect.getsourcefile(item)
     except TypeError:
         file = None
     if not file:
         raise UserError(
-            f"method {name!r} has no source file, so its results could not be told from those of other code"
+            f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
         )
-    roots = {"methods", method.__module__.partition(".")[0]}
-    found: dict[str, Path] = {method.__module__: Path(file)}
-    queue = [method.__module__]
+    roots = {"methods", item.__module__.partition(".")[0]}
+    found: dict[str, Path] = {item.__module__: Path(file)}
+    queue = [item.__module__]
     while queue:
         module = queue.pop()
         for imported in _imports(*_version(found[module]), module):

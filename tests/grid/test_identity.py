@@ -1,5 +1,6 @@
 """What a cell's identity depends on, and what it does not."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from bench import identity
 from bench.errors import UserError
 from bench.identity import cell_id, declared_checksum, method_code
-from bench.plugin import METHODS
+from bench.plugin import METHODS, SERVER_RULES
 from bench.settings import Settings
 
 CELL = Settings(method="plain", alpha=0.5)
@@ -141,6 +142,18 @@ class Mine:
 HELPER = "def double(x):\n    return 2 * x\n"
 
 
+RULE = '''
+from . import helper
+
+
+class Fold:
+    """A server rule."""
+
+    def combine(self, old, messages, name):
+        return helper.double(old)
+'''
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A method in a package of its own, with modules that it imports and one that it does not."""
@@ -150,6 +163,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "__init__.py": "",
         "mine.py": METHOD,
         "helper.py": HELPER,
+        "rule.py": RULE,
         "inner/__init__.py": "from someone_elses.inner.deep import depth\n",
         "inner/deep.py": "depth = 1\n",
         "unrelated.py": "x = 1\n",
@@ -157,8 +171,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (folder / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     import someone_elses.mine  # type: ignore[import-not-found]  # written above
+    import someone_elses.rule  # type: ignore[import-not-found]
 
     monkeypatch.setitem(METHODS._items, "mine", someone_elses.mine.Mine)
+    monkeypatch.setitem(SERVER_RULES._items, "fold", someone_elses.rule.Fold)
     yield folder
     for name in [name for name in sys.modules if name.partition(".")[0] == "someone_elses"]:
         del sys.modules[name]
@@ -185,6 +201,34 @@ def test_code_counts_and_comments_do_not(package: Path, file: str, old: str, new
     assert old in text
     (package / file).write_text(text.replace(old, new))
     assert (method_code("mine") == before) == same
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "same"),
+    [
+        ("rule.py", "double(old)", "double(name)", False),
+        ("rule.py", "A server rule.", "What the server does.", True),
+        ("helper.py", "2 * x", "3 * x", False),
+        ("unrelated.py", "1", "2", True),
+    ],
+)
+def test_code_of_a_server_rule_counts(package: Path, file: str, old: str, new: str, same: bool) -> None:
+    """For the cells that have the rule, and for no others."""
+    ruled = CELL.model_copy(update={"server": {"name": "fold"}})
+    before, other = cell_id(ruled, "data"), cell_id(CELL, "data")
+    text = (package / file).read_text()
+    assert old in text
+    (package / file).write_text(text.replace(old, new))
+    assert (cell_id(ruled, "data") == before) == same
+    assert cell_id(CELL, "data") == other
+
+
+def test_what_has_no_server_rule_has_the_id_of_its_method_alone() -> None:
+    """By hand: finished cells keep their ids."""
+    settings = CELL.model_dump(mode="json", exclude={"label", "case"}) | {"partition_seed": CELL.seed}
+    whole = {"settings": settings, "data": "data", "code": method_code("plain"), "version": identity.RESULT_VERSION}
+    text = json.dumps(whole, sort_keys=True)
+    assert cell_id(CELL, "data") == hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def test_methods_share_a_code_only_if_they_share_a_file() -> None:
