@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,21 @@ def _content(path: Path) -> str:
     """Digest of a file, or of a folder's files with their names; of the path itself while there is nothing."""
     if not path.exists():
         return f"absent:{path}"
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    files = sorted(_files(path)) if path.is_dir() else [path]
     names = [file.relative_to(path).as_posix() for file in files]
     return _digest(json.dumps([names, [_file_digest(*_version(file)) for file in files]]))
+
+
+def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All files below a folder; links are followed, as loaders do, but for one that leads back to a folder above."""
+    place = folder.resolve()
+    if place in above:
+        return
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _files(one, (*above, place))
+        elif one.is_file():
+            yield one
 
 
 def _version(path: Path) -> tuple[Path, int, int]:

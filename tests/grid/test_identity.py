@@ -272,6 +272,33 @@ def test_folders_count_by_names_and_contents(tmp_path: Path) -> None:
     assert len({first, second, checksum()}) == 3
 
 
+def test_folders_behind_links_count(tmp_path: Path) -> None:
+    """As `image_folder` reads them; a link back to a folder above ends there."""
+
+    def checksum() -> str:
+        return declared_checksum(CELL.model_copy(update={"dataset_options": {"path": str(tmp_path / "data")}}))
+
+    for folder in ("data/dog", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "1.png").write_bytes(b"1")
+    plain = checksum()
+    (tmp_path / "data" / "cat").symlink_to(tmp_path / "elsewhere")
+    linked = checksum()
+    (tmp_path / "elsewhere" / "1.png").write_bytes(b"22")
+    changed = checksum()
+    assert len({plain, linked, changed}) == 3
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "data")
+    assert checksum() == changed
+
+
+def test_a_folder_of_plain_files_keeps_its_checksum(tmp_path: Path) -> None:
+    """Worked out once, before links were followed."""
+    for place in ("train/cat/1.png", "train/cat-2/1.png", "train/cat/a/b.txt", ".hidden", "test/cat/10.png"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(place)
+    assert declared_checksum(CELL.model_copy(update={"dataset_options": {"path": str(tmp_path)}})) == "c70e5854c87d2b6e"
+
+
 def test_a_split_file_counts_by_content(tmp_path: Path) -> None:
     def identity_of(name: str, text: str) -> str:
         (tmp_path / name).write_text(text)
