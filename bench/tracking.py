@@ -152,9 +152,16 @@ class Mirror:
         return found.experiment_id
 
     def _find(self, experiment: str, key: Mapping[str, str]) -> "Run | None":
-        condition = " and ".join(f"tags.{name} = '{value}'" for name, value in key.items())
-        found = self._client.search_runs([experiment], condition, max_results=1)
-        return found[0] if found else None
+        # MLflow's filters have no escape for an apostrophe: a tag with one is compared here
+        condition = " and ".join(f"tags.{name} = '{value}'" for name, value in key.items() if "'" not in value)
+        token = None
+        while True:
+            page = self._client.search_runs([experiment], condition, page_token=token)
+            for run in page:
+                if key.items() <= run.data.tags.items():
+                    return run
+            if not (token := page.token):
+                return None
 
     def _parent(self, experiment: str, study: str, run: str) -> str:
         """The MLflow run of a study, under which its trials stand."""

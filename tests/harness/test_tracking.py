@@ -263,6 +263,26 @@ def test_a_cell_that_goes_on_is_updated(small: Path, uri: str) -> None:
     assert curves(uri, full) == written(cell)
 
 
+@pytest.mark.parametrize("protocol", ["honest", "tuning"])
+def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
+    """MLflow's filters cannot say them; two folders, each its own MLflow run, and a study above where there is one."""
+    from mlflow import MlflowClient
+
+    info, odd = store.read_json(small / "run.json"), """bob's "odd" run"""
+    info["cells"][0]["settings"]["protocol"] = protocol
+    for name in (odd, f"{odd} 2"):
+        shutil.copytree(small, small.with_name(name))
+        store.write_json(small.with_name(name) / "run.json", {**info, "grid": "bob's"})
+    for name in (odd, odd, f"{odd} 2"):
+        mirror_run(small.with_name(name), uri)
+    client = MlflowClient(uri)
+    runs = client.search_runs([client.get_experiment_by_name("bob's").experiment_id])
+    assert sorted(
+        run.data.tags["run"].removesuffix(f" {info['created']}") for run in runs if "cell" in run.data.tags
+    ) == [odd, f"{odd} 2"]
+    assert len(runs) == (4 if protocol == "tuning" else 2)
+
+
 def test_a_running_cell_shows_whole_rounds_only(small: Path, uri: str) -> None:
     cell = load_run(small).cells[0]
     store.write_status(cell.folder, replace(cell.status, state="running", rounds=2))
