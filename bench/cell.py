@@ -80,6 +80,7 @@ def run_cell(
         store.remove_temporaries(folder)
         status = store.read_status(folder)
         if status.state in store.FINISHED:
+            store.remove_leftovers(folder, status)
             report(Event(folder.name, status.state, status.rounds, status.total, text="finished before"))
             return status
         (folder / "error.txt").unlink(missing_ok=True)
@@ -133,6 +134,10 @@ class _Run:
                 checksums = {name: known for name, (_, known) in self.tables.sync().items()}
                 self.status = replace(self.status, checksums=checksums)
             self._write_status()
+            if state in store.FINISHED:  # not before: a kill would leave neither a result nor what leads to it
+                if self.options.keep == "none":
+                    checkpoint.remove(self.folder / "checkpoint")
+                store.remove_leftovers(self.folder, self.status)
         self._event()
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status
@@ -182,6 +187,8 @@ class _Run:
     def _resume(self, federation: Federation) -> None:
         """Go on from the newest checkpoint that is whole and was made on the same path; else start again."""
         for saved in checkpoint.load(self.folder / "checkpoint"):
+            if "known" not in saved.rest["federation"]:
+                continue  # what `--keep server` leaves: nothing goes on from it
             if saved.rest["path"] != self.status.path or saved.rest["partition"] != self.status.partition["hash"]:
                 log.warning(
                     "the checkpoint of round %d is from another path (%s): starting again",
@@ -233,12 +240,11 @@ class _Run:
         self.saved_version, self.last_checkpoint = federation.version, time.monotonic()
 
     def _finish(self, federation: Federation) -> None:
-        """Bring the tables to the disk and leave of the last state what `keep` asks for."""
+        """Bring the tables to the disk and save of the last state what `keep` asks for."""
         self.tables.sync()
         if relations := federation.relations():
             store.write_json(self.folder / "relations.json", relations)
         if self.options.keep == "none":
-            checkpoint.remove(self.folder / "checkpoint")
             return
         if self.options.keep == "all":
             tensors, rest = federation.state()
@@ -246,7 +252,7 @@ class _Run:
             packer = Packer()
             rest = packer.pack({"server": federation.server.state})
             tensors = packer.tensors
-        self._save(federation, tensors, rest, generations=1)
+        self._save(federation, tensors, rest, generations=checkpoint.GENERATIONS)
 
     def _save(
         self, federation: Federation, tensors: dict[str, torch.Tensor], rest: dict[str, Any], *, generations: int

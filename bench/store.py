@@ -183,6 +183,16 @@ def remove_temporaries(folder: Path) -> None:
         _remove(path)
 
 
+def remove_leftovers(folder: Path, status: Status) -> None:
+    """Remove what a cell that is done does not need: checkpoints of rounds before the last, where a kill left them."""
+    if status.state == "done":
+        with contextlib.suppress(OSError):  # somebody else removed them, or `--keep` asked for the last state
+            for path in (folder / "checkpoint").glob("*"):
+                if path.name.isdigit() and int(path.name) < status.total:
+                    _remove(path)
+            (folder / "checkpoint").rmdir()
+
+
 def _remove(path: Path) -> None:
     """Remove a file, a folder, or a link but not what it leads to."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -147,9 +147,12 @@ def work(
     from bench.progress import reporter
     from bench.results import cell_name
     from bench.schedule import Task, run_cells
-    from bench.store import FINISHED, read_status
+    from bench.store import FINISHED, read_status, remove_leftovers
 
-    unfinished = {cell.id: cell.settings for cell in cells if read_status(folder / cell.id).state not in FINISHED}
+    statuses = {cell.id: read_status(folder / cell.id) for cell in cells}
+    for id, status in statuses.items():
+        remove_leftovers(folder / id, status)
+    unfinished = {cell.id: cell.settings for cell in cells if statuses[cell.id].state not in FINISHED}
     if not quiet:
         total = len({cell.id for cell in cells})
         skipped = f", {total - len(unfinished)} finished before" if total > len(unfinished) else ""

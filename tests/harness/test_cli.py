@@ -47,8 +47,10 @@ def test_a_grid_from_start_to_results(bench: Bench, bench_here: Bench, grid: Gri
     check_queries(bench_here, run)
 
     before = contents(run)
+    (cells(run)["plain"].folder / "checkpoint" / "00000005").mkdir(parents=True)  # of a kill after the last status
     again = bench_here(*common, "--only", "label=plain,seed=0")
     assert "0 cells to run, 1 finished before" in again.stderr
+    assert not (cells(run)["plain"].folder / "checkpoint").exists()
     (cells(run)["plain"].folder / "metrics.csv").write_text("spoiled")
     assert "metrics.csv: changed or damaged since" in bench_here("status", run).stdout
     fresh = bench(*common, "--only", "label=plain,seed=0", "--fresh", "--quiet")

@@ -4,9 +4,12 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +52,52 @@ def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, metho
         name: (tmp_path / "whole" / name).read_bytes() for name in RESULTS
     }
     assert not list(folder.rglob("*.tmp"))
+
+
+def run_and_kill(settings: Settings, folder: Path, options: Options, change: int, changes: Connection) -> None:
+    """Run a cell, and kill this process before its change number so many of the file system after the last round."""
+    ended = count = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal ended, count
+        if event == "open" and arguments[1] == "a" and str(arguments[0]) == str(folder / "clients.csv"):
+            ended += 1  # a row for each evaluation
+        writes = event == "open" and isinstance(arguments[1], str) and arguments[1] != "r" and arguments[1] != "rb"
+        if ended == settings.rounds and (writes or event in ("os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree")):
+            count += 1
+            if count == change:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    run_cell(settings, folder, options)
+    changes.send(count)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # the child only trains
+@pytest.mark.parametrize("keep", ["none", "server", "all"])
+def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settings], tmp_path: Path, keep: str) -> None:
+    """Before any change of a file there: no round before is lost, and no more is kept than was asked for."""
+    settings, options = cell(rounds=3), OPTIONS.model_copy(update={"keep": keep})
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    whole = context.Process(target=run_and_kill, args=(settings, tmp_path / "0", options, 0, sender))
+    whole.start()
+    changes = receiver.recv()
+    whole.join()
+    assert changes > 5
+    for change in range(1, changes + 1):
+        folder = tmp_path / str(change)
+        child = context.Process(target=run_and_kill, args=(settings, folder, options, change, sender))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        assert run_cell(settings, folder, options).state == "done"
+        assert (folder / "log.txt").read_text().count("starting with round 1") == 1
+        for name in RESULTS:
+            assert (folder / name).read_bytes() == (tmp_path / "0" / name).read_bytes()
+        kept = [path.name for path in folder.glob("checkpoint/*")]
+        assert kept == [path.name for path in (tmp_path / "0").glob("checkpoint/*")]
+        assert len(kept) == (keep != "none")
 
 
 @pytest.mark.usefixtures("odd_methods")
