@@ -50,6 +50,9 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         "code": method_code(settings.method),
         "version": RESULT_VERSION,
     }
+    own, _, public = data_checksum.partition(" ")
+    if own == public:  # earlier cells, of another id, may have had public samples that a client was tested on
+        identity["public"] = "held by no client"
     if settings.server is not None:
         identity["rule"] = _code(SERVER_RULES, settings.server["name"])
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))

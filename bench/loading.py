@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.data import Dataset, Partition
+from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.rng import generator
@@ -27,25 +27,46 @@ def load_dataset(settings: Settings, data_root: Path, *, download: bool = False)
 def load_public(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset | None:
     """The public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
 
+    Of the clients' own data set only samples that no client holds are taken; where clients hold all of its training
+    part, samples that none is validated or tested on.
+
     Raises:
         UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data.
     """
     chosen = settings.public
     if chosen is None:
         return None
-    shape = load_dataset(settings, data_root, download=download).shape
+    dataset = load_dataset(settings, data_root, download=download)
     options = json.dumps(chosen.options, sort_keys=True)
     public = _dataset(chosen.name, options, data_root, download).training_part()
-    if public.shape != shape:
+    if public.shape != dataset.shape:
         raise UserError(
-            f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of {shape}; they "
+            f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of "
+            f"{dataset.shape}; they "
             "should be the same"
         )
-    size = chosen.size or public.n_train
-    if size > public.n_train:
-        raise UserError(f"public size = {size}: {chosen.name!r} has {public.n_train} training samples; ask for fewer")
-    drawn = np.sort(generator("public set", settings.seed).choice(public.n_train, size, replace=False))
+    own = public.checksum == dataset.checksum
+    free = _free(settings, dataset) if own else np.arange(public.n_train)
+    size = chosen.size or len(free)
+    if not 1 <= size <= len(free):
+        that = " that may be public, for clients hold the others" if own else ""
+        raise UserError(
+            f"public size = {size}: {chosen.name!r} has {len(free)} training samples{that}; ask for fewer, or for "
+            "another data set"
+        )
+    drawn = np.sort(free[generator("public set", settings.seed).choice(len(free), size, replace=False)])
     return replace(public, x=public.x[drawn], y=public.y[drawn], n_train=size)
+
+
+def _free(settings: Settings, dataset: Dataset) -> Indices:
+    """Training samples of the clients' own data set that may be public."""
+    if settings.protocol == "tuning":  # a trial must not see the tests either
+        settings = settings.model_copy(update={"protocol": "honest"})
+    partition = load_partition(settings, dataset)
+    judged = np.concatenate([*partition.validation, *partition.test, partition.global_test])
+    training = np.arange(dataset.n_train)
+    free = np.setdiff1d(training, np.concatenate([*partition.train, judged]))
+    return free if len(free) else np.setdiff1d(training, judged)
 
 
 @functools.lru_cache(maxsize=2)

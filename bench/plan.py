@@ -46,7 +46,6 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
     planned, seen = [], set()
     for settings in cells:
         dataset = load_dataset(settings, data_root, download=download)
-        load_public(settings, data_root, download=download)
         key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS)), sort_keys=True)
         if key not in seen:
             seen.add(key)
@@ -54,6 +53,7 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
                 load_partition(settings, dataset)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
+        load_public(settings, data_root, download=download)
         planned.append(PlannedCell(cell_id(settings, declared_checksum(settings)), settings))
     return planned
 

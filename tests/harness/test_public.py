@@ -10,7 +10,8 @@ import pytest
 
 from bench.errors import UserError
 from bench.identity import cell_id, declared_checksum
-from bench.loading import load_dataset, load_public
+from bench.loading import load_dataset, load_partition, load_public
+from bench.rng import generator
 from bench.settings import Settings
 from tests.harness.helpers import cells, states
 
@@ -39,10 +40,47 @@ def test_a_draw_by_the_seed_from_the_training_part(cell: Cell, arrays: Path, tmp
 
 
 def test_what_does_not_fit_is_refused(cell: Cell, arrays: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"public size = 500: 'npz' has 180 training samples"):
+    with pytest.raises(UserError, match=r"public size = 500: 'npz' has 144 training samples that"):
         load_public(public(cell, arrays, size=500), tmp_path)
     with pytest.raises(UserError, match=r"'digits' has samples of shape \(1, 8, 8\), the clients' data of \(1, 6, 6\)"):
         load_public(cell(public={"name": "digits"}), tmp_path)
+
+
+@pytest.mark.parametrize("protocol", ["honest", "paper", "tuning"])
+@pytest.mark.parametrize(
+    ("partition", "options"), [("classes", {"k": 2}), ("dirichlet", {"shares": [0.3, 0.1, 0.3]}), ("dirichlet", {})]
+)
+def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
+    cell: Cell, arrays: Path, tmp_path: Path, partition: str, options: dict[str, Any], protocol: str
+) -> None:
+    """Where clients hold all of its training part, samples that they train on; never one that judges a model."""
+    alpha = 1.0 if partition == "dirichlet" else None
+    changes = {"partition": partition, "partition_options": options, "alpha": alpha, "protocol": protocol}
+    settings = public(cell, arrays).model_copy(update=changes)
+    whole = load_dataset(settings, tmp_path)
+    judged = settings.model_copy(update={"protocol": "honest"}) if protocol == "tuning" else settings
+    found, parts = load_public(settings, tmp_path), load_partition(judged, whole)
+    assert found is not None
+    lists = [*parts.validation, *parts.test, parts.global_test, *(parts.train if options else [])]
+    held = np.unique(np.concatenate(lists))
+    rows = [row.tobytes() for row in whole.x]
+    assert len(set(rows)) == len(rows)
+    drawn = {rows.index(row.tobytes()) for row in found.x}
+    assert drawn == set(range(whole.n_train)) - set(held.tolist())
+    if protocol == "tuning":
+        assert np.array_equal(found.x, load_public(judged, tmp_path).x)
+
+
+def test_another_data_set_is_drawn_from_as_ever(cell: Cell, arrays: Path, tmp_path: Path) -> None:
+    with np.load(arrays) as known:
+        np.savez(tmp_path / "other.npz", **{name: known[name][::-1] for name in known})
+    settings = public(cell, tmp_path / "other.npz", size=30)
+    found = load_public(settings, tmp_path)
+    other = load_dataset(
+        settings.model_copy(update={"dataset_options": {"path": str(tmp_path / "other.npz")}}), tmp_path
+    )
+    drawn = np.sort(generator("public set", settings.seed).choice(180, 30, replace=False))
+    assert np.array_equal(found.x, other.x[drawn])
 
 
 def test_public_samples_are_part_of_a_cell_s_identity(cell: Cell, arrays: Path, tmp_path: Path) -> None:
