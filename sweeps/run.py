@@ -264,12 +264,22 @@ class _Tuner:
 
     def _start(self, arm: Arm, trial: "Trial", before: "FrozenTrial | None") -> _Live:
         trial.set_user_attr("worker", self.worker)
+        if before and not arm.points:
+            self._draw_again(arm, trial, before)
         values = {dimension.key: dimension.suggest(trial) for dimension in arm.dimensions}
         live = _Live(arm, trial, _plan(arm, trial.number, values), set(before.intermediate_values) if before else set())
         list_cells(self.folder, live.cells)
         trial.set_user_attr("cells", [cell.id for cell in live.cells])
         self._live.append(live)
         return live
+
+    def _draw_again(self, arm: Arm, trial: "Trial", before: "FrozenTrial") -> None:
+        """Bring the sampler to where a killed worker's was, or the values not yet stored would repeat earlier draws."""
+        optuna_study = self.studies[arm.name]
+        for dimension in arm.dimensions:
+            stored = before.distributions.get(dimension.key)
+            if stored and not stored.single() and dimension.key not in trial.relative_params:
+                optuna_study.sampler.sample_independent(optuna_study, before, dimension.key, stored)
 
     def _follow(self, live: _Live) -> None:
         """Report new rounds of the trial, prune it if they are poor, end it if they are all."""

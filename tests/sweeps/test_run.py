@@ -11,14 +11,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from optuna.storages._rdb.models import TrialParamModel
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import event
 
 from bench import store
 from bench.cli.run import write_run
 from bench.results import load_run
 from bench.rng import generator
 from sweeps.fair import budget_table, choose, reported_cells
-from sweeps.run import Outcome, mean_curve, open_studies, tune
+from sweeps.run import Outcome, _Tuner, mean_curve, open_studies, tune
 from sweeps.study import Study, load_study
 from tests.sweeps.conftest import Write
 
@@ -158,6 +160,61 @@ def test_killed_at_any_moment_nothing_is_lost_or_repeated(write: Write, tmp_path
         (tmp_path / "killed" / cell / "log.txt").read_text() for one in complete for cell in one.user_attrs["cells"]
     ]
     assert [log.count("done after 5 rounds") for log in logs] == [1] * len(logs)
+
+
+def _take_and_die(study: Study, folder: Path, writes: int) -> None:
+    """Take a trial, and kill this process before it writes the trial's values number `writes`; 0: at the end."""
+    studies = open_studies(study, f"sqlite:///{folder}/study.db")
+    (folder / "workers" / "dying").mkdir(parents=True)
+    count = 0
+
+    def kill(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count == writes:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(TrialParamModel, "before_insert", kill)
+    with store.locked(folder / "workers" / "dying"):
+        _Tuner(study, studies, folder, "dying", OPTIONS, None, print)._take()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("sampler", "before"), [("tpe", 0), ("tpe", 10), ("nsga2", 10)])
+def test_killed_between_two_values_a_trial_has_the_same_point(
+    write: Write, tmp_path: Path, sampler: str, before: int
+) -> None:
+    """A trial that another process began: after so many finished ones, with all three values or two of them stored."""
+    space = {"lr": {"low": 1e-5, "high": 0.5, "log": True}, "momentum": {"low": 0.0, "high": 0.9}, "fedprox.mu": "own"}
+    objective = ["pm", "gm"] if sampler == "nsga2" else "pm"
+    study = load_study(str(write(space=space, trials=99, sampler=sampler, objective=objective)), [])
+    points = {}
+    for writes in (0, 3):
+        folder = tmp_path / str(writes)
+        folder.mkdir()
+        write_run(folder, study.described_grid, [])
+        (opened,) = open_studies(study, f"sqlite:///{folder}/study.db").values()
+        for number in range(before):
+            given = {"lr": 0.01 * (1 + number), "momentum": 0.08 * number, "fedprox.mu": 0.02 * (1 + number)}
+            opened.enqueue_trial(given)
+            one = opened.ask()
+            for dimension in study.arms[0].dimensions:
+                dimension.suggest(one)
+            opened.tell(one, [0.5 + 0.04 * number] * len(study.metrics))
+        child = multiprocessing.get_context("spawn").Process(target=_take_and_die, args=(study, folder, writes))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        (begun,) = [one for one in trials(study, folder) if one.state == TrialState.RUNNING]
+        assert len(begun.params) == (writes - 1 if writes else 3)
+        (folder / "workers" / "next").mkdir()
+        studies = open_studies(study, f"sqlite:///{folder}/study.db")
+        live = _Tuner(study, studies, folder, "next", OPTIONS, None, print)._take()
+        assert live is not None
+        assert live.trial.number == before
+        points[writes] = live.trial.params
+    assert points[3] == points[0]
 
 
 @pytest.mark.faults
