@@ -42,8 +42,7 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
     if public.shape != dataset.shape:
         raise UserError(
             f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of "
-            f"{dataset.shape}; they "
-            "should be the same"
+            f"{dataset.shape}; they should be the same"
         )
     own = public.checksum == dataset.checksum
     free = _free(settings, dataset) if own else np.arange(public.n_train)
