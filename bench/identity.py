@@ -19,7 +19,7 @@ from bench.errors import UserError
 from bench.plugin import METHODS, SERVER_RULES, Registry
 from bench.settings import Settings
 
-RESULT_VERSION = 1
+RESULT_VERSION = 2
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
 
 
@@ -50,9 +50,6 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         "code": method_code(settings.method),
         "version": RESULT_VERSION,
     }
-    own, _, public = data_checksum.partition(" ")
-    if own == public:  # earlier cells, of another id, may have had public samples that a client was tested on
-        identity["public"] = "held by no client"
     if settings.server is not None:
         identity["rule"] = _code(SERVER_RULES, settings.server["name"])
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))

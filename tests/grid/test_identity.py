@@ -223,16 +223,12 @@ def test_code_of_a_server_rule_counts(package: Path, file: str, old: str, new: s
     assert cell_id(CELL, "data") == other
 
 
-@pytest.mark.parametrize("public", [None, {"name": "cifar100", "size": None}, {"name": "digits", "size": None}])
-def test_cells_without_a_server_rule_keep_their_ids(public: dict[str, Any] | None) -> None:
-    """By hand; but for clients whose own data are the public set, as which samples are drawn has changed there."""
-    cell = Settings.model_validate(CELL.model_dump() | {"public": public})
-    settings = cell.model_dump(mode="json", exclude={"label", "case"}) | {"partition_seed": CELL.seed}
-    data = declared_checksum(cell)
+def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
+    settings = CELL.model_dump(mode="json", exclude={"label", "case"}) | {"partition_seed": CELL.seed}
+    data = declared_checksum(CELL)
     whole = {"settings": settings, "data": data, "code": method_code("plain"), "version": identity.RESULT_VERSION}
     by_hand = hashlib.blake2b(json.dumps(whole, sort_keys=True).encode(), digest_size=8).hexdigest()
-    own = public is not None and public["name"] == CELL.dataset
-    assert (cell_id(cell, data) == by_hand) == (not own)
+    assert cell_id(CELL, data) == by_hand
 
 
 def test_methods_share_a_code_only_if_they_share_a_file() -> None:
