@@ -6,9 +6,11 @@ The numbers of the presets are round figures of our own, not measurements: they 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""For lists in a `Profile`: `resolve` comes between JSON and its fields, and a strict tuple then refuses a list."""
 
 
 class _Part(BaseModel):
@@ -22,14 +24,25 @@ class Spread(_Part):
     sigma: float = Field(0.5, ge=0, le=5, description="standard deviation of the logarithm")
 
 
-Amount = Rate | Annotated[tuple[Rate, ...], Field(min_length=1)] | Spread
+def _form(value: Any) -> str:
+    if isinstance(value, dict | Spread):
+        return "mapping"
+    return "list" if isinstance(value, list | tuple) else "number"
+
+
+Amount = Annotated[
+    Annotated[Rate, Tag("number")]
+    | Annotated[tuple[Rate, ...], Field(min_length=1), Listed, Tag("list")]
+    | Annotated[Spread, Tag("mapping")],
+    Discriminator(_form),
+]
 """One value for all clients, values by client in turn, or a distribution."""
 
 
 class SlowClients(_Part):
     """A fixed set of slow clients: those listed, or a share of all, drawn once."""
 
-    clients: tuple[int, ...] = ()
+    clients: Annotated[tuple[int, ...], Listed] = ()
     share: float = Field(0.0, ge=0, le=1)
     factor: float = Field(ge=1, description="how many times longer they compute")
 

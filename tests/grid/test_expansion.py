@@ -1,16 +1,21 @@
 """Order, counts and precedence of cells."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.axes import name_problem
 from bench.grid import Grid, builtin_grids, load_grid
+from bench.profiles import Profile, resolve
 from bench.settings import Settings
+
+CLOCK = Path(__file__).parents[2] / "docs" / "clock.md"
 
 Load = Callable[..., Grid]
 
@@ -197,6 +202,33 @@ def test_the_example_in_the_documentation_loads(load: Load) -> None:
     assert len(grid.cells) == 2 * 2 * 2 * 2 * 3 * 3
     assert {cell.label for cell in grid.cells} == {"fedavg", "ours", "ditto"}
     assert {cell.hp["lambda_g"] for cell in grid.cells if cell.label == "ours"} == {0.5}
+
+
+def documented_clocks() -> list[str]:
+    """Every value that docs/clock.md gives to `clock`, one key at a time, and what its comments say besides."""
+    block = CLOCK.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    names = re.findall(r"^clock: (\w+) ", block, re.MULTILINE)
+    keys = re.findall(r"^  (\w+: [^#\n]*[^#\s])", block, re.MULTILINE)
+    assert len(names) == 1
+    assert len(keys) == 11
+    besides = ["slow_clients: {clients: [0, 3], factor: 5}", "uplink: [1, 2]", "downlink: {median: 2.5}"]
+    return [*names, "uniform", "datacenter", *(f"{{{key}}}" for key in keys + besides)]
+
+
+@pytest.mark.parametrize("clock", documented_clocks())
+def test_clocks_of_the_documentation_load_from_a_file_and_an_override(load: Load, clock: str) -> None:
+    (written,) = load(f"methods: [plain]\nalpha: 1\nclock: {clock}").cells
+    (overridden,) = load("methods: [plain]\nalpha: 1", f"clock={clock}").cells
+    assert written.clock == overridden.clock == Profile(**resolve(yaml.safe_load(clock)))
+    assert Settings(**written.model_dump()) == Settings.model_validate_json(written.model_dump_json()) == written
+
+
+@pytest.mark.parametrize("setting", ["wait_free: off", "pm_until_broadcast: true", "stragglers: {0: 1, 1: [2, 0]}"])
+def test_settings_beside_the_clock_load_from_a_file_and_an_override(load: Load, setting: str) -> None:
+    key, value = setting.split(": ", 1)
+    (written,) = load(f"methods: [plain]\nalpha: 1\n{setting}").cells
+    (overridden,) = load("methods: [plain]\nalpha: 1", f"{key}={value}").cells
+    assert written == overridden != load("methods: [plain]\nalpha: 1").cells[0]
 
 
 def test_a_file_goes_before_a_built_in_grid(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
