@@ -7,6 +7,9 @@ class UserError(Exception):
     """Something the user asked for cannot be done; the message says what, where and what to do."""
 
 
+_REFUSED = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
@@ -23,3 +26,13 @@ def shortage(error: BaseException) -> str:
             f"clients ({text.strip().splitlines()[0][:200] if text else 'no details'})"
         )
     return ""
+
+
+def refused(error: OSError) -> str:
+    """One sentence for a file or folder that the system does not let us use as asked; empty for any other error.
+
+    A file that is missing is no such case: what the user names is looked for before, so that one would be our own bug.
+    """
+    if error.errno not in _REFUSED or error.filename is None:
+        return ""
+    return f"cannot read or write {error.filename}: {error.strerror}"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import catalogue, look, method, run, show, speed, sweep, track
-from bench.errors import UserError, shortage
+from bench.errors import UserError, refused, shortage
 
 app = typer.Typer(
     help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
@@ -61,7 +61,8 @@ def main() -> None:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        if not (text := shortage(error)):
+        full = shortage(error)
+        if not (text := full or refused(error)):
             raise
         print(f"bench: {text}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(1 if full else 2)

@@ -49,6 +49,7 @@ def run(
     loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder = out or Path("runs") / loaded.name
+    _refuse_file(folder)
     if not quiet:
         _print_warnings(chosen)
     if dry_run:
@@ -80,6 +81,15 @@ def run(
         raise typer.Exit(130)
     if any(state == "failed" for state in _states(folder, wanted)):
         raise typer.Exit(1)
+
+
+def _refuse_file(folder: Path) -> None:
+    """Refuse a run folder that is a file or lies in one, before anything is measured or read."""
+    from bench.errors import UserError
+
+    place = next((place for place in (folder, *folder.parents) if place.exists()), None)
+    if place and not place.is_dir():
+        raise UserError(f"--out {folder}: {place} is a file, not a folder")
 
 
 def _print_warnings(cells: "Sequence[Settings]") -> None:

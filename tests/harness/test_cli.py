@@ -3,16 +3,19 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
 from bench import store
 from bench.cell import Options, run_cell
+from bench.cli import main
 from bench.machine import cores
 from bench.progress import duration_text
 from tests.harness.helpers import cells, contents, states
@@ -108,6 +111,8 @@ BAD = {
     "no data": (["--set", "datasets=[{name: npz, path: gone.npz}]"], "gone.npz"),
     "no such option": (["--jbos", "2"], "--jobs"),
     "no such device": (["--device", "tpu"], "tpu"),
+    "a file for a folder": (["--out", "small.yaml"], "small.yaml is a file, not a folder"),
+    "a folder in a file": (["--dry-run", "--out", "small.yaml/run"], "small.yaml is a file, not a folder"),
     "no jobs": (["--jobs", "0"], "greater than or equal to 1"),
 }
 
@@ -120,6 +125,39 @@ def test_bad_input_writes_nothing(bench_here: Bench, grid: Grid, tmp_path: Path,
     assert message in done.stderr
     assert done.stdout == ""
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        *[((name, "file"), "file/run.json") for name in ("status", "results")],
+        (("log", "file", "x"), "file/run.json"),
+        (("compare", "file", "file"), "file/run.json"),
+        (("report", "file"), "file/study.json"),
+        (("new-method", "mym", "--out", "file"), "file"),
+        (("sweep", "--study", "study.yaml", "--out", "file", "--jobs", "1"), "file"),
+    ],
+)
+def test_a_file_in_place_of_a_folder_is_one_line(
+    bench_here: Bench, tmp_path: Path, command: tuple[str, ...], place: str
+) -> None:
+    (tmp_path / "file").touch()
+    grid = {"methods": ["fedavg"], "datasets": ["digits"], "alphas": [1]}
+    study = {"grid": grid, "space": {"lr": [0.4, 0.5]}, "trials": 1, "seeds": [100, 101], "report_seeds": [0]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+    error = bench_here(*command, code=2).stderr
+    assert re.fullmatch(rf"bench: cannot read or write {place}: (Not a directory|File exists)\n", error)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "ours.json"), PermissionError(1, "no process")])
+def test_a_bug_of_our_own_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "status", "run"])
+    monkeypatch.setattr("bench.results.load_run", Mock(side_effect=error))
+    with pytest.raises(type(error)):
+        main()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_mistyped_key_ends_a_real_process(bench: Bench, grid: Grid, tmp_path: Path) -> None:
