@@ -19,7 +19,9 @@ TrackingUri = Annotated[
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
     """Bring MLflow up to date with a run: what it lacks is added, nothing is doubled."""
     from bench import tracking
+    from bench.results import load_run
 
+    load_run(run)  # refuses what is no run; MLflow would make a folder and a store of any name
     uri = tracking.choose_store(run, tracking_uri)
     count = tracking.mirror_run(run, uri)
     print(f"{count} cells of {run} are in {tracking.shown(uri)}")
@@ -31,7 +33,9 @@ def ui(
 ) -> None:
     """Show a run in MLflow's own page, on this machine only, until Ctrl-C."""
     from bench import tracking
+    from bench.results import load_run
 
+    load_run(run)  # refuses what is no run, whatever store lies in it
     uri = tracking.embedded_uri(run)
     if not (run / "mlflow.db").exists():
         raise UserError(f"{run} has no mlflow.db. `bench track {run} --tracking-uri {uri}` makes it.")

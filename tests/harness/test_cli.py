@@ -149,6 +149,15 @@ def test_a_file_in_place_of_a_folder_is_one_line(
     assert re.fullmatch(rf"bench: cannot read or write {place}: (Not a directory|File exists)\n", error)
 
 
+@pytest.mark.parametrize("command", ["track", "ui"])
+def test_mlflow_of_what_is_no_run_is_refused(bench_here: Bench, tmp_path: Path, command: str) -> None:
+    assert "typo is not a run" in bench_here(command, "typo", code=2).stderr
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "typo").mkdir()
+    (tmp_path / "typo" / "mlflow.db").touch()
+    assert "typo is not a run" in bench_here(command, "typo", code=2).stderr
+
+
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "ours.json"), PermissionError(1, "no process")])
 def test_a_bug_of_our_own_keeps_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError
