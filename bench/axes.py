@@ -21,6 +21,8 @@ SET_ELSEWHERE = {
     "label": "write it into an entry of `methods`",
     "case": "use `cases`, each with a `name`",
     "hp": "write `scd.tau: 0.2`, or `tau: 0.2` into an entry of `methods`",
+    "methods": "it is an axis, at the top of the grid",
+    "datasets": "it is an axis, at the top of the grid",
     "dataset_options": "write them into an entry of `datasets`",
     "set": "write the settings themselves, without `set`",
 }
@@ -103,6 +105,7 @@ def read_plan(document: Document) -> Plan:
     for choices in [*plan.vary, plan.alphas, plan.seeds]:
         _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     _refuse_settings_of_axes(document, plan)
+    _refuse_settings_of_absent_methods(document, plan)
     return plan
 
 
@@ -147,7 +150,8 @@ def _list(document: Document, key: str, example: str) -> list[tuple[Any, Path]]:
         return []
     values = data[key]
     if not isinstance(values, list) or not values:
-        document.complain((key,), f"{key} = {shown(values)} should be a list, for instance {example}")
+        problem = "is empty; write" if values == [] else "should be a list,"
+        document.complain((key,), f"{key} = {shown(values)} {problem} for instance {example}")
         return []
     return [(value, (key, i)) for i, value in enumerate(values)]
 
@@ -225,7 +229,8 @@ def _vary(document: Document) -> list[list[Choice]]:
     axes = []
     for key, values in data.items():
         if not isinstance(values, list) or not values:
-            document.complain(("vary", key), f"{key} = {shown(values)} should be a list of values")
+            problem = "is empty; give it a list" if values == [] else "should be a list"
+            document.complain(("vary", key), f"{key} = {shown(values)} {problem} of values")
             continue
         # every value as a layer of its own: the checks of keys and values are the same as everywhere
         layers = [_layer(document, {key: value}, ("vary",), []) for value in values]
@@ -258,13 +263,25 @@ def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
     layers += [{f"{entry.name}.{key}": value for key, value in entry.own.items()} for entry in plan.methods]
     if plan.alphas and any(choices[0].key == "alpha" for choices in plan.vary if choices):
         document.complain(("vary", "alpha"), "'alpha' is varied by `alphas` already")
-    for key in axes:
-        method = key.rpartition(".")[0]
-        if method and method not in {entry.name for entry in plan.methods}:
-            document.complain(("vary", key), f"{key!r} concerns none of the methods of this grid")
     for layer in layers:
         for key in axes & layer.keys():
             document.complain(layer[key][1], f"{key!r} is varied by an axis of this grid; do not set it here too")
+
+
+def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
+    """A hyperparameter of a method that is not there would do nothing.
+
+    Where `--set` chose the methods, what the file says of its others stays.
+    """
+    chosen = document.overridden("methods") or document.overridden("method")
+    present = {entry.name for entry in plan.methods}
+    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.cases])]
+    paths = {key: path for layer in layers for key, (_, path) in layer.items()}
+    paths |= {choice.key: ("vary", choice.key) for choices in plan.vary for choice in choices}
+    for key, path in paths.items():
+        method, dot, _ = key.partition(".")
+        if dot and method not in present and (not chosen or document.overridden(str(path[0]))):
+            document.complain(path, f"{key!r} does nothing: no entry of {method!r} in this grid")
 
 
 def _spelled_out(data: dict[str, Any]) -> str:

@@ -6,7 +6,9 @@ The numbers of the presets are round figures of our own, not measurements: they 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from bench.plugin import did_you_mean
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
@@ -15,6 +17,16 @@ Listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) e
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_what_is_unknown(cls, value: Any) -> Any:
+        known = [*cls.model_fields, *(["preset"] if cls is Profile else [])]
+        for key in value if isinstance(value, Mapping) else ():
+            if key not in cls.model_fields:
+                hint = did_you_mean(str(key), known) or f" Known: {', '.join(known)}"
+                raise ValueError(f"unknown key {key!r}.{hint}")
+        return value
 
 
 class Spread(_Part):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from bench.profiles import Profile, resolve
 
@@ -35,7 +35,13 @@ def _switch(value: Any) -> Any:
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
-Late = Annotated[int, Field(ge=0)]
+def _once(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("every value should stand there once")
+    return values
+
+
+NotNegative = Annotated[int, Field(ge=0)]
 
 
 class Settings(BaseModel):
@@ -87,7 +93,9 @@ class Settings(BaseModel):
     )
     unselected_steps: int = Field(100, ge=0, description="`cap`: most local steps since a client was last selected")
     new_clients: int = Field(0, ge=0, description="clients held out of training, scored after the last round")
-    new_client_epochs: tuple[int, ...] = Field((0, 1, 5, 10), description="how long new clients adapt before a score")
+    new_client_epochs: Annotated[tuple[NotNegative, ...], AfterValidator(_once)] = Field(
+        (0, 1, 5, 10), min_length=1, description="how long new clients adapt before a score"
+    )
     epochs: int = Field(1, ge=0, description="local epochs of a round")
     steps: int | None = Field(None, ge=0, description="local steps of a round instead of epochs")
     batch_size: int = Field(10, ge=1)
@@ -107,7 +115,7 @@ class Settings(BaseModel):
     pm_until_broadcast: bool = Field(
         False, description="training after the upload goes on until the next model arrives on the simulated clock"
     )
-    stragglers: dict[int, Late | Annotated[tuple[Late, ...], Field(min_length=1)]] = Field(
+    stragglers: dict[int, NotNegative | Annotated[tuple[NotNegative, ...], Field(min_length=1)]] = Field(
         default_factory=dict,
         description="round clock only: by how many rounds a client's answer is late; a list: its rounds, in turn",
     )

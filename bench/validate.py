@@ -30,6 +30,11 @@ _IN_WORDS_OF_YAML = {
     "tuple_type": "should be a list",
     "list_type": "should be a list",
     "dict_type": "should be a mapping",
+    "model_type": "should be a mapping",
+    "extra_forbidden": "is no key that can stand here",
+    "too_short": "should have {min_length} or more values",
+    "too_long": "should have {max_length} values at most",
+    "value_error": "{error}",
 }
 
 
@@ -76,7 +81,7 @@ def complete_hyper(registry: Registry[Any], name: str, given: dict[str, Any]) ->
     try:
         return model.model_validate_json(json.dumps(given), strict=True).model_dump(mode="json"), {}
     except ValidationError as error:
-        return given, _by_key(error)
+        return given, _by_key(error, given)
 
 
 def complete_options(registry: Registry[Any], name: str, given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
@@ -154,19 +159,37 @@ def _convert(adapter: TypeAdapter[Any], key: str, value: Any) -> Any:
     try:  # by way of JSON: there a list is a tuple and text is a path even where types are strict
         return to_jsonable_python(adapter.validate_json(json.dumps(value), strict=True))
     except ValidationError as error:
-        raise UserError(_sentence(key, value, error.errors()[0])) from None
+        first = error.errors()[0]
+        raise UserError(_sentence(key, value, first["loc"], first)) from None
 
 
-def _sentence(key: str, value: Any, error: ErrorDetails) -> str:
-    message = _IN_WORDS_OF_YAML.get(error["type"], error["msg"])
-    return f"{key} = {shown(value)} {message[0].lower()}{message[1:]}".replace(" input should ", " should ")
+def _sentence(key: str, value: Any, loc: tuple[int | str, ...], error: ErrorDetails) -> str:
+    """What is wrong with a value, or with the part of it that `loc` leads to."""
+    for step in loc:
+        if isinstance(value, dict) and str(step) in value:
+            key, value = f"{key}.{step}", value[str(step)]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            key, value = f"{key}[{step}]", value[step]
+        # other steps are pydantic's names for one of several forms, or what is missing
+    return f"{key} = {shown(value)}{':' if error['type'] == 'value_error' else ''} {_message(error)}"
 
 
-def _by_key(error: ValidationError) -> Problems:
+def _message(error: ErrorDetails) -> str:
+    if error["type"] == "missing":
+        last = error["loc"][-1]
+        return f"is too short: value {last + 1} is missing" if isinstance(last, int) else f"needs {last!r}"
+    if error["type"] in _IN_WORDS_OF_YAML:
+        return _IN_WORDS_OF_YAML[error["type"]].format(**error.get("ctx", {}))
+    message = error["msg"].removeprefix("Input ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _by_key(error: ValidationError, given: dict[str, Any]) -> Problems:
     problems: Problems = {}
     for one in error.errors():
         key = str(one["loc"][0]) if one["loc"] else ""
-        problems.setdefault(key, _sentence(key, one["input"], one) if key else one["msg"])
+        text = _sentence(key, given[key], one["loc"][1:], one) if key in given else _message(one)
+        problems.setdefault(key, text)
     return problems
 
 

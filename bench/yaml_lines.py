@@ -69,6 +69,10 @@ class Document:
         self._places = {path: place for path, place in self._places.items() if path[:1] != (key,)}
         self._places[(key,)] = (0, origin)
 
+    def overridden(self, key: str) -> bool:
+        """Whether a key of the top mapping was put there and stands in no line of the file."""
+        return self._places.get((key,), (1, ""))[0] == 0
+
     def part(self, key: str) -> "Document":
         """What stands under a key, as a document of its own; its problems are noted apart."""
         places = {path[1:]: place for path, place in self._places.items() if path[:1] == (key,)}

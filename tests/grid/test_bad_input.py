@@ -34,12 +34,12 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "1: 2", "3: unknown key '1'. `bench show quickstart` lists all settings."),
     (GOOD + "1.5: 2", "3: the key '1.5' is neither text nor a number of a client"),
     (GOOD + "[a]: 2", "3: the key (a list or mapping) is neither text nor a number of a client"),
-    (GOOD + "stragglers: {3: soon}", '3: stragglers = {"3": "soon"} should be an integer'),
+    (GOOD + "stragglers: {3: soon}", '3: stragglers.3 = "soon" should be an integer'),
     (GOOD + "client_models: [mlp, cnnn]", "3: unknown model 'cnnn'. Did you mean 'cnn'?"),
     (GOOD + "client_models: {by: size, models: [mlp, cnnn]}", "3: unknown model 'cnnn'. Did you mean 'cnn'?"),
     (
         GOOD + "client_models: {by: age, models: [mlp, cnn]}",
-        '3: client_models = {"by": "age", "models": ["mlp", "cnn"]} should be \'size\'',
+        "3: client_models.by = \"age\" should be 'size'",
     ),
     (
         "methods: [toy, fedavg]\nalpha: 1\nclient_models: [mlp, cnn]",
@@ -93,6 +93,40 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "toy.tau: 2", "3: tau = 2 should be less than or equal to 1"),
     (GOOD + "toy.mode: medium", "3: mode = \"medium\" should be 'fast' or 'slow'"),
     (GOOD + "toy.personal: head", '3: personal = "head" should be a list'),
+    (
+        GOOD + "cases: []",
+        "3: cases = [] is empty; write for instance [{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]",
+    ),
+    (GOOD + "new_client_epochs: []", "3: new_client_epochs = [] should have 1 or more values"),
+    (GOOD + "new_client_epochs: [0, -1]", "3: new_client_epochs[1] = -1 should be greater than or equal to 0"),
+    (GOOD + "new_client_epochs: [5, 5]", "3: new_client_epochs = [5, 5]: every value should stand there once"),
+    (GOOD + "new_clients: 20", "3: new_clients = 20 leaves none of 20 clients to train"),
+    (
+        GOOD + "new_clients: 1\ncases: [{clients: 2}, {clients: 1}]",
+        "3: new_clients = 1 leaves none of 1 clients to train",
+    ),
+    (GOOD + "clock: moble", "3: clock = \"moble\": 'moble' is no preset; there are uniform, mobile, datacenter"),
+    (GOOD + "clock: 3", "3: clock = 3 should be a mapping"),
+    (
+        GOOD + "clock: {presett: mobile}",
+        "3: clock = {\"presett\": \"mobile\"}: unknown key 'presett'. Did you mean 'preset'?",
+    ),
+    (
+        GOOD + "clock: {slow_clients: {client: [0], factor: 5}}",
+        "3: clock.slow_clients = {\"client\": [0], \"factor\": 5}: unknown key 'client'. Did you mean 'clients'?",
+    ),
+    (GOOD + "clock: {slow_clients: {share: 0.5}}", "3: clock.slow_clients = {\"share\": 0.5} needs 'factor'"),
+    (
+        GOOD + "clock: {samples_per_second: {median: 0}}",
+        "3: clock.samples_per_second.median = 0 should be greater than 0",
+    ),
+    (GOOD + "clock: {uplink: [5, 0]}", "3: clock.uplink[1] = 0 should be greater than 0"),
+    (GOOD + "clock: {uplink: fast}", '3: clock.uplink = "fast" should be a number'),
+    (GOOD + "partition_options: {shares: [0.75]}", "3: shares = [0.75] is too short: value 2 is missing"),
+    (
+        GOOD + "partition_options: {shares: [0.7, 0, 0.1, 0.1]}",
+        "3: shares = [0.7, 0, 0.1, 0.1] should have 3 values at most",
+    ),
     (GOOD + "model: mlpp", "3: unknown model 'mlpp'. Did you mean 'mlp'?"),
     (GOOD + "model_options: {hiden: 3}", "3: unknown option 'hiden' of model 'mlp'. Did you mean 'hidden'?"),
     (GOOD + "model_options: {hidden: -3}", "3: hidden = -3 should be greater than 0"),
@@ -118,7 +152,7 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     ("methods: [toy]\nalphas: [1, 1.0]", "2: the value 1.0 is given twice: the cells could not be told apart"),
     ("methods: [toy]\npartition: file", "2: partition 'file' needs the option 'path'"),
     ("alpha: 1", "1: the grid has no methods; add for instance `methods: [fedavg, local]`"),
-    ("methods: []", "1: methods = [] should be a list, for instance [fedavg, {name: scd, tau: 0.4}]"),
+    ("methods: []", "1: methods = [] is empty; write for instance [fedavg, {name: scd, tau: 0.4}]"),
     ("methods: toy", '1: methods = "toy" should be a list, for instance [fedavg, {name: scd, tau: 0.4}]'),
     ("methods: [3]", "1: 3 should be a name, or a mapping with `name`, as in [fedavg, {name: scd, tau: 0.4}]"),
     (
@@ -163,16 +197,17 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "seeds: 3", "3: seeds = 3 should be a list, for instance [0, 1, 2]"),
     (GOOD + "seeds: [0, 1, 0]", "3: the value 0 is given twice: the cells could not be told apart"),
     (GOOD + "seeds: [0.5]", "3: seed = 0.5 should be an integer"),
-    (GOOD + "seeds: []", "3: seeds = [] should be a list, for instance [0, 1, 2]"),
+    (GOOD + "seeds: []", "3: seeds = [] is empty; write for instance [0, 1, 2]"),
     (GOOD + "seeds: [0]\nseed: 1", "4: 'seed' and 'seeds' are both given; keep one of them"),
     (GOOD + "vary: [lr]", '3: vary = ["lr"] should be a mapping, for instance {scd.tau: [0.1, 0.2]}'),
     (GOOD + "vary: {lr: 0.1}", "3: lr = 0.1 should be a list of values"),
-    (GOOD + "vary: {lr: []}", "3: lr = [] should be a list of values"),
+    (GOOD + "vary: {lr: []}", "3: lr = [] is empty; give it a list of values"),
     (GOOD + "vary: {lrr: [1]}", "3: unknown key 'lrr'. Did you mean 'lr'?"),
     (GOOD + "vary: {lr: [0.1, 0, -1]}", "3: lr = 0 should be greater than 0"),
     (GOOD + "vary: {lr: [0.1, 0.10]}", "3: the value 0.1 is given twice: the cells could not be told apart"),
     (GOOD + "lr: 0.1\nvary: {lr: [0.2]}", "3: 'lr' is varied by an axis of this grid; do not set it here too"),
     (GOOD + "vary: {dataset: [digits]}", "3: 'dataset' cannot stand here: use the axis `datasets`"),
+    (GOOD + "vary: {methods: [toy]}", "3: 'methods' cannot stand here: it is an axis, at the top of the grid"),
     (GOOD + "vary: {alpha: [2]}", "2: 'alpha' is varied by an axis of this grid; do not set it here too"),
     (
         "methods: [{name: toy, tau: 0.1}]\nalpha: 1\nvary: {toy.tau: [0.2]}",
@@ -183,7 +218,12 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "vary: {plain.tau: [1]}", "3: unknown hyperparameter 'tau' of 'plain'."),
     (
         "methods: [plain]\nalpha: 1\nvary: {toy.tau: [0.1, 0.2]}",
-        "3: 'toy.tau' concerns none of the methods of this grid",
+        "3: 'toy.tau' does nothing: no entry of 'toy' in this grid",
+    ),
+    ("methods: [plain]\nalpha: 1\ntoy.tau: 0.1", "3: 'toy.tau' does nothing: no entry of 'toy' in this grid"),
+    (
+        "methods: [plain]\nalpha: 1\ncases: [{name: a, toy.tau: 0.1}]",
+        "3: 'toy.tau' does nothing: no entry of 'toy' in this grid",
     ),
     (GOOD + "cases: [3]", "3: 3 should be a mapping of settings"),
     (
@@ -229,6 +269,8 @@ BAD_OVERRIDES = [
     ("alphas=[0]", "--set alphas: alpha = 0 should be greater than 0"),
     ("a b=3", "--set a b=3: write key=value, for instance --set rounds=5"),
     ("toy.tua=3", "--set toy.tua: unknown hyperparameter 'tua' of 'toy'. Did you mean 'tau'?"),
+    ("fedavg.x=3", "--set fedavg.x: unknown hyperparameter 'x' of 'fedavg'."),
+    ("ditto.lam=3", "--set ditto.lam: 'ditto.lam' does nothing: no entry of 'ditto' in this grid"),
     ("lr=", "--set lr: lr = null should be a number"),
 ]
 

@@ -180,6 +180,11 @@ def test_an_override_wins_over_the_whole_file(load: Load, override: str, expecte
     assert {key: getattr(cell, key) for key in expected} == expected
 
 
+def test_methods_chosen_by_an_override_leave_what_the_file_says_of_others(load: Load) -> None:
+    text = "methods: [toy, plain]\nalpha: 1\ntoy.tau: 0.5\nvary: {toy.phases: [1, 2]}"
+    assert rows(load(text, "methods=[plain]"), "method", "case") == [("plain", "")]
+
+
 def test_name_and_published_come_from_file_or_override(load: Load) -> None:
     text = "{methods: [plain], alpha: 1, description: d, published: scd_t5}"
     grid = load(text)

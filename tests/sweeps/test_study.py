@@ -48,7 +48,7 @@ def test_the_bars_of_the_built_in_studies() -> None:
         ({"grid": {"methods": ["fedavg"]}, "space": {}}, r"'fedavg' has no ranges of its own"),
         ({"sampler": "grid"}, r"sampler `grid` needs a list of values for 'fedprox.mu'"),
         ({"sampler": "tpee"}, r"sampler = \"tpee\" should be 'tpe'"),
-        ({"seeds": [1]}, r"seeds = \[1\]"),
+        ({"seeds": [1]}, r"seeds = \[1\] should have 2 or more values"),
         ({"seeds": [1, 1]}, r"has a seed twice"),
         ({"report_seeds": [100]}, r"report_seeds has tuning seeds \(\[100\]\)"),
         ({"report_seeds": []}, r"report_seeds = \[\]"),
