@@ -1,6 +1,7 @@
 """`bench status`, `log`, `results` and `report`: what a run folder holds."""
 
 import json
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.cli.table import print_table
 from bench.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def log(
     fitting = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
     if len(fitting) != 1:
         found = f"{len(fitting)} cells of {run} begin with {cell!r}" if fitting else f"{run} has no cell {cell!r}"
-        raise UserError(f"{found}. `bench status {run}` lists them.")
+        raise UserError(f"{found}. `bench status {shlex.quote(str(run))}` lists them.")
     view = next(iter(fitting.values()))
     print(f"{view.id}  {view.name}: {view.status.state}")
     for path in (view.folder / "log.txt", view.folder / "error.txt"):
@@ -111,8 +113,8 @@ def print_summary(run: Path) -> None:
 
 
 def _print_table(protocol: str, figures: "pd.DataFrame") -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     selection = {"honest": "validation", "paper": "best"}[protocol]
     if selection not in set(figures["selection"]):
@@ -131,8 +133,8 @@ def _print_table(protocol: str, figures: "pd.DataFrame") -> None:
         for name in tasks:
             task = rows[rows["task"] == name]
             entries += [_entry(task, "gm", "global"), _entry(task, "pm", "local")]
-        table.add_row(str(label), *entries)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        table.add_row(Text(str(label)), *entries)
+    print_table(table)
 
 
 def _entry(task: "pd.DataFrame", metric: str, on: str) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.cli.table import print_table
 from bench.errors import UserError
 
 
@@ -58,13 +59,12 @@ def _flow(value: Any) -> str:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     table = Table()
     for key in rows[0]:
         table.add_column(key)
     for row in rows:
-        table.add_row(*(escape(value if isinstance(value, str) else _flow(value)) for value in row.values()))
-    Console().print(table)
+        table.add_row(*(Text(value if isinstance(value, str) else _flow(value)) for value in row.values()))
+    print_table(table)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from bench.cli.table import print_table
 from bench.errors import UserError
 
 
@@ -33,9 +34,6 @@ def speed(
 
 
 def _print(found: dict[str, Any]) -> None:
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
 
     ceilings = ", ".join(f"{peak:.0f} GFLOP/s in {precision}" for precision, peak in found["ceiling_gflops"].items())
@@ -58,4 +56,4 @@ def _print(found: dict[str, Any]) -> None:
                 f"{f['images']:.0f}", f"{f['outside']:.1%}", f"{f['memory'] / 1e6:.0f}", f"{f['ceiling']:.1%}",
                 f"{f['times']:.2f}", f"{f['times_sparse']:.2f}", f"{f['times_training']:.2f}",
             )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print_table(table)

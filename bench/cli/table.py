@@ -1,0 +1,24 @@
+"""How tables are printed in a terminal."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def print_table(table: "Table") -> None:
+    """Print a table with every number and every word whole.
+
+    In a narrow terminal text goes to further lines; where that does not do, lines are longer than the terminal is wide.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    for column in table.columns:
+        column.overflow = "fold"  # by default rich cuts words and puts three dots
+        words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
+        column.min_width = max(map(cell_len, words), default=0)
+    # without a terminal rich would take 80 columns
+    Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160).print(table, crop=False)
