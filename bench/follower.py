@@ -7,6 +7,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -94,7 +95,8 @@ class Follower:
         if self._warned:
             return
         self._warned = True
-        text = f"warning: tracking in {shown(self._uri)}: {reason}. `bench track {self._run}` fills in what is missing"
+        again = shlex.join(["bench", "track", str(self._run)])
+        text = f"warning: tracking in {shown(self._uri)}: {reason}. `{again}` fills in what is missing"
         print(text, file=sys.stderr, flush=True)
 
 

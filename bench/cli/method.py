@@ -1,5 +1,6 @@
 """`bench new-method` and `bench check-method`: from an empty file to a method that keeps its promises."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,8 @@ def new_method(
 
     method, test = write(name, out)
     print(f"{method}: the method, which is FedProx for now")
-    print(f"{test}: its test; run it with `pytest {test}`")
-    print(f"`bench check-method {method}` checks what every method must do")
+    print(f"{test}: its test; run it with `pytest {shlex.quote(str(test))}`")
+    print(f"`bench check-method {shlex.quote(str(method))}` checks what every method must do")
 
 
 def check_method(

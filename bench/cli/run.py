@@ -1,5 +1,6 @@
 """`bench run`: from a grid file to a run folder."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,9 +97,20 @@ def _print_warnings(cells: "Sequence[Settings]") -> None:
     """Say what settings amount to that take a method's point away; the run goes on, as somebody may want just that."""
     from bench.cast import degenerate, make_method
 
-    found = {f"{settings.name}: {text}": None for settings in cells for text in degenerate(make_method(settings))}
-    for text in found:
+    found = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
+    untrained = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
+    for text in [*found, *untrained]:
         print(f"warning: {text}", file=sys.stderr)
+
+
+def _no_steps(settings: "Settings") -> str:
+    """What is to be said of a round without local steps; empty where it has some."""
+    key = "epochs" if settings.steps is None else "steps"
+    return (
+        ""
+        if getattr(settings, key)
+        else f"{key} = 0: a round has no local steps but those that the method counts itself"
+    )
 
 
 def worker_count(jobs: int | None, device: str) -> int:
@@ -182,15 +194,17 @@ def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> Non
     from bench.cli.look import print_summary
     from bench.results import load_run
 
-    failed = [cell for cell in load_run(folder).cells if cell.status.state in ("failed", "diverged")]
+    place, found = shlex.quote(str(folder)), load_run(folder).cells
+    failed = [cell for cell in found if cell.status.state in ("failed", "diverged")]
     here = {cell.id for cell in cells}
     for cell in failed:
         if cell.id in here:
             print(f"{cell.name}: {cell.status.state}: {cell.status.reason}", file=sys.stderr)
-            print(f"  bench log {folder} {cell.id}", file=sys.stderr)
+            print(f"  bench log {place} {cell.id}", file=sys.stderr)
     if not quiet:
         print_summary(folder)
-        print(f"bench report {folder}  makes tables and figures of it", file=sys.stderr)
+        if any(cell.status.state == "done" for cell in found):
+            print(f"bench report {place}  makes tables and figures of it", file=sys.stderr)
 
 
 def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[str]:
@@ -200,8 +214,6 @@ def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[str]:
 
 
 def command_line() -> str:
-    import shlex
-
     return shlex.join(["bench", *sys.argv[1:]])
 
 

@@ -1,6 +1,7 @@
 """`bench track` and `bench ui`: a run in MLflow."""
 
 import os
+import shlex
 import socket
 import sys
 from typing import Annotated
@@ -38,7 +39,8 @@ def ui(
     load_run(run)  # refuses what is no run, whatever store lies in it
     uri = tracking.embedded_uri(run)
     if not (run / "mlflow.db").exists():
-        raise UserError(f"{run} has no mlflow.db. `bench track {run} --tracking-uri {uri}` makes it.")
+        command = shlex.join(["bench", "track", str(run), "--tracking-uri", uri])
+        raise UserError(f"{run} has no mlflow.db. `{command}` makes it.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -185,6 +185,11 @@ def test_settings_without_a_point_are_said_beforehand(bench_here: Bench, grid: G
         == "warning: ditto lam=0.0: lam = 0: the personalized models of Ditto are those of Local\n"
     )
     assert bench_here(*common, "--quiet").stderr == ""
+    file = grid(methods=["fedavg"], seeds=[0, 1], epochs=0)
+    said = "a round has no local steps but those that the method counts itself\n"
+    assert bench_here(*common).stderr == f"warning: fedavg: epochs = 0: {said}"
+    assert bench_here(*common, "--set", "steps=0").stderr == f"warning: fedavg: steps = 0: {said}"
+    assert bench_here(*common, "--set", "steps=1").stderr == ""
 
 
 def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:

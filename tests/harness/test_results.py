@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import store
+from bench.cli.look import print_summary
+from bench.cli.run import _finish
 from bench.errors import UserError
+from bench.plan import PlannedCell
 from bench.results import choose_round, load_run, tidy
 from bench.settings import Settings
 from bench.store import Status, Tables
@@ -197,3 +201,34 @@ def test_a_damaged_file_is_named(write: Callable[..., Path], content: bytes) -> 
     (run / "run.json").write_bytes(content)
     with pytest.raises(UserError, match=r"run\.json is damaged"):
         load_run(run)
+
+
+@pytest.mark.parametrize(
+    ("state", "command"), [("done", "bench report '{}'  makes"), ("failed", "bench log '{}' c0ffee\n")]
+)
+def test_commands_that_a_run_names_can_be_pasted(
+    write: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    state: store.State,
+    command: str,
+) -> None:
+    """And a report is offered only where a cell is done."""
+    run = shutil.copytree(write(ROWS, Status(state)), tmp_path_factory.mktemp("with") / "a space")
+    cells = [PlannedCell(cell.id, cell.settings) for cell in load_run(run).cells]
+    _finish(run, cells, quiet=False)
+    said = capsys.readouterr().err
+    assert command.format(run) in said
+    assert ("bench report" in said) == (state == "done")
+
+
+@pytest.mark.parametrize("columns", [10, 40, 200])
+def test_a_narrow_terminal_cuts_no_number(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_summary(write(ROWS, Status("done", derived=["pm"])))
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert "63.00" in said
+    assert "(71.00)" in said
