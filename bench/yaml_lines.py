@@ -135,7 +135,7 @@ class _Loader(yaml.SafeLoader):
 for _tag, _pattern, _first in [
     ("null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"[-+]?[0-9]+$", list("-+0123456789")),
+    ("int", r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$", list("-+0123456789")),
     ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
 ]:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
@@ -201,6 +201,8 @@ def _scalar(node: yaml.Node) -> str | int | float | bool | None:
         return text.lower() == "true"
     if kind == "int" and re.fullmatch(r"[-+]?[0-9]{1,30}", text):
         return int(text)
+    if kind == "int" and re.fullmatch(r"0o[0-7]{1,30}|0x[0-9a-fA-F]{1,30}", text):
+        return int(text, 0)
     if kind == "float" and math.isfinite(number := float(text)):
         return number
     raise ValueError(f"{text[:40]!r} is no value of the kind {kind!r} that a grid can hold")

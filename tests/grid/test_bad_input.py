@@ -71,6 +71,8 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     ("method: toy\nmethods: [toy]\nalpha: 1\n", "1: 'method' and 'methods' are both given; keep one of them"),
     (GOOD + "rounds: five", '3: rounds = "five" should be an integer'),
     (GOOD + "rounds: 0", "3: rounds = 0 should be greater than or equal to 1"),
+    (GOOD + "rounds: 0o18", '3: rounds = "0o18" should be an integer'),
+    (GOOD + "rounds: !!int 0xg", "3: '0xg' is no value of the kind 'int' that a grid can hold"),
     (GOOD + "rounds: 2.5", "3: rounds = 2.5 should be an integer"),
     (GOOD + "rounds: true", "3: rounds = true should be an integer"),
     (GOOD + "rounds:", "3: rounds = null should be an integer"),
