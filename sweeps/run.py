@@ -329,7 +329,8 @@ class _Tuner:
         self._live.remove(live)
         wanted = {cell.id for other in self._live for cell in other.cells}
         self.unwanted.update(cell.id for cell in live.cells if cell.id not in wanted)
-        self.say(f"{live.name} of {live.arm.trials} ({values_text(live.trial.params)}): {text}")
+        at = f"{live.trial.number + 1} of {live.arm.trials}"  # Optuna's own numbers begin with 0
+        self.say(f"{live.name}, {at} ({values_text(live.trial.params)}): {text}")
 
 
 def _plan(arm: Arm, number: int, values: dict[str, Any]) -> list[PlannedCell]:

@@ -1,7 +1,9 @@
 """`bench methods`, `datasets`, `models` and `grids`: what can be named in a grid file."""
 
 import inspect
+import itertools
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +43,14 @@ def grids(as_json: AsJson = False) -> None:
     from bench.grid import builtin_grids, load_grid
 
     found = [load_grid(name, []) for name in builtin_grids()]
-    _print([{"name": g.name, "about": g.description, "cells": len(g.cells), "options": {}} for g in found], as_json)
+    rows = [(grid, grid.description or _first_sentence(grid.source)) for grid in found]
+    _print([{"name": g.name, "about": about, "cells": len(g.cells), "options": {}} for g, about in rows], as_json)
+
+
+def _first_sentence(source: str) -> str:
+    """Of the comment at the head of a grid file."""
+    head = itertools.takewhile(lambda line: line.startswith("#"), source.splitlines())
+    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.lstrip("# ") for line in head))[0]
 
 
 def _factory_row(name: str, factory: Any, given: set[str]) -> dict[str, Any]:

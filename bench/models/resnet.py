@@ -20,19 +20,19 @@ class ResNet(Network):
 
 @MODELS.register("resnet18")
 def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-18; see `_resnet`."""
+    """ResNet-18; images up to 64 pixels get a 3x3 stem without max-pool, larger ones ImageNet's."""
     return _resnet("resnet18", shape, classes)
 
 
 @MODELS.register("resnet34")
 def resnet34(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-34; see `_resnet`."""
+    """ResNet-34; images up to 64 pixels get a 3x3 stem without max-pool, larger ones ImageNet's."""
     return _resnet("resnet34", shape, classes)
 
 
 @MODELS.register("resnet50")
 def resnet50(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-50; see `_resnet`."""
+    """ResNet-50; images up to 64 pixels get a 3x3 stem without max-pool, larger ones ImageNet's."""
     return _resnet("resnet50", shape, classes)
 
 

@@ -22,13 +22,13 @@ class VGG(Network):
 
 @MODELS.register("vgg11")
 def vgg11(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """VGG-11; 9,756,426 parameters on CIFAR-10; see `_vgg`."""
+    """VGG-11; 9,756,426 parameters on CIFAR-10; BatchNorm, two hidden layers of 512, no dropout."""
     return _vgg("vgg11", shape, classes)
 
 
 @MODELS.register("vgg13")
 def vgg13(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """VGG-13; 9,941,322 parameters on CIFAR-10; see `_vgg`."""
+    """VGG-13; 9,941,322 parameters on CIFAR-10; BatchNorm, two hidden layers of 512, no dropout."""
     return _vgg("vgg13", shape, classes)
 
 

@@ -204,8 +204,10 @@ def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) ->
     ("what", "name"), [("methods", "fedavg"), ("datasets", "npz"), ("models", "logistic"), ("grids", "quickstart")]
 )
 def test_catalogues(bench_here: Bench, what: str, name: str) -> None:
-    names = [row["name"] for row in json.loads(bench_here(what, "--json").stdout)]
+    rows = json.loads(bench_here(what, "--json").stdout)
+    names = [row["name"] for row in rows]
     assert name in names
+    assert [row["name"] for row in rows if not row["about"] or "see `_" in row["about"]] == []
     text = bench_here(what).stdout
     assert all(name in text for name in names)
 

@@ -105,7 +105,11 @@ def test_methods_take_turns_and_have_the_same_budget(write: Write, tmp_path: Pat
     file = write(grid={"methods": ["fedavg", "local"], "rounds": 1}, trials=2, objective="gm")
     study, folder = load_study(str(file), []), tmp_path / "run"
     _, studies, said = run(study, folder)
-    assert [line.split()[0] for line in said] == ["fedavg", "local", "fedavg", "local"]
+    assert [line.partition(" (")[0] for line in said] == [
+        f"{method} blobs alpha=1 trial {number}, {number + 1} of 2"
+        for number in range(2)
+        for method in ("fedavg", "local")
+    ]
     table = budget_table(study, choose(study, studies))
     assert [entries[1].value for _, entries in table.rows] == [2, 2]
     assert table.notes[0] == "Every method had the same number of trials and of rounds."
