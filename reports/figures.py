@@ -90,7 +90,8 @@ def partitions(store: Store) -> Picture:
             across, up = _PANEL[0] * 55 / counts.shape[0], _PANEL[1] * 50 / counts.shape[1]  # points between centres
             area = np.maximum(0.3, (1.3 * min(across, up)) ** 2 * counts[client, label] / counts.max())
             axis.scatter(client, label, s=area, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=True)
-            axis.set(title=task, xlabel="client", ylabel="class")
+            axis.margins(*(0.8 / max(1, size - 1) for size in counts.shape))  # room for the dots at the edges
+            axis.set(title=task, xlabel="client (dot area: samples)", ylabel="class")
             axis.locator_params(integer=True)
         caption = "Training samples per client and class (area of a bubble) in the first seed of each task."
         return finish(canvas, "partitions", "Partitions", caption)

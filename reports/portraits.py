@@ -67,6 +67,7 @@ def _picture(at: int, row: str, store: Store, curves: dict[str, pd.DataFrame], c
                 axes[-1].ecdf(own.to_numpy(), color=line["color"])
         for axis, name in zip(axes, panels, strict=False):
             axis.set(title=f"{name} accuracy (%)", xlabel="rounds")
+            axis.locator_params("x", integer=True, min_n_ticks=1)
         axes[-1].set(title="share of clients at or below", xlabel="PM accuracy (%)")
         axes[0].legend()
         caption = f"{row}: test accuracy against rounds, mean and standard deviation over seeds; clients of all seeds."

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports import accuracy, cost, fairness, figures, statistics
+from reports import accuracy, cost, fairness, figures, portraits, statistics
 from reports.load import load
 
 
@@ -87,3 +87,37 @@ def test_client_pictures(store):
     names.append(figures.gain_by_size(store, fairness.gains(clients, store)).name)
     names.append(figures.partitions(store).name)
     assert names == ["clients", "gain", "partitions"]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What is drawn, laid out, as it is handed to `finish`."""
+    found = []
+
+    def keep(canvas, name, title, caption):
+        canvas.draw_without_rendering()
+        found.append(canvas)
+
+    monkeypatch.setattr(figures, "finish", keep)
+    monkeypatch.setattr(portraits, "finish", keep)
+    return found
+
+
+def test_no_dot_of_a_partition_is_cut(store, drawn):
+    figures.partitions(store)
+    for axis in drawn[0].axes:
+        (dots,) = axis.collections
+        radius = np.sqrt(dots.get_sizes()[:, None] / np.pi) * drawn[0].dpi / 72
+        centres = axis.transData.transform(dots.get_offsets())
+        assert np.all(centres - radius >= axis.bbox.min)
+        assert np.all(centres + radius <= axis.bbox.max)
+        assert "dot area" in axis.get_xlabel()
+
+
+def test_rounds_of_a_method_are_whole_numbers(store, curves, drawn):
+    clients = fairness.client_accuracies(store, "validation")
+    list(portraits.portraits(store, curves, clients))
+    rounds = [axis for canvas in drawn for axis in canvas.axes if axis.get_xlabel() == "rounds"]
+    ticks = [axis.get_xticks() for axis in rounds]
+    assert rounds
+    assert all(np.all(at == at.round()) for at in ticks)
