@@ -112,6 +112,6 @@ def resolve(value: Any) -> Any:
     if not isinstance(value, Mapping) or "preset" not in value:
         return value
     name = value["preset"]
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(f"{name!r} is no preset; there are {', '.join(PRESETS)}")
     return {**PRESETS[name], **{key: one for key, one in value.items() if key != "preset"}}

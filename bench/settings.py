@@ -42,6 +42,10 @@ def _once(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 NotNegative = Annotated[int, Field(ge=0)]
+Late = Annotated[
+    Annotated[NotNegative, Tag("number")] | Annotated[tuple[NotNegative, ...], Field(min_length=1), Tag("list")],
+    Discriminator(lambda value: "list" if isinstance(value, list | tuple) else "number"),
+]
 
 
 class Settings(BaseModel):
@@ -115,7 +119,7 @@ class Settings(BaseModel):
     pm_until_broadcast: bool = Field(
         False, description="training after the upload goes on until the next model arrives on the simulated clock"
     )
-    stragglers: dict[int, NotNegative | Annotated[tuple[NotNegative, ...], Field(min_length=1)]] = Field(
+    stragglers: dict[int, Late] = Field(
         default_factory=dict,
         description="round clock only: by how many rounds a client's answer is late; a list: its rounds, in turn",
     )

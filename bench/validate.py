@@ -25,6 +25,7 @@ _IN_WORDS_OF_YAML = {
     "bool_type": "should be true or false",
     "int_type": "should be an integer",
     "int_from_float": "should be an integer",
+    "int_parsing": "should be an integer",
     "float_type": "should be a number",
     "string_type": "should be text",
     "tuple_type": "should be a list",
@@ -165,6 +166,8 @@ def _convert(adapter: TypeAdapter[Any], key: str, value: Any) -> Any:
 
 def _sentence(key: str, value: Any, loc: tuple[int | str, ...], error: ErrorDetails) -> str:
     """What is wrong with a value, or with the part of it that `loc` leads to."""
+    if loc[-1:] == ("[key]",):
+        return f"{key} = {shown(value)}: the key {loc[-2]!r} {_message(error)}"
     for step in loc:
         if isinstance(value, dict) and str(step) in value:
             key, value = f"{key}.{step}", value[str(step)]

@@ -106,11 +106,9 @@ def _print_warnings(cells: "Sequence[Settings]") -> None:
 def _no_steps(settings: "Settings") -> str:
     """What is to be said of a round without local steps; empty where it has some."""
     key = "epochs" if settings.steps is None else "steps"
-    return (
-        ""
-        if getattr(settings, key)
-        else f"{key} = 0: a round has no local steps but those that the method counts itself"
-    )
+    if getattr(settings, key):
+        return ""
+    return f"{key} = 0: a round has no local steps but those that the method counts itself"
 
 
 def worker_count(jobs: int | None, device: str) -> int:

@@ -39,8 +39,8 @@ def ui(
     load_run(run)  # refuses what is no run, whatever store lies in it
     uri = tracking.embedded_uri(run)
     if not (run / "mlflow.db").exists():
-        command = shlex.join(["bench", "track", str(run), "--tracking-uri", uri])
-        raise UserError(f"{run} has no mlflow.db. `{command}` makes it.")
+        again = shlex.join(["bench", "track", str(run), "--tracking-uri", uri])
+        raise UserError(f"{run} has no mlflow.db. `{again}` makes it.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

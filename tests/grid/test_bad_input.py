@@ -35,6 +35,9 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "1.5: 2", "3: the key '1.5' is neither text nor a number of a client"),
     (GOOD + "[a]: 2", "3: the key (a list or mapping) is neither text nor a number of a client"),
     (GOOD + "stragglers: {3: soon}", '3: stragglers.3 = "soon" should be an integer'),
+    (GOOD + "stragglers: {3: [1, -1]}", "3: stragglers.3[1] = -1 should be greater than or equal to 0"),
+    (GOOD + "stragglers: {3: []}", "3: stragglers.3 = [] should have 1 or more values"),
+    (GOOD + "stragglers: {a: 1}", "3: stragglers = {\"a\": 1}: the key 'a' should be an integer"),
     (GOOD + "client_models: [mlp, cnnn]", "3: unknown model 'cnnn'. Did you mean 'cnn'?"),
     (GOOD + "client_models: {by: size, models: [mlp, cnnn]}", "3: unknown model 'cnnn'. Did you mean 'cnn'?"),
     (
@@ -108,6 +111,10 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         "3: new_clients = 1 leaves none of 1 clients to train",
     ),
     (GOOD + "clock: moble", "3: clock = \"moble\": 'moble' is no preset; there are uniform, mobile, datacenter"),
+    (
+        GOOD + "clock: {preset: [mobile]}",
+        '3: clock = {"preset": ["mobile"]}: [\'mobile\'] is no preset; there are uniform, mobile, datacenter',
+    ),
     (GOOD + "clock: 3", "3: clock = 3 should be a mapping"),
     (
         GOOD + "clock: {presett: mobile}",
