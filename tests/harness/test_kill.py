@@ -27,26 +27,31 @@ Grid = Callable[..., Path]
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 KILLS = 3
+# A child of the process that runs the tests could not train: forked after autograd's threads it raises an error.
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(["bench.cell", __name__])
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # the child only trains
 @pytest.mark.parametrize("method", METHODS_OF_A_KIND)
 def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
-    """A forked process is killed at seeded moments; what another one makes of its folder has the undisturbed bytes."""
+    """A process is killed at seeded moments; what another one makes of its folder has the undisturbed bytes."""
     settings = cell(method=method, participation=0.5, rounds=8)
-    run_cell(settings, tmp_path / "first", OPTIONS)  # the first one pays for imports
-    start = time.monotonic()
-    run_cell(settings, tmp_path / "whole", OPTIONS)
-    duration = time.monotonic() - start
-    folder = tmp_path / "killed"
-    context = multiprocessing.get_context("fork")
-    for moment in generator("tests", "kill", method).uniform(0.1, 0.7, KILLS):
-        child = context.Process(target=run_cell, args=(settings, folder, OPTIONS))
+
+    def run(name: str, seconds: float | None = None) -> int | None:
+        child = CHILDREN.Process(target=run_cell, args=(settings, tmp_path / name, OPTIONS))
         child.start()
-        child.join(moment * duration)
+        child.join(seconds)
         child.kill()
         child.join()
-        child.close()
+        return child.exitcode
+
+    assert run("first") == 0  # it pays for imports
+    start = time.monotonic()
+    assert run("whole") == 0
+    duration = time.monotonic() - start
+    moments = generator("tests", "kill", method).uniform(0.2, 0.9, KILLS) * duration
+    assert -signal.SIGKILL in [run("killed", moment) for moment in moments]
+    folder = tmp_path / "killed"
     assert run_cell(settings, folder, OPTIONS).state == "done"
     assert {name: (folder / name).read_bytes() for name in RESULTS} == {
         name: (tmp_path / "whole" / name).read_bytes() for name in RESULTS
@@ -73,21 +78,19 @@ def run_and_kill(settings: Settings, folder: Path, options: Options, change: int
     changes.send(count)
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # the child only trains
 @pytest.mark.parametrize("keep", ["none", "server", "all"])
 def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settings], tmp_path: Path, keep: str) -> None:
     """Before any change of a file there: no round before is lost, and no more is kept than was asked for."""
     settings, options = cell(rounds=3), OPTIONS.model_copy(update={"keep": keep})
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    whole = context.Process(target=run_and_kill, args=(settings, tmp_path / "0", options, 0, sender))
+    receiver, sender = CHILDREN.Pipe(duplex=False)
+    whole = CHILDREN.Process(target=run_and_kill, args=(settings, tmp_path / "0", options, 0, sender))
     whole.start()
     changes = receiver.recv()
     whole.join()
     assert changes > 5
     for change in range(1, changes + 1):
         folder = tmp_path / str(change)
-        child = context.Process(target=run_and_kill, args=(settings, folder, options, change, sender))
+        child = CHILDREN.Process(target=run_and_kill, args=(settings, folder, options, change, sender))
         child.start()
         child.join()
         assert child.exitcode == -signal.SIGKILL
