@@ -214,20 +214,16 @@ class Engine:
         start = time.perf_counter()
         groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
         for i, request in trainings.items():
-            prepared = self._prepared(programs[i], request)
+            p = programs[i]
+            limit = p.limit if isinstance(p.waiting, Train) else None  # a gradient is of all samples or wrong
+            prepared = self._preparer.prepare(request, p.address, limit)
+            if limit is not None:
+                p.limit = limit - prepared.steps
             owners, group = groups.setdefault(id(prepared.recipe), ([], []))
             owners.append(i)
             group.append(prepared)
         self.seconds += time.perf_counter() - start
         return list(groups.values())
-
-    def _prepared(self, p: Running, request: Train) -> Prepared:
-        prepared = self._preparer.prepare(request, p.address)
-        if p.limit is not None:
-            if prepared.steps > p.limit:
-                prepared = self._preparer.prepare(request._replace(epochs=None, steps=p.limit), p.address)
-            p.limit -= prepared.steps
-        return prepared
 
     def train(self, group: list[Prepared]) -> list[Trained]:
         """Train a group of one recipe.

@@ -81,12 +81,13 @@ class Preparer:
         self._key: Any = None
         self._plan: _Plan | None = None
 
-    def prepare(self, request: Train, address: Address) -> Prepared:
-        """One client's request."""
+    def prepare(self, request: Train, address: Address, limit: int | None = None) -> Prepared:
+        """One client's request, of at most `limit` steps."""
         plan = self._planned(request, address.round)
         n = len(_positions(request.feed, address, self._arena))
         recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
         steps = _steps(request, self._settings, n, plan.widths[MAIN], plan.statistics)
+        steps = steps if limit is None else min(steps, limit)
         given = request.optimizer_state or {}
         augment = self._settings.augment
         streams = {

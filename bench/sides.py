@@ -42,13 +42,14 @@ class ServerSide:
     def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
         """The model value every method of this seed starts from (of a client's own architecture, if given)."""
         name = self._settings.model if client is None else self.architecture(client)
-        at = name, draw, classes or self.num_classes
+        outputs = classes or self.num_classes
+        at = name, draw, outputs
         if at not in self._initial:
             options = self._settings.model_options if name == self._settings.model else {}
-            module = build(name, self._shape, at[2], options)
+            module = build(name, self._shape, outputs, options)
             sizes = "x".join(map(str, self._shape))
             extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
-            arch = f"{name}({sizes}->{at[2]}{extras})"
+            arch = f"{name}({sizes}->{outputs}{extras})"
             self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw))
         return self._initial[at]
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bench import engine, outputs, recording
-from bench.engine import Executor
+from bench.batches import Address
+from bench.engine import Executor, Running
 from bench.federation import Diverged, Federation
 from bench.forward import Forward
 from bench.method import (
@@ -109,6 +110,22 @@ def test_predict_and_evaluate(executor: str) -> None:
         assert float(losses[0]) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean())
         assert float(accuracies[0]) == pytest.approx((p.argmax(1) == y).mean())
         assert losses.shape == accuracies.shape == (2,)
+
+
+def test_a_limit_ends_trainings_and_leaves_gradients_whole() -> None:
+    def program(w: Params) -> Program:
+        gradients, _ = yield Gradient({"w": w}, cross_entropy)
+        first = yield Train({"w": w}, loss=cross_entropy, steps=2)
+        second = yield Train({"w": w}, loss=cross_entropy, epochs=4)
+        return gradients["w"], first.steps, second.steps
+
+    federation = toy("fedavg", sizes=[9, 9], batch_size=2)
+    w = federation.server.initial_model()
+    running = [Running(i, program(w), Address(0, 0, 0), limit=limit) for i, limit in enumerate((None, 3))]
+    federation.engine.run(running)
+    (whole, *steps), (limited, *cut) = (p.result for p in running)
+    assert torch.equal(whole, limited)
+    assert (steps, cut) == ([2, 20], [2, 1])
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])

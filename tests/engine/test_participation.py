@@ -59,7 +59,7 @@ def test_cap_stops_at_its_limit() -> None:
 
 
 def test_cap_cuts_the_training_in_which_it_is_reached() -> None:
-    """Ten samples are five steps an epoch: the third step of a phase is the last, and those before are the same."""
+    """Ten samples are five steps an epoch: the third step of a phase is the last."""
     settings: dict[str, Any] = {"sizes": [10, 10, 10], "participation": 1 / 3, "batch_size": 2, "epochs": 1}
     capped = toy("ditto", unselected="cap", unselected_steps=3, **settings)
     run(capped, 6)

@@ -1,6 +1,8 @@
 """A run folder as the harness writes it, with numbers drawn instead of trained."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -148,3 +150,19 @@ def report(run) -> Path:
     from reports.page import write_report
 
     return write_report([run])
+
+
+@pytest.fixture
+def pdflatex(tmp_path):
+    """Compile what is to stand in a document; the test is skipped where there is no pdflatex."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed")
+
+    def check(body):
+        head = "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage{booktabs}\\begin{document}\n"
+        (tmp_path / "a.tex").write_text(f"{head}{body}\\end{{document}}\n", encoding="utf-8")
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout[-2000:]
+
+    return check
