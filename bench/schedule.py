@@ -15,8 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from bench import store
@@ -30,6 +31,12 @@ BUSY_SECONDS = 2.0
 """Time before a cell that another `bench run` holds is looked at again."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# Importing torch takes seconds and some 200 MB: a server does it once, and workers are forked from it. It has not touched
+# a GPU, as one that has cannot be forked. Only Linux promises that its libraries bear it.
+_PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+_PROCESSES.set_forkserver_preload(["bench.cell", "torch._dynamo"])  # torch.func loads the second at its first gradient
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class _Held:
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     pipe: Connection
     task: Task | None = None
 
@@ -213,17 +220,27 @@ def _death(exitcode: int | None) -> str:
 
 def _start_worker() -> _Worker:
     ours, theirs = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    process = _PROCESSES.Process(target=_work, args=(theirs,), daemon=True)
     before = dict(os.environ)
-    os.environ.update(_ONE_THREAD)  # a spawned process takes over the environment, and torch reads it at import
+    os.environ.update(_ONE_THREAD)  # a new process takes over the environment, and torch reads it at import
     try:
+        if _PROCESSES.get_start_method() == "forkserver":
+            _start_server()
         process.start()
     finally:
         os.environ.clear()
         os.environ.update(before)
     theirs.close()
     return _Worker(process, ours)
+
+
+def _start_server() -> None:
+    """Start the server where none runs, deaf to what reaches the whole group while it imports."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -241,7 +258,7 @@ def _terminate_like_interrupt() -> Iterator[None]:
 
 def _work(pipe: Connection) -> None:
     """A worker's life: take tasks from the pipe, send events, end with the pipe."""
-    for sign in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group; the parent says what to do
+    for sign in _SIGNALS:  # they may reach the whole group; the parent says what to do
         signal.signal(sign, signal.SIG_IGN)
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     stopping = threading.Event()

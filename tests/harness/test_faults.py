@@ -54,15 +54,20 @@ MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 2 else []) for k in 
 
 
 def workers_of(process: "subprocess.Popen[str]") -> list[int]:
-    """The processes below a run that train."""
+    """The processes of a run that train: children of the server that the run has started."""
+    return [worker for server in forked_by(process.pid) for worker in forked_by(server)]
+
+
+def forked_by(parent: int) -> list[int]:
+    """The children of a process that are a server of processes, or forked from one."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            above = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
             text = folder.joinpath("cmdline").read_bytes()
         except (OSError, ValueError):
             continue
-        if parent == process.pid and b"spawn_main" in text:
+        if above == parent and b"forkserver" in text:
             found.append(int(folder.name))
     return found
 
