@@ -33,10 +33,16 @@ BUSY_SECONDS = 2.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-# Importing torch takes seconds and some 200 MB: a server does it once, and workers are forked from it. It has not touched
-# a GPU, as one that has cannot be forked. Only Linux promises that its libraries bear it.
-_PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-_PROCESSES.set_forkserver_preload(["bench.cell", "torch._dynamo"])  # torch.func loads the second at its first gradient
+PRELOAD = ["bench.cell", "torch._dynamo"]
+"""What a worker needs in any case, the second for its first gradient (`torch.func` loads it then)."""
+
+# Importing torch takes seconds and some 200 MB: a server does it once, and workers are forked from it. It has not used a
+# GPU, as a process that has cannot be forked. Only on Linux do all libraries bear it.
+if sys.platform == "linux":
+    _PROCESSES = multiprocessing.get_context("forkserver")
+else:
+    _PROCESSES = multiprocessing.get_context("spawn")
+_PROCESSES.set_forkserver_preload(PRELOAD)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Looking at run folders from outside."""
 
+import multiprocessing
 import subprocess
 import time
 from pathlib import Path
@@ -9,9 +10,15 @@ import pytest
 from bench import store
 from bench.plugin import METHODS
 from bench.results import CellView, load_run
+from bench.schedule import PRELOAD
 
 RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "timeline.csv")
 """Files of a cell that no interruption may change."""
+
+CHILDREN = multiprocessing.get_context("forkserver")
+"""Where processes come from that a test kills. A child of the process that runs the tests could not train: forked after
+autograd's threads it raises an error."""
+CHILDREN.set_forkserver_preload([*PRELOAD, "pytest", "sweeps.run"])
 
 _ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfedmo", "spfl"}
 METHODS_OF_A_KIND = [

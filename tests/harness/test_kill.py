@@ -1,6 +1,5 @@
 """Runs that are killed, interrupted or shared."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from bench.cell import Options, run_cell
 from bench.results import load_run
 from bench.rng import generator
 from bench.settings import Settings
-from tests.harness.helpers import METHODS_OF_A_KIND, RESULTS, cells, contents, states, wait_for
+from tests.harness.helpers import CHILDREN, METHODS_OF_A_KIND, RESULTS, cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -27,9 +26,6 @@ Grid = Callable[..., Path]
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 KILLS = 3
-# A child of the process that runs the tests could not train: forked after autograd's threads it raises an error.
-CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["bench.cell", __name__])
 
 
 @pytest.mark.parametrize("method", METHODS_OF_A_KIND)

@@ -1,6 +1,5 @@
 """Trials in the worker pool: what is told to Optuna, what is pruned, and what a killed command leaves behind."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from bench.rng import generator
 from sweeps.fair import budget_table, choose, reported_cells
 from sweeps.run import Outcome, _Tuner, mean_curve, open_studies, tune
 from sweeps.study import Study, load_study
+from tests.harness.helpers import CHILDREN
 from tests.sweeps.conftest import Write
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -206,7 +206,7 @@ def test_killed_between_two_values_a_trial_has_the_same_point(
             for dimension in study.arms[0].dimensions:
                 dimension.suggest(one)
             opened.tell(one, [0.5 + 0.04 * number] * len(study.metrics))
-        child = multiprocessing.get_context("spawn").Process(target=_take_and_die, args=(study, folder, writes))
+        child = CHILDREN.Process(target=_take_and_die, args=(study, folder, writes))
         child.start()
         child.join()
         assert child.exitcode == -signal.SIGKILL
@@ -256,7 +256,7 @@ def test_two_workers_share_a_study(write: Write, start: Start, tmp_path: Path) -
 
 def _run_elsewhere(study: Study, folder: Path, begun: int = 0, later: float | None = None) -> None:
     """With `later`, kill it so many seconds after so many cells have begun."""
-    process = multiprocessing.get_context("spawn").Process(target=run, args=(study, folder))
+    process = CHILDREN.Process(target=run, args=(study, folder))
     process.start()
     deadline = time.monotonic() + 120
     while len(list(folder.glob("*/log.txt"))) < begun:
