@@ -128,19 +128,29 @@ class _Run:
         except Exception as error:  # the one place that keeps the failure of one cell, whatever it is, from the others
             state, reason = "failed", shortage(error) or f"{type(error).__name__}: {error}"
             self._write_error(traceback.format_exc())
-        self.status = replace(self.status, state=state, reason=reason)
-        with contextlib.suppress(OSError):  # on a full disk the event alone says it
+        try:
+            self._conclude(state, reason)
+        except OSError as error:  # the event alone says it
             if state in store.FINISHED:
-                checksums = {name: known for name, (_, known) in self.tables.sync().items()}
-                self.status = replace(self.status, checksums=checksums)
-            self._write_status()
-            if state in store.FINISHED:  # not before: a kill would leave neither a result nor what leads to it
-                if self.options.keep == "none":
-                    checkpoint.remove(self.folder / "checkpoint")
-                store.remove_leftovers(self.folder, self.status)
+                state, reason = "failed", shortage(error) or f"its end could not be written: {error}"
+            self.status = replace(self.status, state=state, reason=reason)
         self._event()
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status
+
+    def _conclude(self, state: store.State, reason: str) -> None:
+        """Write how it ended, and clean up."""
+        self.status = replace(self.status, state=state, reason=reason)
+        if state not in store.FINISHED:
+            self._write_status()
+            return
+        checksums = {name: known for name, (_, known) in self.tables.sync().items()}
+        self.status = replace(self.status, checksums=checksums)
+        self._write_status()
+        with contextlib.suppress(OSError):  # not before: a kill would leave neither a result nor what leads to it
+            if self.options.keep == "none":
+                checkpoint.remove(self.folder / "checkpoint")
+            store.remove_leftovers(self.folder, self.status)
 
     def _write_error(self, text: str) -> None:
         with contextlib.suppress(OSError):

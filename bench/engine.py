@@ -201,8 +201,8 @@ class Engine:
         answers: dict[int, Any] = {}
         for owners, group in self._grouped(programs, trainings):
             answers |= zip(owners, self.train(group), strict=True)
-            for i, one in zip(owners, group, strict=True):
-                programs[i].events.append(Work(one.steps, self._trainer.samples(one)))
+            for i, one, samples in zip(owners, group, self._trainer.samples(group), strict=True):
+                programs[i].events.append(Work(one.steps, samples))
         for i, gradient in gradients.items():
             answers[i] = gradient_of(gradient, answers[i])
         if looks:

@@ -197,8 +197,7 @@ class Evaluate:
     samples: Samples = "train"
 
 
-@dataclass(frozen=True)
-class Upload:
+class Upload(NamedTuple):  # as many as of `Train`
     """A message to the server; the program goes on at once. Plain numbers travel free of charge.
 
     Attributes:

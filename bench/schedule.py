@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from bench import store
+from bench.errors import UserError
 from bench.progress import Event
 from bench.settings import Settings
 
@@ -36,7 +37,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PRELOAD = ["bench.cell", "torch._dynamo"]
 """What a worker needs in any case, the second for its first gradient (`torch.func` loads it then)."""
 
-# Importing torch takes seconds and some 200 MB: a server does it once, and workers are forked from it. It has not used a
+# Importing torch takes seconds and some 200 MB: a server does it once, and workers are forked from it. It has used no
 # GPU, as a process that has cannot be forked. Only on Linux do all libraries bear it.
 if sys.platform == "linux":
     _PROCESSES = multiprocessing.get_context("forkserver")
@@ -233,6 +234,8 @@ def _start_worker() -> _Worker:
         if _PROCESSES.get_start_method() == "forkserver":
             _start_server()
         process.start()
+    except (EOFError, ConnectionError):
+        raise UserError("no worker process came into being: the server that they are forked from has ended") from None
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -111,9 +111,10 @@ class Trainer:
         self._plays: dict[tuple[Recipe, bool], Recorded] = {}
         self._reads: dict[Recipe, Mapping[str, int]] = {}
 
-    def samples(self, one: Prepared) -> int:
-        """Samples that gradients were taken of, each as often as that was; for what has been trained."""
-        return sum(n * one.samples[name] for name, n in self._reads.get(one.recipe, {}).items())
+    def samples(self, group: list[Prepared]) -> list[int]:
+        """Samples that gradients were taken of, each as often as that was, of each one that has been trained."""
+        reads = self._reads.get(group[0].recipe, {}).items()
+        return [sum([n * one.samples[name] for name, n in reads]) for one in group]
 
     def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
         return make_step(recipe, self._plain, functools.partial(self._reads.__setitem__, recipe), how)

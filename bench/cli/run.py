@@ -57,6 +57,7 @@ def run(
         _print_estimate(chosen, folder, data_root, device, jobs)
         return
     from bench.cell import Options
+    from bench.store import FINISHED
     from bench.tracking import choose_store
 
     workers = worker_count(jobs, device)
@@ -80,7 +81,11 @@ def run(
     if stopped:
         print(f"stopped. The same command goes on: {command_line()}", file=sys.stderr)
         raise typer.Exit(130)
-    if any(state == "failed" for state in _states(folder, wanted)):
+    states = _states(folder, wanted)
+    for name, state in states:
+        if state not in (*FINISHED, "failed"):
+            print(f"{name}: its end could not be written. The same command goes on: {command_line()}", file=sys.stderr)
+    if any(state not in FINISHED for _, state in states):
         raise typer.Exit(1)
 
 
@@ -205,10 +210,11 @@ def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> Non
             print(f"bench report {place}  makes tables and figures of it", file=sys.stderr)
 
 
-def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[str]:
+def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[tuple[str, str]]:
+    from bench.results import cell_name
     from bench.store import read_status
 
-    return [read_status(folder / cell.id).state for cell in cells]
+    return [(cell_name(cell.settings), read_status(folder / cell.id).state) for cell in cells]
 
 
 def command_line() -> str:

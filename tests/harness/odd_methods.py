@@ -1,7 +1,9 @@
 """Methods that go wrong on purpose, as another package would bring them (entry point `bench.methods`)."""
 
+import errno
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -89,3 +91,15 @@ class Raises(Odd):
 class Dies(Odd):
     def go_wrong(self, server: Server) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_space(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: no file with a cell's status can be written, as on a full disk."""
+    if event == "open" and arguments[1] == "w" and "status.json" in str(arguments[0]):
+        raise OSError(errno.ENOSPC, "No space left on device", str(arguments[0]))
+
+
+@METHODS.register("odd_full")
+class Full(Odd):
+    def go_wrong(self, server: Server) -> None:
+        sys.addaudithook(no_space)

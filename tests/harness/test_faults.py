@@ -96,6 +96,7 @@ def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, 
             wait_for(process, run_folder, int(rng.integers(1, 6)) if kill == 0 else 0)
             time.sleep(float(rng.uniform(0, 0.4)))
             victims = [process.pid] if (moment + kill) % 2 == 0 else workers_of(process)[:1]
+            assert kill or victims  # in a later command it may be too early for a worker
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
             process.communicate(timeout=120)
@@ -122,10 +123,11 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environme
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
+    # Without byte code: Python would keep the half of it that fits.
     command = [sys.executable, "-m", "bench.cli", *map(str, arguments)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, preexec_fn=small_files, timeout=200,
-        check=False,
+        command, cwd=tmp_path, env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True,
+        preexec_fn=small_files, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "the disk is full" in done.stdout + done.stderr
@@ -135,6 +137,19 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environme
     for cell in load_run(folder).cells:
         run_cell(cell.settings, tmp_path / "whole" / cell.id, OPTIONS.model_copy(update={"executor": "auto"}))
     assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_a_cell_whose_end_cannot_be_written_is_not_done(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+    """In the first command the disk is full in the last round."""
+    file, folder = grid(methods=[{"name": "odd_full", "round": 3}], rounds=3), tmp_path / "run"
+    arguments = ("run", "--grid", file, "--out", folder, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0)
+    done = bench(*arguments, code=1)
+    assert "odd_full blobs alpha=1 seed=0: failed, round 3/3" in done.stderr
+    assert "the disk is full" in done.stderr
+    assert "odd_full blobs alpha=1 seed=0: its end could not be written" in done.stderr
+    assert states(folder) == {"odd_full": "interrupted"}
+    (cell,) = load_run(folder).cells
+    assert list(cell.folder.glob("checkpoint/*"))
 
 
 def test_a_cell_without_memory_fails_alone(bench: Bench, grid: Grid, tmp_path: Path) -> None:
