@@ -6,6 +6,8 @@ holds `{"settings": {...}, "folder": "...", "options": {...}}` as `CellConfig` d
 
 import contextlib
 import datetime
+import functools
+import json
 import logging
 import sys
 import time
@@ -29,6 +31,7 @@ from bench.progress import Event, figures_text
 from bench.settings import Settings
 from bench.snapshot import Packer
 from bench.store import Status
+from bench.train import Recordings
 
 STATUS_SECONDS = 5.0
 EVENT_SECONDS = 0.25
@@ -176,6 +179,7 @@ class _Run:
             threads=self.options.threads,
             public=public,
             offload=offload,
+            recordings=_recordings(self.settings.method, json.dumps(self.settings.hp), self.settings.dtype, device),
         )
         self.status = replace(
             self.status,
@@ -292,6 +296,13 @@ class _Run:
         timing = {"seconds": round(self._seconds(), 3), "this_attempt_since": self.since, "written": now}
         store.write_json(self.folder / "timing.json", timing)
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
+
+
+@functools.lru_cache(8)
+def _recordings(method: str, hp: str, dtype: str, device: str) -> Recordings:
+    """What cells that differ in seed or partition share where one process runs them after each other: to record a
+    method's steps takes as long as tens of their rounds."""
+    return Recordings()
 
 
 def choose_device(wish: str) -> str:

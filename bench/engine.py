@@ -33,7 +33,7 @@ from bench.requests import (
     Value,
 )
 from bench.settings import Settings
-from bench.train import Answers, Trainer
+from bench.train import Answers, Recordings, Trainer
 
 Executor = Literal["auto", "sequential", "cohort"]
 
@@ -128,6 +128,7 @@ class Engine:
         size: int,
         executor: Executor = "auto",
         threads: int = 1,
+        recordings: Recordings | None = None,
     ) -> None:
         self.settings = settings
         self.arena = arena
@@ -140,7 +141,8 @@ class Engine:
         self.steps = self.images = 0
         self.seconds = 0.0
         self._preparer = Preparer(arena, settings)
-        self._trainer = Trainer(arena, hp_values(hyper, self.dtype, arena.device), self.dtype)
+        values = hp_values(hyper, self.dtype, arena.device)
+        self._trainer = Trainer(arena, values, self.dtype, recordings or Recordings())
 
     def run(self, programs: list[Running], reply: Reply | None = None, budget: Budget | None = None) -> None:
         """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.

@@ -31,6 +31,7 @@ from bench.settings import Settings
 from bench.sides import Clients, ServerSide
 from bench.snapshot import Packer, unpack
 from bench.timing import Span, Timer, Trip
+from bench.train import Recordings
 
 __all__ = ["Diverged", "Evaluation", "Federation"]
 
@@ -56,6 +57,7 @@ class Federation:
         threads: int = 1,
         public: Dataset | None = None,
         offload: bool = False,
+        recordings: Recordings | None = None,
     ) -> None:
         self.settings = settings
         settle(torch.device(device), settings.precision)
@@ -79,8 +81,15 @@ class Federation:
         self.server = ServerSide(settings, self._arena, dataset.shape, ids)
         size = max(self.server.initial_model(i).weights.nbytes for i in ids)
         keep_freed_memory(size)
-        hp = self.method.hp
-        self.engine = Engine(settings, self._arena, hp, size=size, executor=executor, threads=threads)
+        self.engine = Engine(
+            settings,
+            self._arena,
+            self.method.hp,
+            size=size,
+            executor=executor,
+            threads=threads,
+            recordings=recordings,
+        )
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
         self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._arena, new)

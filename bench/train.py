@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,18 @@ from bench.threads import side_by_side
 Answers = tuple[list[Trained], bool]
 """What was asked for, and whether all losses and trained values are finite; at times no, where finite numbers add up to
 infinity."""
+
+
+@dataclass
+class Recordings:
+    """Steps by recipe, and whether for one client alone, and how often a step reads each feed's batch.
+
+    They hold for a method with its hyperparameters, on one device and in one type; cells that have these in common may
+    share them.
+    """
+
+    steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
+    reads: dict[Recipe, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,13 +115,12 @@ def _finite(tensors: Iterable[Tensor]) -> bool:
 class Trainer:
     """Runs groups of prepared requests on one device."""
 
-    def __init__(self, arena: Arena, hp: dict[str, Any], dtype: torch.dtype) -> None:
+    def __init__(self, arena: Arena, hp: dict[str, Any], dtype: torch.dtype, recordings: Recordings) -> None:
         self.arena = arena
         self.dtype = dtype
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
-        self._plays: dict[tuple[Recipe, bool], Recorded] = {}
-        self._reads: dict[Recipe, Mapping[str, int]] = {}
+        self._plays, self._reads = recordings.steps, recordings.reads
 
     def samples(self, group: list[Prepared]) -> list[int]:
         """Samples that gradients were taken of, each as often as that was, of each one that has been trained."""

@@ -15,7 +15,9 @@ from bench.settings import Settings
 METHOD_NAMES = [name for name in METHODS.names() if not name.startswith("test_")]
 QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy
     "feddf": {"distil_steps": 20},
+    "fedgen": {"generator_steps": 3},
     "fedmd": {"pretrain_epochs": 2},
+    "fedrep": {"head_epochs": 2},
 }
 
 

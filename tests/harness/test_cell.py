@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bench import checkpoint, store
-from bench.cell import Options, run_cell
+from bench import checkpoint, recording, store
+from bench.cell import Options, _recordings, run_cell
 from bench.plugin import METHODS
 from bench.progress import Event
 from bench.settings import Settings
 from tests.engine.problems import QUICK
 from tests.harness.helpers import RESULTS
 
-EVERY_ROUND = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
+OPTIONS = Options(device="cpu", executor="sequential")
+EVERY_ROUND = OPTIONS.model_copy(update={"checkpoint_seconds": 0})
 
 
 Cell = Callable[..., Settings]
@@ -51,6 +52,26 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
     assert "going on after round 5" in (tmp_path / "parts" / "log.txt").read_text()
     assert not (tmp_path / "parts" / "checkpoint").exists()
+
+
+def test_a_later_cell_of_the_process_records_no_step_again(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another seed and partition; its bytes are those of a process of its own. Other hyperparameters do record."""
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 5)
+    cohort, later = OPTIONS.model_copy(update={"executor": "cohort"}), cell(method="fedprox", seed=1, alpha=0.5)
+    _recordings.cache_clear()
+    assert run_cell(later, tmp_path / "alone", cohort).state == "done"
+    _recordings.cache_clear()
+    assert run_cell(cell(method="fedprox"), tmp_path / "first", cohort).state == "done"
+
+    def record(*_: object) -> None:
+        raise AssertionError("it records")
+
+    monkeypatch.setattr(recording, "record", record)
+    assert run_cell(later, tmp_path / "later", cohort).state == "done"
+    assert results(tmp_path / "later") == results(tmp_path / "alone")
+    assert "it records" in run_cell(cell(method="fedprox", hp={"mu": 0.2}), tmp_path / "other", cohort).reason
 
 
 def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
 HERE = Path(__file__).parent
 OURS = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
-QUICK: dict[str, dict[str, Any]] = {**toys.QUICK, "fedgen": {"generator_steps": 3}, "fedrep": {"head_epochs": 2}}
 
 BROKEN = {
     "torch_noise": {"deterministic"},
@@ -80,7 +78,7 @@ def broken() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_ours_pass(name: str) -> None:
-    findings = check(name, QUICK.get(name))
+    findings = check(name, toys.QUICK.get(name))
     assert failed(findings) == {}
     assert len(findings) == len(CHECKS)
 
