@@ -112,6 +112,24 @@ def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, 
     assert not list(run_folder.rglob("*.tmp"))
 
 
+def test_without_the_server_of_its_workers_a_run_goes_on(start: Start, grid: Grid, tmp_path: Path) -> None:
+    """The system kills it for memory, and the worker too: that cell fails, the next one gets a new server."""
+    file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedavg"], rounds=20), tmp_path / "run"
+    with start("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1) as process:
+        wait_for(process, run, 3)
+        (server,) = forked_by(process.pid)
+        (worker,) = forked_by(server)
+        for victim in (server, worker):
+            os.kill(victim, signal.SIGKILL)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    found = states(run)
+    assert found.pop("odd_slow") in ("failed", "interrupted")  # the worker may still hold the cell when it is noticed
+    assert found == {"fedavg": "done"}
+    assert "odd_slow blobs alpha=1 seed=0: failed" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.usefixtures("odd_methods")
 def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environment: dict[str, str], bench: Bench,
                                                             tmp_path: Path) -> None:  # fmt: skip
