@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +13,13 @@ from bench.federation import Evaluation, Federation
 from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
 
-METHOD_NAMES = [name for name in METHODS.names() if not name.startswith("test_")]
+METHOD_NAMES = [name for name in METHODS.names() if not name.startswith(("test_", "odd_"))]
+ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfedmo", "spfl"}
+METHODS_OF_A_KIND = [
+    pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHOD_NAMES
+]
+"""All methods; in the short form one for each kind of state and of server."""
+
 QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy
     "feddf": {"distil_steps": 20},
     "fedgen": {"generator_steps": 3},

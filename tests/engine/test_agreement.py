@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.problems import METHOD_NAMES, everything, run, toy
+from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy
 
 CORNERS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -16,10 +16,18 @@ CORNERS: dict[str, dict[str, Any]] = {
     "steps": {"steps": 5},
     "unselected clients": {"participation": 0.5, "unselected": "broadcast"},
 }
+EVERY_METHOD = {"batch statistics, aggregated", "weight decay, nesterov, clip", "unselected clients"}
+"""Corners that all methods are tried in every time; the others for one method of each kind, and in the long form."""
 
 
-@pytest.mark.parametrize("corner", CORNERS)
-@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize(
+    ("method", "corner"),
+    [
+        pytest.param(name, corner, marks=[] if name in ONE_OF_A_KIND or corner in EVERY_METHOD else [pytest.mark.slow])
+        for name in METHOD_NAMES
+        for corner in CORNERS
+    ],
+)
 def test_executors_agree(method: str, corner: str) -> None:
     """To 1e-9 in float64, without a fall-back to the loop."""
     found = {}

@@ -32,7 +32,7 @@ from bench.method import (
     Values,
     cross_entropy,
 )  # fmt: skip
-from tests.engine.problems import everything, run, toy, toy_data
+from tests.engine.problems import ONE_OF_A_KIND, everything, run, toy, toy_data
 
 
 class Probe(Method):
@@ -282,13 +282,16 @@ def test_an_exchange_waits_for_everybody() -> None:
 EVERY = [("test_linear", method) for method in METHODS.names()]
 NORMALISED = [("test_norm", method) for method in METHODS.names()]
 QUICK = [("test_norm", "fedavg"), *(("test_linear", method) for method in ("fedavg", "pfedme", "scd"))]
+STEPS_OF_A_KIND = ONE_OF_A_KIND | {"apfl", "feddyn", "fedmd", "fedrod", "ktpfl", "perfedavg", "pfedme", "scaffold"}
 CASES = [(executor, *one) for executor in ("cohort", "sequential") for one in EVERY + NORMALISED]
 
 
 @pytest.mark.parametrize(
     ("executor", "model", "method"),
     [
-        one if one[1:] in QUICK or one[:2] == ("cohort", "test_linear") else pytest.param(*one, marks=pytest.mark.slow)
+        one
+        if one[1:] in QUICK or (one[:2] == ("cohort", "test_linear") and one[2] in STEPS_OF_A_KIND)
+        else pytest.param(*one, marks=pytest.mark.slow)
         for one in CASES
     ],
 )

@@ -5,10 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from bench import store
-from bench.plugin import METHODS
 from bench.results import CellView, load_run
 from bench.schedule import PRELOAD
 
@@ -19,14 +16,6 @@ CHILDREN = multiprocessing.get_context("forkserver")
 """Where processes come from that a test kills. A child of the process that runs the tests could not train: forked after
 autograd's threads it raises an error."""
 CHILDREN.set_forkserver_preload([*PRELOAD, "pytest", "sweeps.run"])
-
-_ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfedmo", "spfl"}
-METHODS_OF_A_KIND = [
-    pytest.param(name, marks=[] if name in _ONE_OF_A_KIND else [pytest.mark.slow])
-    for name in METHODS.names()
-    if not name.startswith("odd_")
-]
-"""All methods; in the short form one for each kind of state and of server."""
 
 
 def cells(run: Path) -> dict[str, CellView]:

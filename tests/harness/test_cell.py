@@ -10,10 +10,9 @@ import pytest
 
 from bench import checkpoint, recording, store
 from bench.cell import Options, _recordings, run_cell
-from bench.plugin import METHODS
 from bench.progress import Event
 from bench.settings import Settings
-from tests.engine.problems import QUICK
+from tests.engine.problems import METHODS_OF_A_KIND, QUICK
 from tests.harness.helpers import RESULTS
 
 OPTIONS = Options(device="cpu", executor="sequential")
@@ -41,7 +40,7 @@ CONDITIONS: dict[str, tuple[float, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("conditions", CONDITIONS)
-@pytest.mark.parametrize("method", [name for name in METHODS.names() if not name.startswith("odd_")])
+@pytest.mark.parametrize("method", METHODS_OF_A_KIND)
 def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, method: str, conditions: str) -> None:
     seconds, changes = CONDITIONS[conditions]
     settings = cell(method=method, hp=QUICK.get(method, {}), **changes)

@@ -16,7 +16,8 @@ from bench.cell import Options, run_cell
 from bench.results import load_run
 from bench.rng import generator
 from bench.settings import Settings
-from tests.harness.helpers import CHILDREN, METHODS_OF_A_KIND, RESULTS, cells, contents, states, wait_for
+from tests.engine.problems import METHODS_OF_A_KIND
+from tests.harness.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults
 

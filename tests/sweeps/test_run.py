@@ -152,10 +152,10 @@ def test_killed_at_any_moment_nothing_is_lost_or_repeated(write: Write, tmp_path
     """One worker finds the same trials, with the same curves, whether it was killed or not."""
     space = {"lr": {"low": 1e-5, "high": 0.5, "log": True}, "fedprox.mu": "own"}
     study = load_study(str(write(space=space, trials=12, pruner="median")), [])
-    _run_elsewhere(study, tmp_path / "whole")
+    run(study, tmp_path / "whole")
     for begun, later in zip((4, 8), generator("tests", "sweeps", "kill").uniform(0, 0.2, 2), strict=True):
-        _run_elsewhere(study, tmp_path / "killed", begun, later)
-    _run_elsewhere(study, tmp_path / "killed")
+        _run_and_kill(study, tmp_path / "killed", begun, later)
+    run(study, tmp_path / "killed")
     found = trials(study, tmp_path / "killed")
     assert facts(found) == facts(trials(study, tmp_path / "whole"))
     assert {trial.state.name for trial in found} == {"COMPLETE", "PRUNED"}
@@ -254,8 +254,8 @@ def test_two_workers_share_a_study(write: Write, start: Start, tmp_path: Path) -
     assert all(log.count("starting with round 1") == 1 for log in logs)
 
 
-def _run_elsewhere(study: Study, folder: Path, begun: int = 0, later: float | None = None) -> None:
-    """With `later`, kill it so many seconds after so many cells have begun."""
+def _run_and_kill(study: Study, folder: Path, begun: int, later: float) -> None:
+    """In a process that is killed so many seconds after so many cells have begun."""
     process = CHILDREN.Process(target=run, args=(study, folder))
     process.start()
     deadline = time.monotonic() + 120
@@ -265,7 +265,7 @@ def _run_elsewhere(study: Study, folder: Path, begun: int = 0, later: float | No
     process.join(later)
     process.kill()
     process.join()
-    assert process.exitcode == (0 if later is None else -signal.SIGKILL)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_successive_halving_keeps_the_better_third_going(write: Write, tmp_path: Path) -> None:
