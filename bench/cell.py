@@ -179,7 +179,7 @@ class _Run:
             threads=self.options.threads,
             public=public,
             offload=offload,
-            recordings=_recordings(self.settings.method, json.dumps(self.settings.hp), self.settings.dtype, device),
+            recordings=_recordings(self.settings, device),
         )
         self.status = replace(
             self.status,
@@ -298,10 +298,16 @@ class _Run:
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
 
 
-@functools.lru_cache(8)
-def _recordings(method: str, hp: str, dtype: str, device: str) -> Recordings:
+def _recordings(settings: Settings, device: str) -> Recordings:
     """What cells that differ in seed or partition share where one process runs them after each other: to record a
     method's steps takes as long as tens of their rounds."""
+    found = _last_recordings(settings.method, json.dumps(settings.hp), settings.dtype, device)
+    found.forget_alone()
+    return found
+
+
+@functools.lru_cache(1)  # most grids have the cells of a method one after the other
+def _last_recordings(method: str, hp: str, dtype: str, device: str) -> Recordings:
     return Recordings()
 
 

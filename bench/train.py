@@ -52,6 +52,11 @@ class Recordings:
     steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
     reads: dict[Recipe, Mapping[str, int]] = field(default_factory=dict)
 
+    def forget_alone(self) -> None:
+        """Forget the steps of one client alone: one for each size of a short batch, some megabytes each, and little
+        beside the time that such networks train."""
+        self.steps = {(recipe, alone): step for (recipe, alone), step in self.steps.items() if not alone}
+
 
 @dataclass(frozen=True)
 class Phase:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import checkpoint, recording, store
-from bench.cell import Options, _recordings, run_cell
+from bench.cell import Options, _last_recordings, _recordings, run_cell
 from bench.progress import Event
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
@@ -59,9 +59,9 @@ def test_a_later_cell_of_the_process_records_no_step_again(
     """Of another seed and partition; its bytes are those of a process of its own. Other hyperparameters do record."""
     monkeypatch.setattr(recording, "_RECORD_AFTER", 5)
     cohort, later = OPTIONS.model_copy(update={"executor": "cohort"}), cell(method="fedprox", seed=1, alpha=0.5)
-    _recordings.cache_clear()
+    _last_recordings.cache_clear()
     assert run_cell(later, tmp_path / "alone", cohort).state == "done"
-    _recordings.cache_clear()
+    _last_recordings.cache_clear()
     assert run_cell(cell(method="fedprox"), tmp_path / "first", cohort).state == "done"
 
     def record(*_: object) -> None:
@@ -71,6 +71,22 @@ def test_a_later_cell_of_the_process_records_no_step_again(
     assert run_cell(later, tmp_path / "later", cohort).state == "done"
     assert results(tmp_path / "later") == results(tmp_path / "alone")
     assert "it records" in run_cell(cell(method="fedprox", hp={"mu": 0.2}), tmp_path / "other", cohort).reason
+
+
+def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be one for each size of a short batch."""
+    monkeypatch.setattr(recording, "_RECORD_AFTER", 1)
+    settings = cell(method="fedprox", rounds=4)
+    _last_recordings.cache_clear()
+    run_cell(settings, tmp_path / "alone", OPTIONS)
+    kept = _last_recordings(settings.method, json.dumps(settings.hp), settings.dtype, "cpu")
+    assert any(step._recorded for step in kept.steps.values())
+    assert _recordings(settings, "cpu") is kept
+    assert not kept.steps
+    run_cell(settings, tmp_path / "together", OPTIONS.model_copy(update={"executor": "cohort"}))
+    assert _recordings(settings, "cpu").steps
 
 
 def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) -> None:
