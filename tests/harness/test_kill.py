@@ -1,6 +1,7 @@
 """Runs that are killed, interrupted or shared."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,9 +47,11 @@ def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, metho
     start = time.monotonic()
     assert run("whole") == 0
     duration = time.monotonic() - start
-    moments = generator("tests", "kill", method).uniform(0.2, 0.9, KILLS) * duration
-    assert -signal.SIGKILL in [run("killed", moment) for moment in moments]
     folder = tmp_path / "killed"
+    for moment in generator("tests", "kill", method).uniform(0.2, 0.9, KILLS) * duration:
+        while run("killed", moment) != -signal.SIGKILL:  # it was done before: the machine is faster than it was
+            shutil.rmtree(folder)
+            moment /= 2
     assert run_cell(settings, folder, OPTIONS).state == "done"
     assert {name: (folder / name).read_bytes() for name in RESULTS} == {
         name: (tmp_path / "whole" / name).read_bytes() for name in RESULTS
