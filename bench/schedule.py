@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -245,6 +245,7 @@ def _start_worker() -> _Worker:
 
 def _start_server() -> None:
     """Start the server where none runs, deaf to what reaches the whole group while it imports."""
+    resource_tracker.ensure_running()  # first, as it ends by letting these signals through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         forkserver.ensure_running()

@@ -1,12 +1,16 @@
 """Worker processes, and the server that they are forked from."""
 
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.schedule import PRELOAD
+from tests.harness.test_faults import forked_by
 
 CODE = """
 import importlib, os, torch
@@ -28,3 +32,20 @@ def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", CODE.format(names=PRELOAD)]
     done = subprocess.run(command, env=alone, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the blocked signals")
+def test_ctrl_c_does_not_reach_the_server_while_it_imports(
+    start: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path], tmp_path: Path
+) -> None:
+    with start(
+        "run", "--grid", grid(methods=["fedavg"], rounds=2000), "--out", tmp_path / "run", "--device", "cpu"
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (servers := forked_by(process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        status = Path(f"/proc/{servers[0]}/status").read_text()
+        process.kill()
+    blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
+    assert all(blocked >> (sign - 1) & 1 for sign in (signal.SIGINT, signal.SIGTERM))
