@@ -136,7 +136,7 @@ class _Run:
         except OSError as error:  # the event alone says it
             if state in store.FINISHED:
                 state, reason = "failed", shortage(error) or f"its end could not be written: {error}"
-            self.status = replace(self.status, state=state, reason=reason)
+                self.status = replace(self.status, state=state, reason=reason)
         self._event()
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status

@@ -40,3 +40,17 @@ def wait_for(process: "subprocess.Popen[str]", run: Path, rounds: int) -> None:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
+
+
+def forked_by(parent: int) -> list[int]:
+    """The children of a process that are a server of processes, or forked from one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            above = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            text = folder.joinpath("cmdline").read_bytes()
+        except (OSError, ValueError):
+            continue
+        if above == parent and b"forkserver" in text:
+            found.append(int(folder.name))
+    return found

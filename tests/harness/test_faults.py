@@ -39,7 +39,7 @@ from bench.results import load_run
 from bench.rng import generator
 from bench.settings import Settings
 from tests.engine.problems import generic, run, toy
-from tests.harness.helpers import contents, states, wait_for
+from tests.harness.helpers import contents, forked_by, states, wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -56,20 +56,6 @@ MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 2 else []) for k in 
 def workers_of(process: "subprocess.Popen[str]") -> list[int]:
     """The processes of a run that train: children of the server that the run has started."""
     return [worker for server in forked_by(process.pid) for worker in forked_by(server)]
-
-
-def forked_by(parent: int) -> list[int]:
-    """The children of a process that are a server of processes, or forked from one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            above = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-            text = folder.joinpath("cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue
-        if above == parent and b"forkserver" in text:
-            found.append(int(folder.name))
-    return found
 
 
 @pytest.mark.usefixtures("odd_methods")

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench.schedule import PRELOAD
-from tests.harness.test_faults import forked_by
+from tests.harness.helpers import forked_by
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
 
 CODE = """
 import importlib, os, torch
@@ -25,7 +27,6 @@ print(len(os.listdir("/proc/self/task")))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the threads")
 def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     """A process that has used a GPU, or has threads, cannot."""
     alone = {**environment, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -34,7 +35,6 @@ def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the blocked signals")
 def test_ctrl_c_does_not_reach_the_server_while_it_imports(
     start: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path], tmp_path: Path
 ) -> None:
