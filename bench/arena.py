@@ -48,10 +48,12 @@ class Pool:
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised inputs and labels at positions of any shape."""
-        x = self.x[positions.reshape(-1).to(self.x.device)].to(positions.device)
+        # `self.x[at]` is the same and takes four times as long for samples as small as digits.
+        at = positions.reshape(-1)
+        x, y = self.x.index_select(0, at.to(self.x.device)).to(at.device), self.y.index_select(0, at)
         if x.dtype != self.dtype:
             x = (x.to(self.dtype) - self.mean) / self.std
-        return x.view(*positions.shape, *self.x.shape[1:]), self.y[positions]
+        return x.view(*positions.shape, *self.x.shape[1:]), y.view(positions.shape)
 
     def crop_flip(self, x: Tensor, codes: Tensor) -> Tensor:
         """Images padded by 4 black pixels, cropped to their size and perhaps mirrored.

@@ -50,8 +50,10 @@ def samples_at_once(device: str, *, convolutional: bool) -> int:
 
 def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:
     """Per sample whether it is right, and its cross-entropy, `[samples]` each."""
-    y = pool.y[_on_device(pool, positions)]
-    return logits.argmax(1) == y, torch.nn.functional.cross_entropy(logits, y, reduction="none")
+    y = pool.y.index_select(0, _on_device(pool, positions))
+    # A third of the time that torch's own cross-entropy takes for few classes.
+    below = logits - logits.amax(1, keepdim=True)
+    return logits.argmax(1) == y, below.exp().sum(1).log() - below.gather(1, y.unsqueeze(1)).squeeze(1)
 
 
 def _run(w: Params, x: Tensor, output: Output) -> Tensor:
@@ -109,7 +111,7 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, thre
         jobs = [functools.partial(run, first + a, x[a:b]) for a, b in itertools.pairwise(cuts) if b > a]
         found += side_by_side(threads, jobs)
     flat = torch.cat([out for outs in found for out in outs]).flatten(0, 1)
-    return list(torch.split(flat[_on_device(pool, real)], list(lengths)))
+    return list(torch.split(flat.index_select(0, _on_device(pool, real)), list(lengths)))
 
 
 @functools.lru_cache(64)  # asked for the same clients again and again

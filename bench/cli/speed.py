@@ -36,6 +36,8 @@ def speed(
 def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
 
+    from bench.speed.contestants import DISTURBED
+
     ceilings = ", ".join(f"{peak:.0f} GFLOP/s in {precision}" for precision, peak in found["ceiling_gflops"].items())
     table = Table(
         title=f"FedAvg, batch 10; ceiling {ceilings}",
@@ -57,3 +59,6 @@ def _print(found: dict[str, Any]) -> None:
                 f"{f['times']:.2f}", f"{f['times_sparse']:.2f}", f"{f['times_training']:.2f}",
             )  # fmt: skip
     print_table(table)
+    stolen = max(f["stolen"] for contestants in found["results"].values() for f in contestants.values())
+    if stolen > DISTURBED:
+        print(f"The machine's host took up to {stolen:.0%} of the cores' time: what uses all cores is slower here.")

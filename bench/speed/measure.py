@@ -28,6 +28,7 @@ class Figures:
         images: per second of training.
         outside: share of a round outside training, where every tenth is evaluated; of the plain loop evaluation only.
         memory: peak bytes.
+        stolen: the largest share of the cores' time that the host of a virtual machine took from a turn.
         ceiling: training's share of the measured arithmetic ceiling of the whole machine in the contestant's precision.
         times, times_sparse, times_training: how many times as fast as the plain loop, by `ms`, `ms_sparse` and
             `ms_training`: the median over repeats of ratios within a repeat; of the two the faster plain loop counts.
@@ -39,6 +40,7 @@ class Figures:
     images: float
     outside: float
     memory: int
+    stolen: float
     ceiling: float
     times: float
     times_sparse: float
@@ -89,6 +91,7 @@ def summary(rounds: list[Turn], plain: list[Turn], seconds_at_peak: float) -> Fi
         images=images,
         outside=median([1 - r.training / (r.steps * _per_step(r, SPARSE)) for r in rounds]),
         memory=max(r.memory for r in rounds),
+        stolen=max(r.stolen for r in rounds),
         ceiling=images * seconds_at_peak,
         times=times(1),
         times_sparse=times(SPARSE),
