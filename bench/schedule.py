@@ -34,8 +34,8 @@ BUSY_SECONDS = 2.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-PRELOAD = ["bench.cell", "torch._dynamo"]
-"""What a worker needs in any case, the second for its first gradient (`torch.func` loads it then)."""
+PRELOAD = ["bench.orphan", "bench.cell", "torch._dynamo"]
+"""What a worker needs in any case, the last for its first gradient (`torch.func` loads it then)."""
 
 # Importing torch takes seconds and some 200 MB: a server does it once, and workers are forked from it. It has used no
 # GPU, as a process that has cannot be forked. Only on Linux do all libraries bear it.
@@ -225,32 +225,46 @@ def _death(exitcode: int | None) -> str:
     return f"its worker process ended with exit status {exitcode}"
 
 
+def start_server() -> None:
+    """Start the server that workers are forked from, where there is one and none runs.
+
+    A command calls this before it imports torch itself: the server does the same meanwhile. It is deaf to what reaches
+    the whole group until it has, and ends with this thread (`bench.orphan`).
+    """
+    if _PROCESSES.get_start_method() != "forkserver":
+        return
+    resource_tracker.ensure_running()  # first, as it ends by letting these signals through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        with _one_thread():
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker() -> _Worker:
     ours, theirs = multiprocessing.Pipe()
     process = _PROCESSES.Process(target=_work, args=(theirs,), daemon=True)
-    before = dict(os.environ)
-    os.environ.update(_ONE_THREAD)  # a new process takes over the environment, and torch reads it at import
     try:
-        if _PROCESSES.get_start_method() == "forkserver":
-            _start_server()
-        process.start()
+        start_server()
+        with _one_thread():
+            process.start()
     except (EOFError, ConnectionError):
         raise UserError("no worker process came into being: the server that they are forked from has ended") from None
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
     theirs.close()
     return _Worker(process, ours)
 
 
-def _start_server() -> None:
-    """Start the server where none runs, deaf to what reaches the whole group while it imports."""
-    resource_tracker.ensure_running()  # first, as it ends by letting these signals through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """What is started meanwhile takes over the environment, and torch reads it at import."""
+    before = dict(os.environ)
+    os.environ.update(_ONE_THREAD)
     try:
-        forkserver.ensure_running()
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

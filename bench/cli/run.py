@@ -44,6 +44,11 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Progress of every round, line by line.")] = False,
 ) -> None:
     """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
+    from bench.schedule import start_server
+
+    if not dry_run:
+        start_server()
+
     from bench.grid import load_grid
     from bench.plan import plan, select
 

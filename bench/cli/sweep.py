@@ -46,6 +46,10 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Tune by validation accuracy, run the best settings on fresh seeds, report. The same command goes on."""
+    from bench.schedule import start_server
+
+    start_server()
+
     from bench import store
     from bench.cell import Options
     from bench.plan import plan

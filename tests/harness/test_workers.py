@@ -1,10 +1,12 @@
 """Worker processes, and the server that they are forked from."""
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,17 +37,56 @@ def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
+@contextlib.contextmanager
+def begun(process: "subprocess.Popen[str]") -> Iterator[int]:
+    """The process id of a run's server as soon as there is one; the run is killed afterwards."""
+    with process:
+        until(lambda: bool(forked_by(process.pid)))
+        try:
+            yield forked_by(process.pid)[0]
+        finally:
+            process.kill()
+
+
 def test_ctrl_c_does_not_reach_the_server_while_it_imports(
-    start: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path], tmp_path: Path
+    start: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path]
 ) -> None:
-    with start(
-        "run", "--grid", grid(methods=["fedavg"], rounds=2000), "--out", tmp_path / "run", "--device", "cpu"
-    ) as process:
-        deadline = time.monotonic() + 60
-        while not (servers := forked_by(process.pid)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        status = Path(f"/proc/{servers[0]}/status").read_text()
-        process.kill()
+    with begun(start("run", "--grid", grid(methods=["fedavg"]), "--device", "cpu")) as server:
+        status = Path(f"/proc/{server}/status").read_text()
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
     assert all(blocked >> (sign - 1) & 1 for sign in (signal.SIGINT, signal.SIGTERM))
+
+
+def test_the_server_is_there_before_the_command_has_torch(
+    start: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path]
+) -> None:
+    """It imports torch while the command does; seen in one of three attempts, as a busy machine may look too late."""
+
+    def has_torch() -> bool:
+        process = start("run", "--grid", grid(methods=["fedavg"]), "--device", "cpu")
+        with begun(process):
+            return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+    assert not all(has_torch() for _ in range(3))
+
+
+def test_the_server_ends_with_the_command(
+    start: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path]
+) -> None:
+    """At once, whatever it is at: it is stopped here, so that it cannot find out by itself."""
+    with begun(start("run", "--grid", grid(methods=["fedavg"]), "--device", "cpu")) as server:
+        until(lambda: "libtorch" in Path(f"/proc/{server}/maps").read_text())
+        os.kill(server, signal.SIGSTOP)
+    try:
+        until(lambda: not Path(f"/proc/{server}").exists())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
