@@ -15,7 +15,7 @@ RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "cli
 CHILDREN = multiprocessing.get_context("forkserver")
 """Where processes come from that a test kills. A child of the process that runs the tests could not train: forked after
 autograd's threads it raises an error."""
-CHILDREN.set_forkserver_preload([*PRELOAD, "pytest", "sweeps.run"])
+CHILDREN.set_forkserver_preload([*PRELOAD, "pytest", "sklearn.cluster", "sweeps.run"])
 
 
 def cells(run: Path) -> dict[str, CellView]:

@@ -17,7 +17,7 @@ from bench.cell import Options, run_cell
 from bench.results import load_run
 from bench.rng import generator
 from bench.settings import Settings
-from tests.engine.problems import METHODS_OF_A_KIND
+from tests.engine.problems import METHODS_OF_A_KIND, QUICK
 from tests.harness.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults
@@ -33,7 +33,7 @@ KILLS = 3
 @pytest.mark.parametrize("method", METHODS_OF_A_KIND)
 def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
     """A process is killed at seeded moments; what another one makes of its folder has the undisturbed bytes."""
-    settings = cell(method=method, participation=0.5, rounds=8)
+    settings = cell(method=method, hp=QUICK.get(method, {}), participation=0.5, rounds=8)
 
     def run(name: str, seconds: float | None = None) -> int | None:
         child = CHILDREN.Process(target=run_cell, args=(settings, tmp_path / name, OPTIONS))
@@ -78,7 +78,7 @@ def run_and_kill(settings: Settings, folder: Path, options: Options, change: int
     changes.send(count)
 
 
-@pytest.mark.parametrize("keep", ["none", "server", "all"])
+@pytest.mark.parametrize("keep", ["none", pytest.param("server", marks=pytest.mark.slow), "all"])
 def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settings], tmp_path: Path, keep: str) -> None:
     """Before any change of a file there: no round before is lost, and no more is kept than was asked for."""
     settings, options = cell(rounds=3), OPTIONS.model_copy(update={"keep": keep})
@@ -122,7 +122,8 @@ def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid:
 
 
 @pytest.mark.parametrize(
-    ("sign", "everybody"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+    ("sign", "everybody"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False), pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow)],
 )
 def test_a_stopped_run_leaves_a_checkpoint(
     start: Start, grid: Grid, tmp_path: Path, sign: signal.Signals, everybody: bool

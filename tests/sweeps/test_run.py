@@ -185,7 +185,9 @@ def _take_and_die(study: Study, folder: Path, writes: int) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("sampler", "before"), [("tpe", 0), ("tpe", 10), ("nsga2", 10)])
+@pytest.mark.parametrize(
+    ("sampler", "before"), [("tpe", 0), pytest.param("tpe", 10, marks=pytest.mark.slow), ("nsga2", 10)]
+)
 def test_killed_between_two_values_a_trial_has_the_same_point(
     write: Write, tmp_path: Path, sampler: str, before: int
 ) -> None:
