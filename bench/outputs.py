@@ -77,7 +77,7 @@ def _alone(pool: Pool, tasks: Sequence[Task], output: Output, threads: int) -> l
     # An empty list still runs once, on no samples, for the shape.
     chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
     jobs = [functools.partial(run, w, chunk) for (w, _), own in zip(tasks, chunks, strict=True) for chunk in own]
-    done = iter(side_by_side(threads, jobs))
+    done = iter(side_by_side(threads, jobs, len(jobs)))
     return [torch.cat([next(done) for _ in own]) for own in chunks]
 
 
@@ -109,7 +109,7 @@ def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, thre
         x, _ = pool.take(samples[first : first + at_once])
         cuts = list(itertools.accumulate((len(one) for one in x.tensor_split(threads)), initial=0))
         jobs = [functools.partial(run, first + a, x[a:b]) for a, b in itertools.pairwise(cuts) if b > a]
-        found += side_by_side(threads, jobs)
+        found += side_by_side(threads, jobs, len(jobs))
     flat = torch.cat([out for outs in found for out in outs]).flatten(0, 1)
     return list(torch.split(flat.index_select(0, _on_device(pool, real)), list(lengths)))
 

@@ -1,8 +1,10 @@
 """Threads that work on clients side by side."""
 
 import concurrent.futures
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import queue
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -10,25 +12,38 @@ import torch
 T = TypeVar("T")
 
 
-def side_by_side(threads: int, jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of jobs, done so many at a time; the calling thread is one of those who do them."""
+def side_by_side(threads: int, jobs: Iterable[Callable[[], T]], count: int) -> list[T]:
+    """The results of `count` jobs, done so many at a time; the calling thread is one of those who do them.
+
+    A generator may make the jobs: the first ones are being done while it makes the others.
+    """
     found: dict[int, T] = {}
-    waiting = enumerate(jobs)
+    waiting: queue.SimpleQueue[tuple[int, Callable[[], T]] | None] = queue.SimpleQueue()
+    others: list[concurrent.futures.Future[None]] = []
 
     def work() -> None:
-        for i, job in waiting:
+        while one := waiting.get():
+            i, job = one
             found[i] = job()
 
-    others = [_workers(threads - 1).submit(work) for _ in range(min(threads, len(jobs)) - 1)]
     try:
+        for one in enumerate(jobs):
+            waiting.put(one)
+            if len(others) < min(threads, count) - 1:
+                others.append(_workers(threads - 1).submit(work))
+        for _ in range(1 + len(others)):
+            waiting.put(None)
         work()
     finally:
-        for _ in waiting:  # after an error nobody begins another job
-            pass
+        with contextlib.suppress(queue.Empty):  # after an error nobody begins another job
+            while True:
+                waiting.get_nowait()
+        for _ in others:
+            waiting.put(None)
         concurrent.futures.wait(others)
     for other in others:
         other.result()
-    return [found[i] for i in range(len(jobs))]
+    return [found[i] for i in range(count)]
 
 
 @functools.cache

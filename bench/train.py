@@ -138,7 +138,7 @@ class Trainer:
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""
         longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
-        done = side_by_side(threads, [functools.partial(self._alone, group[i]) for i in longest_first])
+        done = side_by_side(threads, (functools.partial(self._alone, group[i]) for i in longest_first), len(group))
         trained = [one for _, one in sorted(zip(longest_first, done, strict=True), key=lambda pair: pair[0])]
         values = (value for one in trained for name, value in flatten(one.values).items() if name[-8:] != "/buffers")
         return trained, _finite([*(one.loss for one in trained), *values])
@@ -170,7 +170,8 @@ class Trainer:
         for phase in _phases(group):
             arrays = _arrays(group, phase.widths)
             shares = _shares(phase, threads)
-            side_by_side(threads, [self._course(rows, group, arrays, lanes, share) for share in shares])
+            courses = (self._course(rows, group, arrays, lanes, share) for share in shares)
+            side_by_side(threads, courses, len(shares))
         return rows.trained(group), rows.finite()  # in this order: the second waits for the device
 
     def _course(
@@ -186,7 +187,8 @@ class Trainer:
         first, matrices, fixed = phase.rows[0][0], rows.tensors(), list(tensors_of([self._hp]))
         context = [torch.stack([t] * lanes) for t in rows.context[first]]
         chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, arrays, at)
-        # The first seats and chunk now: two threads in Python wait for each other at every operation of torch.
+        # The first seats and chunk now, while the courses before are run: two threads in Python would wait for each
+        # other at every operation of torch.
         # The chunk has no name, so that it goes when it is done with.
         seats, chunks = [t[[first] * lanes] for t in matrices], itertools.chain([next(chunks)], chunks)
 

@@ -1,7 +1,7 @@
 """A schedule played by hand, in Python and as TorchScript; what threads do with jobs."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -156,7 +156,7 @@ def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch
             seats = recorded.run(like, 1, seats, [torch.ones(1, 2)], [])
         return seats[0].tolist()
 
-    assert side_by_side(2, [job, job]) == [[5.0, 5.0], [5.0, 5.0]]
+    assert side_by_side(2, [job, job], 2) == [[5.0, 5.0], [5.0, 5.0]]
     assert len(recorded._recorded) == 1
     assert len(by_itself) == 3
 
@@ -169,9 +169,20 @@ def test_jobs_are_done_once_and_their_results_are_in_order(threads: int) -> None
         done.append(i)
         return i * i
 
-    assert side_by_side(threads, [lambda i=i: job(i) for i in range(20)]) == [i * i for i in range(20)]
+    assert side_by_side(threads, [lambda i=i: job(i) for i in range(20)], 20) == [i * i for i in range(20)]
     assert sorted(done) == list(range(20))
-    assert side_by_side(threads, []) == []
+    assert side_by_side(threads, [], 0) == []
+
+
+def test_a_job_is_done_while_the_next_is_made() -> None:
+    begun = threading.Event()
+
+    def jobs() -> Iterator[Callable[[], bool]]:
+        yield lambda: begun.set() or True
+        assert begun.wait(10)
+        yield lambda: True
+
+    assert side_by_side(2, jobs(), 2) == [True, True]
 
 
 @pytest.mark.parametrize("wrong", ["here", "elsewhere"])
@@ -189,5 +200,5 @@ def test_an_error_in_any_thread_is_raised_and_no_job_goes_on_after_it(wrong: str
         running.pop()
 
     with pytest.raises(ZeroDivisionError):
-        side_by_side(2, [job, job])
+        side_by_side(2, [job, job], 2)
     assert not running

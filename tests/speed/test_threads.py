@@ -49,9 +49,9 @@ def test_small_dense_models_are_scored_in_one_thread(
 ) -> None:
     asked, real = set(), outputs.side_by_side
 
-    def watched(threads: int, jobs: Any) -> Any:
+    def watched(threads: int, *jobs: Any) -> Any:
         asked.add(threads)
-        return real(threads, jobs)
+        return real(threads, *jobs)
 
     monkeypatch.setattr(outputs, "_WORTH", worth)
     monkeypatch.setattr(outputs, "side_by_side", watched)
