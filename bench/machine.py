@@ -34,13 +34,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def stolen_seconds() -> float:
+def stolen_seconds(table: Path = Path("/proc/stat")) -> float:
     """Seconds of this process's cores that the host of a virtual machine gave to others so far; Linux, elsewhere 0."""
-    if not Path("/proc/stat").exists():
+    if not table.exists():
         return 0.0
-    rows = [line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()]
-    times = {row[0]: row[8] for row in rows if row[0].startswith("cpu")}  # columns of proc(5)
-    return sum(int(times[f"cpu{i}"]) for i in os.sched_getaffinity(0)) / os.sysconf("SC_CLK_TCK")
+    own = {f"cpu{i}" for i in os.sched_getaffinity(0)}  # a container may list cores by other numbers
+    rows = [line.split() for line in table.read_text(encoding="ascii").splitlines()]
+    return sum(int(row[8]) for row in rows if row[0] in own) / os.sysconf("SC_CLK_TCK")  # columns of proc(5)
 
 
 def keep_freed_memory(largest: int) -> None:
