@@ -1,6 +1,14 @@
 """Settings of every test run."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.warm import Warm
+
+ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure() -> None:
@@ -17,3 +25,24 @@ def pytest_configure() -> None:
     # Time per example says nothing on a shared machine; the same examples in every run keep CI's verdict repeatable.
     hypothesis.settings.register_profile("bench", deadline=None, derandomize=True)
     hypothesis.settings.load_profile("bench")
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of commands: the odd methods installed as a plug-in, byte code kept as Python does by default."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "odd_methods-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-methods\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[bench.methods]\nodd = odd_methods\n", encoding="utf-8")
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join([str(site), str(ROOT / "tests" / "harness"), str(ROOT), kept.get("PYTHONPATH", "")])
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def warm(environment: dict[str, str]) -> Iterator[Warm]:
+    """What starts commands fast."""
+    process = Warm(environment)
+    yield process
+    process.end()

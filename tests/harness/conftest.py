@@ -1,5 +1,4 @@
 import importlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,13 +11,14 @@ import yaml
 from bench.cli import main
 from bench.rng import generator
 from bench.settings import Settings
+from tests.warm import Command, Warm
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 
 COMMON = {"partition": "dirichlet", "clients": 4, "model": "logistic", "lr": 0.5, "batch_size": 10}
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., Command]
 
 
 @pytest.fixture(scope="session")
@@ -69,22 +69,15 @@ def grid(arrays: Path, tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of commands: the odd methods installed as a plug-in, byte code kept as Python does by default."""
-    site = tmp_path_factory.mktemp("site")
-    info = site / "odd_methods-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-methods\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[bench.methods]\nodd = odd_methods\n", encoding="utf-8")
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join([str(site), str(HERE), str(ROOT), kept.get("PYTHONPATH", "")])
-    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+@pytest.fixture
+def start(warm: Warm, tmp_path: Path) -> Start:
+    """Start the command `bench` in an empty folder, in a process group of its own."""
+    return lambda *arguments: warm.start([*map(str, arguments)], tmp_path, {})
 
 
 @pytest.fixture
-def start(environment: dict[str, str], tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Start the command `bench` in an empty folder, in a process group of its own."""
+def fresh(environment: dict[str, str], tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """The same in a new interpreter."""
 
     def start(*arguments: object) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "bench.cli", *map(str, arguments)]
@@ -97,7 +90,7 @@ def start(environment: dict[str, str], tmp_path: Path) -> Callable[..., "subproc
 
 
 @pytest.fixture
-def bench(start: Callable[..., "subprocess.Popen[str]"]) -> Bench:
+def bench(start: Start) -> Bench:
     """Run the command `bench` to its end; it must end with `code`."""
 
     def run(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":

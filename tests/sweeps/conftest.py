@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +6,7 @@ import pytest
 import yaml
 
 from bench.rng import generator
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+from tests.warm import Command, Warm
 
 Write = Callable[..., Path]
 
@@ -50,16 +45,7 @@ def write(arrays: Path, tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+def start(warm: Warm, tmp_path: Path) -> Callable[..., Command]:
     """Start `bench sweep` in a process group of its own; its pool has one worker if nothing else is said."""
-
-    def start(*arguments: object) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "bench.cli", "sweep", "--device", "cpu", "--no-tracking", *map(str, arguments)]
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, stdout=pipe, stderr=pipe, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-
-    return start
+    options = ["sweep", "--device", "cpu", "--no-tracking"]
+    return lambda *arguments: warm.start([*options, *map(str, arguments)], tmp_path, {})

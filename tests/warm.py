@@ -1,0 +1,175 @@
+"""Commands in processes of their own, forked from one that has imported torch: each saves three imports of seconds.
+
+It is the real command line with real arguments, streams, signals and exit statuses, and its own server and workers.
+What only a new interpreter shows, how a command starts, is tested in new ones (`fresh` in tests/harness/conftest.py).
+"""
+
+import concurrent.futures
+import importlib
+import json
+import multiprocessing.util
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Beside the server's own, what commands import when they are called.
+PRELOAD = ["bench.cell", "bench.conformance", "bench.results", "bench.tracking", "reports.page", "sweeps.run"]
+PRELOAD += ["optuna.storages", "sklearn.cluster", "sqlalchemy.dialects.sqlite", "torch._dynamo"]
+
+
+class Command:
+    """A command under way, in a process group of its own; what tests use of `subprocess.Popen`, by the same names."""
+
+    def __init__(self, arguments: list[str], status: int, out: int, err: int) -> None:
+        self.args = arguments
+        self.returncode: int | None = None
+        self.stdout, self.stderr = (open(pipe, encoding="utf-8") for pipe in (out, err))  # noqa: SIM115
+        self._status = open(status, encoding="ascii")  # noqa: SIM115
+        self.pid = int(self._status.readline())
+
+    def poll(self) -> int | None:
+        """The exit status if it has ended."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on.
+        """
+        if (found := self._ended(timeout)) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return found
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it wrote, at its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on; it is killed with all that it has started.
+        """
+        with concurrent.futures.ThreadPoolExecutor(2) as readers:
+            texts = [readers.submit(stream.read) for stream in (self.stdout, self.stderr)]
+            if concurrent.futures.wait(texts, timeout).not_done:
+                os.killpg(self.pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self.wait(timeout)
+        return texts[0].result(), texts[1].result()
+
+    def kill(self) -> None:
+        """Kill it, and nothing that it has started."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        for stream in (self.stdout, self.stderr, self._status):
+            stream.close()
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self.returncode = int(self._status.readline())
+        return self.returncode
+
+
+class Warm:
+    """The process that commands are forked from."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+        root = Path(__file__).parents[1]
+        self._process = subprocess.Popen(command, cwd=root, env=dict(environment), pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def start(self, arguments: list[str], folder: Path, environment: Mapping[str, str]) -> Command:
+        """Start the command `bench` in a folder, with these variables besides those that the process has."""
+        (out, its_out), (err, its_err), (status, its_status) = (os.pipe() for _ in range(3))
+        request = json.dumps({"arguments": arguments, "folder": str(folder), "environment": dict(environment)})
+        socket.send_fds(self._channel, [request.encode()], [its_out, its_err, its_status])
+        for pipe in (its_out, its_err, its_status):
+            os.close(pipe)
+        return Command(arguments, status, out, err)
+
+    def end(self) -> None:
+        """End it."""
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork a process for each command asked for; returns in that process, ready to call `main`."""
+    while True:
+        text, pipes, _, _ = socket.recv_fds(channel, 2**16, 3)
+        if not text:
+            sys.exit()
+        if os.fork() == 0:
+            channel.close()
+            _accompany(json.loads(text), *pipes)
+            return
+        for pipe in pipes:
+            os.close(pipe)
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _accompany(request: dict[str, Any], out: int, err: int, status: int) -> None:
+    """Returns in another process, that of the command; this one tells its number and its exit status."""
+    if pid := os.fork():
+        os.close(out)
+        os.close(err)
+        os.write(status, f"{pid}\n".encode())
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.write(status, f"{ended}\n".encode())
+        os._exit(0)
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request["folder"])
+    os.environ.update(request["environment"])
+    for pipe, place in ((out, 1), (err, 2)):
+        os.dup2(pipe, place)
+        os.close(pipe)
+    os.close(status)
+    sys.argv = ["bench", *request["arguments"]]
+
+
+_spawn = multiprocessing.util.spawnv_passfds  # type: ignore[attr-defined]
+
+
+def _fork_server(path: bytes, args: list[str], passed: list[int]) -> int:
+    """A server of processes is forked from the command; other processes are new interpreters, as ever."""
+    if "forkserver" not in args[-1] or threading.active_count() > 1:
+        found: int = _spawn(path, args, passed)
+        return found
+    if pid := os.fork():
+        return pid
+    try:
+        for pipe in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *passed}:
+            try:
+                os.close(pipe)
+            except OSError:  # that of the list itself
+                continue
+        exec(args[-1], {})
+    finally:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    for name in PRELOAD:
+        importlib.import_module(name)
+    multiprocessing.util.spawnv_passfds = _fork_server  # type: ignore[attr-defined]
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+    from bench.cli import main
+
+    main()
