@@ -22,14 +22,14 @@ demo: install
 	@echo "The report is $(abspath $(DEMO))/report/index.html"
 
 test: install
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 slow: install
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # Kills at 24 seeded moments, full disks, broken files and the rest; `make test` has a short form of it.
 faults: install
-	$(BIN)/python -m pytest -n 2 -m faults
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults
 
 lint: install
 	$(BIN)/ruff check .

@@ -91,10 +91,10 @@ class Warm:
         self._process = subprocess.Popen(command, cwd=root, env=dict(environment), pass_fds=[theirs.fileno()])
         theirs.close()
 
-    def start(self, arguments: list[str], folder: Path, environment: Mapping[str, str]) -> Command:
+    def start(self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> Command:
         """Start the command `bench` in a folder, with these variables besides those that the process has."""
         (out, its_out), (err, its_err), (status, its_status) = (os.pipe() for _ in range(3))
-        request = json.dumps({"arguments": arguments, "folder": str(folder), "environment": dict(environment)})
+        request = json.dumps({"arguments": arguments, "folder": str(folder), "environment": dict(environment or {})})
         socket.send_fds(self._channel, [request.encode()], [its_out, its_err, its_status])
         for pipe in (its_out, its_err, its_status):
             os.close(pipe)

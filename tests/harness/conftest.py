@@ -72,7 +72,7 @@ def grid(arrays: Path, tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def start(warm: Warm, tmp_path: Path) -> Start:
     """Start the command `bench` in an empty folder, in a process group of its own."""
-    return lambda *arguments: warm.start([*map(str, arguments)], tmp_path, {})
+    return lambda *arguments: warm.start([*map(str, arguments)], tmp_path)
 
 
 @pytest.fixture

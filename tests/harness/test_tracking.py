@@ -25,6 +25,7 @@ from bench.errors import UserError
 from bench.follower import Follower
 from bench.results import CellView, load_run
 from bench.tracking import Mirror, choose_store, embedded_uri, mirror_run
+from tests.warm import Warm
 
 # MLflow's own imports use what SQLAlchemy is about to remove
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -83,15 +84,15 @@ def grid30(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run30(grid30: Path, environment: dict[str, str]) -> Path:
+def run30(grid30: Path, warm: Warm) -> Path:
     """The 30 cells, mirrored into the run folder while they ran."""
     run = grid30.parent / "run"
-    command = [sys.executable, "-m", "bench.cli", "run", "--grid", grid30, "--out", run, "--device", "cpu"]
-    done = subprocess.run(
-        command, env={**environment, "BENCH_TRACKING": "1"}, cwd=run.parent, text=True, capture_output=True, check=True
-    )
-    assert "warning:" not in done.stderr
-    assert "mlflow" not in (done.stdout + done.stderr).lower()  # its chatter is in RUN/tracking/log.txt
+    arguments = ["run", "--grid", str(grid30), "--out", str(run), "--device", "cpu"]
+    with warm.start(arguments, run.parent, {"BENCH_TRACKING": "1"}) as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "warning:" not in err
+    assert "mlflow" not in (out + err).lower()  # its chatter is in RUN/tracking/log.txt
     return run
 
 

@@ -44,16 +44,16 @@ def test_scd_without_its_terms_is_fedavg_and_local(corner: dict[str, Any]) -> No
     assert same_models(personal(scd), personal(after("local", corner)))
 
 
-@pytest.mark.parametrize("normalise", ["simplex", "mean", "gen_kl"])
-def test_each_term_of_scd_moves_its_own_model(corner: dict[str, Any], normalise: str) -> None:
+def test_each_term_of_scd_moves_its_own_model(corner: dict[str, Any]) -> None:
     """The released code's term moves nothing; ours must."""
     plain = after("scd", corner, lambda_g=0.0, lambda_p=0.0)
-    no_gm = after("scd", corner, lambda_g=0.0, lambda_p=0.1, normalise=normalise)
-    assert same(generic(no_gm), generic(plain))
-    assert not same_models(personal(no_gm), personal(plain))
-    no_pm = after("scd", corner, lambda_g=0.1, lambda_p=0.0, normalise=normalise)
-    assert not same(generic(no_pm), generic(plain))
-    assert same_models(personal(no_pm), personal(plain))
+    for normalise in ("simplex", "mean", "gen_kl"):
+        no_gm = after("scd", corner, lambda_g=0.0, lambda_p=0.1, normalise=normalise)
+        assert same(generic(no_gm), generic(plain)), normalise
+        assert not same_models(personal(no_gm), personal(plain)), normalise
+        no_pm = after("scd", corner, lambda_g=0.1, lambda_p=0.0, normalise=normalise)
+        assert not same(generic(no_pm), generic(plain)), normalise
+        assert same_models(personal(no_pm), personal(plain)), normalise
 
 
 def test_scd_with_an_empty_band_is_scd_without_the_generic_term(corner: dict[str, Any]) -> None:

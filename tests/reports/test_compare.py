@@ -1,8 +1,6 @@
 """Two runs of one grid."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -57,7 +55,7 @@ def _new_id(run, old):
     (run / old).rename(run / "another")
 
 
-def test_the_command_says_what_changed_by_its_status_too(store_writer, tmp_path):
+def test_the_command_says_what_changed_by_its_status_too(store_writer, warm, tmp_path):
     same, other = (store_writer(tmp_path / name, seeds=1, methods=("scd",), alphas=(1.0,)) for name in "ab")
     _raise_gm(other / "scd-1-0" / "metrics.csv", 0.01)
     for after, status, said in (
@@ -65,8 +63,8 @@ def test_the_command_says_what_changed_by_its_status_too(store_writer, tmp_path)
         (other, 1, "| scd |"),
         (tmp_path, 2, "is not a run"),
     ):
-        command = [sys.executable, "-m", "bench.cli", "compare", str(same), str(after)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == status
-        assert said in done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
+        with warm.start(["compare", str(same), str(after)], tmp_path) as process:
+            out, err = process.communicate(timeout=120)
+        assert process.returncode == status
+        assert said in out + err
+        assert "Traceback" not in err

@@ -1,7 +1,5 @@
 """Speed-ups and timelines from a real run: Ditto waiting, wait-free, and under FedBuff."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pandas as pd
@@ -10,6 +8,7 @@ import pytest
 from reports.load import Store, load
 from reports.speedup import speedup_table
 from reports.timeline import timelines
+from tests.warm import Warm
 
 
 def curve(store: Store, seconds: dict[str, list[float]], accuracy: list[float]) -> pd.DataFrame:
@@ -22,7 +21,7 @@ def curve(store: Store, seconds: dict[str, list[float]], accuracy: list[float]) 
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Store:
     folder = tmp_path_factory.mktemp("speedup")
     file = folder / "small.yaml"
     file.write_text(
@@ -32,9 +31,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         "  - {name: ditto, label: buffered, set: {server: {name: fedbuff, buffer: 2}, rounds: 4}}\n"
         "datasets: [digits]\nalphas: [1]\nclients: 4\nmodel: logistic\nrounds: 3\nsteps: 2\n"
     )
-    command = [sys.executable, "-m", "bench.cli", "run", "--grid", str(file), "--out", str(folder / "run")]
     options = ["--no-tracking", "--jobs", "1", "--device", "cpu"]
-    subprocess.run([*command, *options], check=True, capture_output=True, timeout=120)
+    with warm.start(["run", "--grid", str(file), "--out", str(folder / "run"), *options], folder) as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
     return load([folder / "run"])
 
 

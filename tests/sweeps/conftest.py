@@ -48,4 +48,4 @@ def write(arrays: Path, tmp_path: Path) -> Write:
 def start(warm: Warm, tmp_path: Path) -> Callable[..., Command]:
     """Start `bench sweep` in a process group of its own; its pool has one worker if nothing else is said."""
     options = ["sweep", "--device", "cpu", "--no-tracking"]
-    return lambda *arguments: warm.start([*options, *map(str, arguments)], tmp_path, {})
+    return lambda *arguments: warm.start([*options, *map(str, arguments)], tmp_path)
