@@ -1,12 +1,14 @@
 """Settings of every test run."""
 
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.warm import Warm
+from tests.warm import Start, Started, Warm
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,8 +43,25 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def warm(environment: dict[str, str]) -> Iterator[Warm]:
-    """What starts commands fast."""
-    process = Warm(environment)
-    yield process
-    process.end()
+def fresh(environment: dict[str, str]) -> Start:
+    """Start the command `bench` in a folder, in a new interpreter and a process group of its own."""
+
+    def start(arguments: list[str], folder: Path, more: Mapping[str, str] | None = None) -> Started:
+        command, pipe = [sys.executable, "-m", "bench.cli", *arguments], subprocess.PIPE
+        return subprocess.Popen(
+            command, cwd=folder, env={**environment, **(more or {})}, stdout=pipe, stderr=pipe, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def start_in(request: pytest.FixtureRequest, environment: dict[str, str], fresh: Start) -> Iterator[Start]:
+    """The same, forked from a process that has imported torch; `make slow` and `make faults` have new interpreters."""
+    if request.config.getoption("markexpr") != "not slow":
+        yield fresh
+        return
+    warm = Warm(environment)
+    yield warm.start
+    warm.end()

@@ -1,7 +1,7 @@
 """Commands in processes of their own, forked from one that has imported torch: each saves three imports of seconds.
 
 It is the real command line with real arguments, streams, signals and exit statuses, and its own server and workers.
-What only a new interpreter shows, how a command starts, is tested in new ones (`fresh` in tests/harness/conftest.py).
+What only a new interpreter shows, how a command starts, is tested in new ones (`fresh` in tests/conftest.py).
 """
 
 import concurrent.futures
@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,10 @@ class Command:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
             self.returncode = int(self._status.readline())
         return self.returncode
+
+
+Started = Command | subprocess.Popen[str]
+Start = Callable[..., Started]
 
 
 class Warm:

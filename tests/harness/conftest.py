@@ -11,14 +11,13 @@ import yaml
 from bench.cli import main
 from bench.rng import generator
 from bench.settings import Settings
-from tests.warm import Command, Warm
+from tests.warm import Start
 
 HERE = Path(__file__).parent
 
 COMMON = {"partition": "dirichlet", "clients": 4, "model": "logistic", "lr": 0.5, "batch_size": 10}
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., Command]
 
 
 @pytest.fixture(scope="session")
@@ -70,23 +69,9 @@ def grid(arrays: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def start(warm: Warm, tmp_path: Path) -> Start:
-    """Start the command `bench` in an empty folder, in a process group of its own."""
-    return lambda *arguments: warm.start([*map(str, arguments)], tmp_path)
-
-
-@pytest.fixture
-def fresh(environment: dict[str, str], tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """The same in a new interpreter."""
-
-    def start(*arguments: object) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "bench.cli", *map(str, arguments)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-        )
-
-    return start
+def start(start_in: Start, tmp_path: Path) -> Start:
+    """Start the command `bench` in an empty folder."""
+    return lambda *arguments: start_in([*map(str, arguments)], tmp_path)
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """Looking at run folders from outside."""
 
 import multiprocessing
-import subprocess
 import time
 from pathlib import Path
 
 from bench import store
 from bench.results import CellView, load_run
 from bench.schedule import PRELOAD
-from tests.warm import Command
+from tests.warm import Started
 
 RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "timeline.csv")
 """Files of a cell that no interruption may change."""
@@ -34,7 +33,7 @@ def contents(run: Path) -> dict[str, bytes]:
     return {f"{path.parent.name}/{name}": path.read_bytes() for name in RESULTS for path in run.glob(f"*/{name}")}
 
 
-def wait_for(process: "Command | subprocess.Popen[str]", run: Path, rounds: int) -> None:
+def wait_for(process: Started, run: Path, rounds: int) -> None:
     """Wait until the cell that is furthest has done so many rounds."""
     deadline = time.monotonic() + 120
     while max((path.read_bytes().count(b"\n") - 1 for path in run.glob("*/ledger.csv")), default=0) < rounds:

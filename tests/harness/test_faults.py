@@ -40,12 +40,11 @@ from bench.rng import generator
 from bench.settings import Settings
 from tests.engine.problems import generic, run, toy
 from tests.harness.helpers import contents, forked_by, states, wait_for
-from tests.warm import Command
+from tests.warm import Start, Started
 
 pytestmark = pytest.mark.faults
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., Command]
 Grid = Callable[..., Path]
 Cell = Callable[..., Settings]
 
@@ -54,7 +53,7 @@ MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 1 else []) for k in 
 """Seeded moments of a kill: one in every run of the tests, all with `make faults`."""
 
 
-def workers_of(process: Command) -> list[int]:
+def workers_of(process: Started) -> list[int]:
     """The processes of a run that train: children of the server that the run has started."""
     return [worker for server in forked_by(process.pid) for worker in forked_by(server)]
 

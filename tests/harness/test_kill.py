@@ -19,12 +19,11 @@ from bench.rng import generator
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
 from tests.harness.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
-from tests.warm import Command
+from tests.warm import Start
 
 pytestmark = pytest.mark.faults
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., Command]
 Grid = Callable[..., Path]
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)

@@ -25,7 +25,7 @@ from bench.errors import UserError
 from bench.follower import Follower
 from bench.results import CellView, load_run
 from bench.tracking import Mirror, choose_store, embedded_uri, mirror_run
-from tests.warm import Warm
+from tests.warm import Start
 
 # MLflow's own imports use what SQLAlchemy is about to remove
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -84,11 +84,11 @@ def grid30(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run30(grid30: Path, warm: Warm) -> Path:
+def run30(grid30: Path, start_in: Start) -> Path:
     """The 30 cells, mirrored into the run folder while they ran."""
     run = grid30.parent / "run"
     arguments = ["run", "--grid", str(grid30), "--out", str(run), "--device", "cpu"]
-    with warm.start(arguments, run.parent, {"BENCH_TRACKING": "1"}) as process:
+    with start_in(arguments, run.parent, {"BENCH_TRACKING": "1"}) as process:
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "warning:" not in err

@@ -13,6 +13,7 @@ import pytest
 
 from bench.schedule import PRELOAD
 from tests.harness.helpers import forked_by
+from tests.warm import Start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
 
@@ -49,32 +50,30 @@ def begun(process: "subprocess.Popen[str]") -> Iterator[int]:
 
 
 def test_ctrl_c_does_not_reach_the_server_while_it_imports(
-    fresh: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path]
+    fresh: Start, grid: Callable[..., Path], tmp_path: Path
 ) -> None:
-    with begun(fresh("run", "--grid", grid(methods=["fedavg"]), "--device", "cpu")) as server:
+    with begun(fresh(["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"], tmp_path)) as server:
         status = Path(f"/proc/{server}/status").read_text()
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
     assert all(blocked >> (sign - 1) & 1 for sign in (signal.SIGINT, signal.SIGTERM))
 
 
 def test_the_server_is_there_before_the_command_has_torch(
-    fresh: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path]
+    fresh: Start, grid: Callable[..., Path], tmp_path: Path
 ) -> None:
     """It imports torch while the command does; seen in one of three attempts, as a busy machine may look too late."""
 
     def has_torch() -> bool:
-        process = fresh("run", "--grid", grid(methods=["fedavg"]), "--device", "cpu")
+        process = fresh(["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"], tmp_path)
         with begun(process):
             return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
 
     assert not all(has_torch() for _ in range(3))
 
 
-def test_the_server_ends_with_the_command(
-    fresh: Callable[..., "subprocess.Popen[str]"], grid: Callable[..., Path]
-) -> None:
+def test_the_server_ends_with_the_command(fresh: Start, grid: Callable[..., Path], tmp_path: Path) -> None:
     """At once, whatever it is at: it is stopped here, so that it cannot find out by itself."""
-    with begun(fresh("run", "--grid", grid(methods=["fedavg"]), "--device", "cpu")) as server:
+    with begun(fresh(["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"], tmp_path)) as server:
         until(lambda: "libtorch" in Path(f"/proc/{server}/maps").read_text())
         os.kill(server, signal.SIGSTOP)
     try:

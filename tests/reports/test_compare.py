@@ -55,7 +55,7 @@ def _new_id(run, old):
     (run / old).rename(run / "another")
 
 
-def test_the_command_says_what_changed_by_its_status_too(store_writer, warm, tmp_path):
+def test_the_command_says_what_changed_by_its_status_too(store_writer, start_in, tmp_path):
     same, other = (store_writer(tmp_path / name, seeds=1, methods=("scd",), alphas=(1.0,)) for name in "ab")
     _raise_gm(other / "scd-1-0" / "metrics.csv", 0.01)
     for after, status, said in (
@@ -63,7 +63,7 @@ def test_the_command_says_what_changed_by_its_status_too(store_writer, warm, tmp
         (other, 1, "| scd |"),
         (tmp_path, 2, "is not a run"),
     ):
-        with warm.start(["compare", str(same), str(after)], tmp_path) as process:
+        with start_in(["compare", str(same), str(after)], tmp_path) as process:
             out, err = process.communicate(timeout=120)
         assert process.returncode == status
         assert said in out + err

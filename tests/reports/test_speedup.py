@@ -8,7 +8,7 @@ import pytest
 from reports.load import Store, load
 from reports.speedup import speedup_table
 from reports.timeline import timelines
-from tests.warm import Warm
+from tests.warm import Start
 
 
 def curve(store: Store, seconds: dict[str, list[float]], accuracy: list[float]) -> pd.DataFrame:
@@ -21,7 +21,7 @@ def curve(store: Store, seconds: dict[str, list[float]], accuracy: list[float]) 
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory, start_in: Start) -> Store:
     folder = tmp_path_factory.mktemp("speedup")
     file = folder / "small.yaml"
     file.write_text(
@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Store:
         "datasets: [digits]\nalphas: [1]\nclients: 4\nmodel: logistic\nrounds: 3\nsteps: 2\n"
     )
     options = ["--no-tracking", "--jobs", "1", "--device", "cpu"]
-    with warm.start(["run", "--grid", str(file), "--out", str(folder / "run"), *options], folder) as process:
+    with start_in(["run", "--grid", str(file), "--out", str(folder / "run"), *options], folder) as process:
         _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return load([folder / "run"])

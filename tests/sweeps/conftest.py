@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from bench.rng import generator
-from tests.warm import Command, Warm
+from tests.warm import Start
 
 Write = Callable[..., Path]
 
@@ -45,7 +45,7 @@ def write(arrays: Path, tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def start(warm: Warm, tmp_path: Path) -> Callable[..., Command]:
-    """Start `bench sweep` in a process group of its own; its pool has one worker if nothing else is said."""
+def start(start_in: Start, tmp_path: Path) -> Start:
+    """Start `bench sweep`; its pool has one worker if nothing else is said."""
     options = ["sweep", "--device", "cpu", "--no-tracking"]
-    return lambda *arguments: warm.start([*options, *map(str, arguments)], tmp_path)
+    return lambda *arguments: start_in([*options, *map(str, arguments)], tmp_path)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ from sweeps.run import Outcome, _Tuner, mean_curve, open_studies, tune
 from sweeps.study import Study, load_study
 from tests.harness.helpers import CHILDREN
 from tests.sweeps.conftest import Write
-from tests.warm import Command
+from tests.warm import Start
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-
-Start = Callable[..., Command]
 
 OPTIONS = '{"device": "cpu", "executor": "sequential"}'
 RATES = [0.3, 0.2, 0.4, 0.25, 0.35, 1e-6, 1e300]
