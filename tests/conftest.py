@@ -58,8 +58,8 @@ def fresh(environment: dict[str, str]) -> Start:
 
 @pytest.fixture(scope="session")
 def start_in(request: pytest.FixtureRequest, environment: dict[str, str], fresh: Start) -> Iterator[Start]:
-    """The same, forked from a process that has imported torch; `make slow` and `make faults` have new interpreters."""
-    if request.config.getoption("markexpr") != "not slow":
+    """The same, on Linux forked from a process that has torch; `make slow` and `make faults` have new interpreters."""
+    if sys.platform != "linux" or request.config.getoption("markexpr") != "not slow":
         yield fresh
         return
     warm = Warm(environment)

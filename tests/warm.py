@@ -5,6 +5,7 @@ What only a new interpreter shows, how a command starts, is tested in new ones (
 """
 
 import concurrent.futures
+import contextlib
 import importlib
 import json
 import multiprocessing.util
@@ -123,8 +124,9 @@ def serve(channel: socket.socket) -> None:
             return
         for pipe in pipes:
             os.close(pipe)
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        with contextlib.suppress(ChildProcessError):  # none is left
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _accompany(request: dict[str, Any], out: int, err: int, status: int) -> None:
@@ -159,10 +161,8 @@ def _fork_server(path: bytes, args: list[str], passed: list[int]) -> int:
         return pid
     try:
         for pipe in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *passed}:
-            try:
+            with contextlib.suppress(OSError):  # the list's own
                 os.close(pipe)
-            except OSError:  # that of the list itself
-                continue
         exec(args[-1], {})
     finally:
         os._exit(1)
