@@ -4,6 +4,8 @@ DEMO ?= runs/quickstart
 PACKAGES = bench methods datasets sweeps reports
 BIN = .venv/bin
 STAMP = .venv/.installed
+# Tests differ in length a thousandfold: what is left goes to the process that is free.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: install demo test slow faults lint clean
 
@@ -22,14 +24,14 @@ demo: install
 	@echo "The report is $(abspath $(DEMO))/report/index.html"
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 slow: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(PYTEST) -m slow
 
 # Kills at 24 seeded moments, full disks, broken files and the rest; `make test` has a short form of it.
 faults: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults
+	$(PYTEST) -m faults
 
 lint: install
 	$(BIN)/ruff check .

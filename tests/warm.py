@@ -31,8 +31,7 @@ class Command:
     def __init__(self, arguments: list[str], status: int, out: int, err: int) -> None:
         self.args = arguments
         self.returncode: int | None = None
-        self.stdout, self.stderr = (open(pipe, encoding="utf-8") for pipe in (out, err))  # noqa: SIM115
-        self._status = open(status, encoding="ascii")  # noqa: SIM115
+        self.stdout, self.stderr, self._status = (os.fdopen(pipe, encoding="utf-8") for pipe in (out, err, status))
         self.pid = int(self._status.readline())
 
     def poll(self) -> int | None:
@@ -149,14 +148,13 @@ def _accompany(request: dict[str, Any], out: int, err: int, status: int) -> None
     sys.argv = ["bench", *request["arguments"]]
 
 
-_spawn = multiprocessing.util.spawnv_passfds  # type: ignore[attr-defined]
+_spawn = multiprocessing.util.spawnv_passfds
 
 
 def _fork_server(path: bytes, args: list[str], passed: list[int]) -> int:
     """A server of processes is forked from the command; other processes are new interpreters, as ever."""
     if "forkserver" not in args[-1] or threading.active_count() > 1:
-        found: int = _spawn(path, args, passed)
-        return found
+        return _spawn(path, args, passed)
     if pid := os.fork():
         return pid
     try:
@@ -171,7 +169,7 @@ def _fork_server(path: bytes, args: list[str], passed: list[int]) -> int:
 if __name__ == "__main__":
     for name in PRELOAD:
         importlib.import_module(name)
-    multiprocessing.util.spawnv_passfds = _fork_server  # type: ignore[attr-defined]
+    multiprocessing.util.spawnv_passfds = _fork_server
     serve(socket.socket(fileno=int(sys.argv[1])))
 
     from bench.cli import main

@@ -33,7 +33,7 @@ def test_executors_agree(method: str, corner: str) -> None:
     found = {}
     for executor in ("sequential", "cohort"):
         federation = toy(method, executor=executor, **CORNERS[corner])
-        scores = run(federation, 2)
+        scores = run(federation, 3)
         assert not federation.engine.fallbacks
         found[executor] = everything(federation), scores
     (a, scores_a), (b, scores_b) = found["sequential"], found["cohort"]

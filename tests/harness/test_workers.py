@@ -38,6 +38,13 @@ def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
+@pytest.fixture
+def started(fresh: Start, grid: Callable[..., Path], tmp_path: Path) -> Start:
+    """Start a run in a new interpreter."""
+    arguments = ["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"]
+    return lambda: fresh(arguments, tmp_path)
+
+
 @contextlib.contextmanager
 def begun(process: "subprocess.Popen[str]") -> Iterator[int]:
     """The process id of a run's server as soon as there is one; the run is killed afterwards."""
@@ -49,31 +56,27 @@ def begun(process: "subprocess.Popen[str]") -> Iterator[int]:
             process.kill()
 
 
-def test_ctrl_c_does_not_reach_the_server_while_it_imports(
-    fresh: Start, grid: Callable[..., Path], tmp_path: Path
-) -> None:
-    with begun(fresh(["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"], tmp_path)) as server:
+def test_ctrl_c_does_not_reach_the_server_while_it_imports(started: Start) -> None:
+    with begun(started()) as server:
         status = Path(f"/proc/{server}/status").read_text()
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
     assert all(blocked >> (sign - 1) & 1 for sign in (signal.SIGINT, signal.SIGTERM))
 
 
-def test_the_server_is_there_before_the_command_has_torch(
-    fresh: Start, grid: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_the_server_is_there_before_the_command_has_torch(started: Start) -> None:
     """It imports torch while the command does; seen in one of three attempts, as a busy machine may look too late."""
 
     def has_torch() -> bool:
-        process = fresh(["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"], tmp_path)
+        process = started()
         with begun(process):
             return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
 
     assert not all(has_torch() for _ in range(3))
 
 
-def test_the_server_ends_with_the_command(fresh: Start, grid: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_server_ends_with_the_command(started: Start) -> None:
     """At once, whatever it is at: it is stopped here, so that it cannot find out by itself."""
-    with begun(fresh(["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"], tmp_path)) as server:
+    with begun(started()) as server:
         until(lambda: "libtorch" in Path(f"/proc/{server}/maps").read_text())
         os.kill(server, signal.SIGSTOP)
     try:

@@ -148,9 +148,9 @@ def test_no_trial_begins_after_the_time_is_up(write: Write, tmp_path: Path) -> N
 def test_killed_at_any_moment_nothing_is_lost_or_repeated(write: Write, tmp_path: Path) -> None:
     """One worker finds the same trials, with the same curves, whether it was killed or not."""
     space = {"lr": {"low": 1e-5, "high": 0.5, "log": True}, "fedprox.mu": "own"}
-    study = load_study(str(write(space=space, trials=9, pruner="median")), [])
+    study = load_study(str(write(space=space, trials=12, pruner="median")), [])
     run(study, tmp_path / "whole")
-    for begun, later in zip((3, 6), generator("tests", "sweeps", "kill").uniform(0, 0.2, 2), strict=True):
+    for begun, later in zip((4, 8), generator("tests", "sweeps", "kill").uniform(0, 0.2, 2), strict=True):
         _run_and_kill(study, tmp_path / "killed", begun, later)
     run(study, tmp_path / "killed")
     found = trials(study, tmp_path / "killed")
