@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import UserError
-from bench.results import CellView, dataset_name, load_run, tidy
+from bench.runs.results import CellView, dataset_name, load_run, tidy
+from bench.runs.store import COLUMNS, FINISHED, State, read_json
 from bench.settings import Settings
-from bench.store import COLUMNS, FINISHED, State, read_json
 
 TASK_FIELDS = (
     "dataset",
@@ -79,7 +79,7 @@ class Store:
     Attributes:
         runs: content of each `run.json`, in the order given.
         cells: every cell once under each of its labels; where runs share one, the finished copy.
-        figures: `bench.results.tidy` of the done cells, and `row`, `task`, `trial` of each.
+        figures: `bench.runs.results.tidy` of the done cells, and `row`, `task`, `trial` of each.
     """
 
     runs: tuple[dict[str, Any], ...]

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import store
-from bench.results import dataset_name
+from bench.runs import store
+from bench.runs.results import dataset_name
 from reports.figures import Picture
 from reports.published import PublishedTable, published_table
 from reports.sections import Section

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench import store
+from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
-from bench.identity import cell_id, declared_checksum
-from bench.plan import PlannedCell
-from bench.progress import Event
-from bench.results import read_table, selection_curve
 from bench.rng import key
-from bench.schedule import Task, run_cells
+from bench.runs import store
+from bench.runs.plan import PlannedCell
+from bench.runs.progress import Event
+from bench.runs.results import read_table, selection_curve
+from bench.runs.workers import Task, run_cells
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def tune(
         study: what is tuned.
         studies: of `open_studies`.
         folder: the run store, with its `run.json`.
-        options: JSON of `bench.cell.Options`.
+        options: JSON of `bench.runs.cell.Options`.
         jobs: cells side by side.
         timeout: seconds after which no trial is begun.
         say: takes one line for each trial that has ended.

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.config.validation import check_setting, complete_hyper, hyper_class, shown, unknown
 from bench.errors import UserError
 from bench.plugin import METHODS
 from bench.settings import Settings
-from bench.validate import check_setting, complete_hyper, hyper_class, shown, unknown
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

@@ -11,17 +11,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench import yaml_lines
-from bench.axes import name_problem
+from bench.config import yaml_lines
+from bench.config.grid import Grid, load_grid, read_grid
+from bench.config.grid_file import name_problem
+from bench.config.identity import cell_id, declared_checksum
+from bench.config.validation import check_field, shown
+from bench.config.yaml_lines import Document
 from bench.errors import UserError
-from bench.grid import Grid, load_grid, read_grid
-from bench.identity import cell_id, declared_checksum
 from bench.plugin import did_you_mean
-from bench.results import dataset_name
 from bench.rng import key
+from bench.runs.results import dataset_name
 from bench.settings import Settings
-from bench.validate import check_field, shown
-from bench.yaml_lines import Document
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
 
 MAX_POINTS = 10_000

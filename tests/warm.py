@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 # Beside the server's own, what commands import when they are called.
-PRELOAD = ["bench.cell", "bench.conformance", "bench.results", "bench.tracking", "reports.page", "sweeps.run"]
+PRELOAD = [
+    "bench.runs.cell",
+    "bench.conformance.suite",
+    "bench.runs.results",
+    "bench.runs.mlflow_mirror",
+    "reports.page",
+    "sweeps.run",
+]
 PRELOAD += ["optuna.storages", "sklearn.cluster", "sqlalchemy.dialects.sqlite", "torch._dynamo"]
 
 

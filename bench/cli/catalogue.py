@@ -40,7 +40,7 @@ def models(as_json: AsJson = False) -> None:
 
 def grids(as_json: AsJson = False) -> None:
     """List the built-in grids."""
-    from bench.grid import builtin_grids, load_grid
+    from bench.config.grid import builtin_grids, load_grid
 
     found = [load_grid(name, []) for name in builtin_grids()]
     rows = [(grid, grid.description or _first_sentence(grid.source)) for grid in found]

@@ -15,15 +15,15 @@ from bench.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bench.results import CellView
+    from bench.runs.results import CellView
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
 def status(run: RunFolder) -> None:
     """Say what is done, running, failed and left, and how long the rest will take."""
-    from bench.progress import duration_text
-    from bench.results import load_run
+    from bench.runs.progress import duration_text
+    from bench.runs.results import load_run
 
     cells = list({cell.id: cell for cell in load_run(run).cells}.values())
     for cell in cells:
@@ -42,7 +42,7 @@ def log(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the beginning of it.")],
 ) -> None:
     """Print a cell's log and, if it failed, its error."""
-    from bench.results import load_run
+    from bench.runs.results import load_run
 
     fitting = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
     if len(fitting) != 1:
@@ -61,7 +61,7 @@ def results(
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
 ) -> None:
     """Print the results: a short table, or one row per cell and figure."""
-    from bench.results import tidy
+    from bench.runs.results import tidy
 
     if csv:
         tidy(run).to_csv(sys.stdout, index=False, lineterminator="\n")
@@ -98,7 +98,7 @@ def compare(
 
 def print_summary(run: Path) -> None:
     """Print accuracy in percent by label and setting, GM and PM, mean and standard deviation over seeds."""
-    from bench.results import tidy
+    from bench.runs.results import tidy
 
     figures = tidy(run)
     undone = figures[figures["status"] != "done"].drop_duplicates("cell")
@@ -151,7 +151,7 @@ def _entry(task: "pd.DataFrame", metric: str, on: str) -> str:
 
 def _seconds_left(cells: "list[CellView]") -> float | None:
     """Seconds of one process for the rounds left, from the seconds of those done."""
-    from bench.store import FINISHED, read_json
+    from bench.runs.store import FINISHED, read_json
 
     timings = {cell.id: read_json(cell.folder / "timing.json") for cell in cells}
     spent = sum(timing["seconds"] for timing in timings.values() if timing)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bench.conformance import Finding
+    from bench.conformance.suite import Finding
 
 
 def new_method(
@@ -15,7 +15,7 @@ def new_method(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the method's file.")] = Path("."),
 ) -> None:
     """Write the file of a new method, with comments where its own code goes, and a test of it."""
-    from bench.scaffold import write
+    from bench.conformance.scaffold import write
 
     method, test = write(name, out)
     print(f"{method}: the method, which is FedProx for now")
@@ -29,7 +29,7 @@ def check_method(
     ],
 ) -> None:
     """Check that a method keeps the promises of the harness; the exit status is 1 if it does not."""
-    from bench.conformance import check, load
+    from bench.conformance.suite import check, load
 
     names = load(Path(method)) if method.endswith(".py") else [method]
     passed = True

@@ -11,8 +11,8 @@ import typer
 from bench.cli.track import TrackingUri
 
 if TYPE_CHECKING:
-    from bench.grid import Grid
-    from bench.plan import PlannedCell
+    from bench.config.grid import Grid
+    from bench.runs.plan import PlannedCell
     from bench.settings import Settings
 
 
@@ -44,13 +44,13 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Progress of every round, line by line.")] = False,
 ) -> None:
     """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
-    from bench.schedule import start_server
+    from bench.runs.workers import start_server
 
     if not dry_run:
         start_server()
 
-    from bench.grid import load_grid
-    from bench.plan import plan, select
+    from bench.config.grid import load_grid
+    from bench.runs.plan import plan, select
 
     loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
@@ -61,9 +61,9 @@ def run(
     if dry_run:
         _print_estimate(chosen, folder, data_root, device, jobs)
         return
-    from bench.cell import Options
-    from bench.store import FINISHED
-    from bench.tracking import choose_store
+    from bench.runs.cell import Options
+    from bench.runs.mlflow_mirror import choose_store
+    from bench.runs.store import FINISHED
 
     workers = worker_count(jobs, device)
     options = Options(
@@ -105,7 +105,7 @@ def _refuse_file(folder: Path) -> None:
 
 def _print_warnings(cells: "Sequence[Settings]") -> None:
     """Say what settings amount to that take a method's point away; the run goes on, as somebody may want just that."""
-    from bench.cast import degenerate, make_method
+    from bench.federation.setup import degenerate, make_method
 
     found = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
     untrained = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
@@ -123,23 +123,23 @@ def _no_steps(settings: "Settings") -> str:
 
 def worker_count(jobs: int | None, device: str) -> int:
     """How many cells side by side; also refuses a device that is not there before anything is written."""
-    from bench.cell import choose_device
-    from bench.machine import cores
+    from bench.runs.cell import choose_device
+    from bench.runs.provenance import cores
 
     return jobs or (1 if choose_device(device) == "cuda" else cores())
 
 
 def threads_each(side_by_side: int) -> int:
     """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
-    from bench.machine import cores
+    from bench.runs.provenance import cores
 
     return max(1, cores() // side_by_side)
 
 
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
     """Write `run.json`: the latest grid, its cells in order, and every command so far."""
-    from bench import store
-    from bench.machine import provenance
+    from bench.runs import store
+    from bench.runs.provenance import provenance
 
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
     entry = {"command": command_line(), **provenance()}
@@ -152,8 +152,8 @@ def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> N
 
 
 def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
-    from bench import store
     from bench.errors import UserError
+    from bench.runs import store
 
     for cell in cells:
         try:
@@ -173,11 +173,11 @@ def work(
     verbose: bool,
 ) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
-    from bench.follower import DRAIN_SECONDS, STOP_SECONDS, Follower
-    from bench.progress import reporter
-    from bench.results import cell_name
-    from bench.schedule import Task, run_cells
-    from bench.store import FINISHED, read_status, remove_leftovers
+    from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
+    from bench.runs.progress import reporter
+    from bench.runs.results import cell_name
+    from bench.runs.store import FINISHED, read_status, remove_leftovers
+    from bench.runs.workers import Task, run_cells
 
     statuses = {cell.id: read_status(folder / cell.id) for cell in cells}
     for id, status in statuses.items():
@@ -200,7 +200,7 @@ def work(
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:
     from bench.cli.look import print_summary
-    from bench.results import load_run
+    from bench.runs.results import load_run
 
     place, found = shlex.quote(str(folder)), load_run(folder).cells
     failed = [cell for cell in found if cell.status.state in ("failed", "diverged")]
@@ -216,8 +216,8 @@ def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> Non
 
 
 def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[tuple[str, str]]:
-    from bench.results import cell_name
-    from bench.store import read_status
+    from bench.runs.results import cell_name
+    from bench.runs.store import read_status
 
     return [(cell_name(cell.settings), read_status(folder / cell.id).state) for cell in cells]
 
@@ -227,10 +227,10 @@ def command_line() -> str:
 
 
 def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, device: str, jobs: int | None) -> None:
-    from bench.cell import choose_device
-    from bench.estimate import checkpoint_rate, estimate
-    from bench.progress import duration_text
-    from bench.results import cell_name
+    from bench.runs.cell import choose_device
+    from bench.runs.estimate import checkpoint_rate, estimate
+    from bench.runs.progress import duration_text
+    from bench.runs.results import cell_name
 
     workers, found = worker_count(jobs, device), choose_device(device)
     side_by_side = min(workers, len(cells))

@@ -18,7 +18,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="All settings of every cell, as JSON.")] = False,
 ) -> None:
     """Print the resolved grid: every setting, defaults filled in, and the cells in their order."""
-    from bench.grid import load_grid
+    from bench.config.grid import load_grid
 
     if table and as_json:
         raise UserError("--table and --json are two answers to one question; give one of them")

@@ -19,8 +19,8 @@ def speed(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
 ) -> None:
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
-    from bench import store
-    from bench.cell import choose_device
+    from bench.runs import store
+    from bench.runs.cell import choose_device
     from bench.speed.measure import measure
     from bench.speed.workloads import WORKLOADS
 

@@ -14,7 +14,7 @@ from bench.cli.track import TrackingUri
 if TYPE_CHECKING:
     import optuna
 
-    from bench.plan import PlannedCell
+    from bench.runs.plan import PlannedCell
     from sweeps.study import Study
 
 
@@ -46,14 +46,14 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Tune by validation accuracy, run the best settings on fresh seeds, report. The same command goes on."""
-    from bench.schedule import start_server
+    from bench.runs.workers import start_server
 
     start_server()
 
-    from bench import store
-    from bench.cell import Options
-    from bench.plan import plan
-    from bench.tracking import choose_store
+    from bench.runs import store
+    from bench.runs.cell import Options
+    from bench.runs.mlflow_mirror import choose_store
+    from bench.runs.plan import plan
     from sweeps.fair import choose, reported_cells
     from sweeps.run import list_cells, trial_cells, tune
     from sweeps.study import load_study
@@ -96,8 +96,8 @@ def _open(
     folder: Path, study: "Study", name: str, overrides: list[str], storage: str | None
 ) -> "dict[str, optuna.Study]":
     """Optuna's studies, and `study.json`, from which `bench report` finds them again."""
-    from bench import store
-    from bench.tracking import shown
+    from bench.runs import store
+    from bench.runs.mlflow_mirror import shown
     from sweeps.report import STUDY
     from sweeps.run import open_studies
 
@@ -113,7 +113,7 @@ def _open(
 @contextmanager
 def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
     """Mirror the run in MLflow meanwhile."""
-    from bench.follower import DRAIN_SECONDS, Follower
+    from bench.runs.mlflow_process import DRAIN_SECONDS, Follower
 
     follower = Follower(folder, mirror) if mirror else None
     try:
@@ -134,7 +134,7 @@ def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]") ->
 
 
 def _any_failed(folder: Path, cells: "list[PlannedCell]") -> bool:
-    from bench.store import read_status
+    from bench.runs.store import read_status
 
     return any(read_status(folder / cell.id).state == "failed" for cell in cells)
 

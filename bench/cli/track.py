@@ -19,8 +19,8 @@ TrackingUri = Annotated[
 
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
     """Bring MLflow up to date with a run: what it lacks is added, nothing is doubled."""
-    from bench import tracking
-    from bench.results import load_run
+    from bench.runs import mlflow_mirror as tracking
+    from bench.runs.results import load_run
 
     load_run(run)  # refuses what is no run; MLflow would make a folder and a store of any name
     uri = tracking.choose_store(run, tracking_uri)
@@ -33,8 +33,8 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Show a run in MLflow's own page, on this machine only, until Ctrl-C."""
-    from bench import tracking
-    from bench.results import load_run
+    from bench.runs import mlflow_mirror as tracking
+    from bench.runs.results import load_run
 
     load_run(run)  # refuses what is no run, whatever store lies in it
     uri = tracking.embedded_uri(run)

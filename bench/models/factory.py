@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from bench.config.validation import complete_options
 from bench.errors import UserError
 from bench.plugin import MODELS
-from bench.validate import complete_options
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from bench.federation import Federation
-from bench.machine import cores, stolen_seconds
+from bench.federation.federation import Federation
+from bench.runs.provenance import cores, stolen_seconds
 from bench.speed.plain import PlainLoop
 from bench.speed.workloads import WORKLOADS, Workload
 

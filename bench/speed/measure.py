@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.machine import cores, provenance
 from bench.models.factory import build
+from bench.runs.provenance import cores, provenance
 from bench.speed.contestants import PLAIN, Contestant, Turn, contestants, take_turns
 from bench.speed.workloads import WORKLOADS, Workload
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bench.arena import Pool
 from bench.data import Dataset, Indices, Partition
+from bench.engine.device_data import Pool
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.rng import generator

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.checkpoint import Checkpoint, Writer
 from bench.data import Dataset, Partition
-from bench.estimate import checkpoint_rate, estimate
-from bench.federation import Federation
+from bench.federation.federation import Federation
+from bench.runs.checkpoint import Checkpoint, Writer
+from bench.runs.estimate import checkpoint_rate, estimate
 from bench.settings import Settings
 
 CLIENTS = 100

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.data import Dataset, Partition
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from bench.method import METHODS, Batch, Client, Predict, Program, State, Train, Values
 from bench.models.network import Network
 from bench.plugin import MODELS

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from bench.estimate import estimate
-from bench.federation import Federation
-from bench.loading import load_dataset, load_partition
+from bench.federation.federation import Federation
+from bench.runs.estimate import estimate
+from bench.runs.loading import load_dataset, load_partition
 from bench.settings import Settings
 
 ROUNDS = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from bench.federation import Diverged, Federation
+from bench.federation.federation import Diverged, Federation
 from bench.forward import Forward
 from bench.plugin import DATASETS
 from bench.settings import Settings

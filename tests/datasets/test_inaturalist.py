@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.arena import Pool
 from bench.data import Dataset
+from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.plugin import DATASETS
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.data import Dataset, Partition
-from bench.federation import Evaluation, Federation
+from bench.federation.federation import Evaluation, Federation
 from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
 

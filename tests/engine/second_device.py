@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from bench.footprint import Footprint
+from bench.engine.memory import Footprint
 
 NAME = "lazy"
 """A device that PyTorch knows and has no code for, so that nothing runs there but by way of this module."""

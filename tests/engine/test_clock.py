@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bench.clock import Clock
-from bench.engine import Work
+from bench.engine.engine import Work
 from bench.errors import UserError
-from bench.federation import Federation
-from bench.ledger import Size
+from bench.federation.clock import Clock
+from bench.federation.federation import Federation
+from bench.federation.traffic import Size
 from bench.profiles import PRESETS, Profile
 from bench.settings import Settings
 from tests.engine.problems import everything, generic, run, toy, toy_data

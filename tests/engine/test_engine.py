@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import engine, outputs, recording
-from bench.batches import Address
-from bench.engine import Executor, Running
-from bench.federation import Diverged, Federation
+from bench.engine import engine, recording
+from bench.engine import predict as outputs
+from bench.engine.batches import Address
+from bench.engine.engine import Executor, Running
+from bench.federation.federation import Diverged, Federation
 from bench.forward import Forward
 from bench.method import (
     METHODS,

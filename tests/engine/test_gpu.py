@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from bench import recording
-from bench.federation import Federation
+from bench.engine import recording
+from bench.federation.federation import Federation
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.methods.resume import assert_resumes
 from tests.speed.test_threads import two_rounds

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.arena import Pool
-from bench.batches import CROPS
 from bench.data import Dataset
+from bench.engine.batches import CROPS
+from bench.engine.device_data import Pool
 from bench.errors import UserError
-from bench.sides import mean_of_models
+from bench.federation.participants import mean_of_models
 from tests.engine.problems import METHOD_NAMES, generic, personal, run, toy
 
 HALF: dict[str, Any] = {"participation": 0.5, "dtype": "float32"}

@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.batches import Address, draw_batches, draw_values, steps_per_epoch
-from bench.lanes import IDLE, pack
-from bench.ledger import Ledger
+from bench.engine.batches import Address, draw_batches, draw_values, steps_per_epoch
+from bench.engine.packing import IDLE, pack
+from bench.federation.snapshot import Packer, unpack
+from bench.federation.traffic import Ledger
 from bench.optim import SGD, Adam, learning_rates
 from bench.params import Params, Spec, join
 from bench.requests import Categorical, Feed, Normal
 from bench.rng import generator, key
-from bench.snapshot import Packer, unpack
 from tests.engine.problems import linear, normed
 
 AT = Address(seed=1, round=2, owner=3)

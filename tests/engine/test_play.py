@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from bench import recording
-from bench.lanes import pack
-from bench.play import Alone, Look, Play
-from bench.recording import Recorded
-from bench.threads import side_by_side
+from bench.engine import recording
+from bench.engine.loops import Alone, Look, Play
+from bench.engine.packing import pack
+from bench.engine.recording import Recorded
+from bench.engine.threads import side_by_side
 
 LENGTHS = [3, 1, 0, 2, 2]
 

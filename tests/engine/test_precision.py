@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from tests.engine.problems import generic, run, toy
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from bench.grid import Grid, load_grid
+from bench.config.grid import Grid, load_grid
 from bench.method import Hyperparameters, Method, ServerRule, hp
 from bench.plugin import METHODS, SERVER_RULES
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from bench.config.grid import Grid, load_grid
 from bench.errors import UserError
-from bench.grid import Grid, load_grid
 
 Load = Callable[..., Grid]
 

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.axes import name_problem
-from bench.grid import Grid, builtin_grids, load_grid
+from bench.config.grid import Grid, builtin_grids, load_grid
+from bench.config.grid_file import name_problem
 from bench.profiles import Profile, resolve
 from bench.settings import Settings
 

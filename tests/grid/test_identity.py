@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench import identity
+from bench.config import identity
+from bench.config.identity import cell_id, declared_checksum, method_code
 from bench.errors import UserError
-from bench.identity import cell_id, declared_checksum, method_code
 from bench.plugin import METHODS, SERVER_RULES
 from bench.settings import Settings
 
@@ -110,7 +110,7 @@ def test_order_of_keys_does_not_count() -> None:
 def test_identity_is_the_same_in_every_process() -> None:
     program = """
 import json, sys
-from bench.identity import cell_id
+from bench.config.identity import cell_id
 from bench.settings import Settings
 print(cell_id(Settings.model_validate(json.loads(sys.argv[1])), "data"))
 """

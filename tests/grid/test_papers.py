@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bench.grid import builtin_grids, load_grid
+from bench.config.grid import builtin_grids, load_grid
 from reports.load import _flat
 from reports.published import SETTINGS, _agrees, _wanted, published_table
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from bench.cli.show import show
+from bench.config.grid import load_grid
 from bench.errors import UserError
-from bench.grid import load_grid
 
 
 @pytest.fixture

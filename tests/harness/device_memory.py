@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from bench.data import Dataset, Partition
-from bench.estimate import Size, gradient_step, memory
-from bench.federation import Federation
-from bench.holdings import rest_on_host
+from bench.federation.federation import Federation
+from bench.runs.estimate import Size, gradient_step, memory
+from bench.runs.memory_forecast import rest_on_host
 from bench.settings import Settings
 from tests.engine.second_device import NAME, SecondDevice
 

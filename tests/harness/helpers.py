@@ -4,9 +4,9 @@ import multiprocessing
 import time
 from pathlib import Path
 
-from bench import store
-from bench.results import CellView, load_run
-from bench.schedule import PRELOAD
+from bench.runs import store
+from bench.runs.results import CellView, load_run
+from bench.runs.workers import PRELOAD
 from tests.warm import Started
 
 RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "timeline.csv")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import checkpoint, recording, store
-from bench.cell import Options, _last_recordings, _recordings, run_cell
-from bench.progress import Event
+from bench.engine import recording
+from bench.runs import checkpoint, store
+from bench.runs.cell import Options, _last_recordings, _recordings, run_cell
+from bench.runs.progress import Event
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
 from tests.harness.helpers import RESULTS
@@ -232,8 +233,9 @@ def test_python_m_bench_cell_needs_few_packages(cell: Cell, environment: dict[st
     config = {"settings": cell(rounds=2).model_dump(), "folder": str(tmp_path / "cell"), "options": {"device": "cpu"}}
     (tmp_path / "cell.json").write_text(json.dumps(config))
     missing = ["rich", "typer", "mlflow", "sklearn", "scipy", "optuna", "matplotlib", "torchvision", "ray"]
-    code = f"import sys, runpy\nsys.modules.update(dict.fromkeys({missing}))\nsys.argv = ['bench.cell', 'cell.json']\n"
-    code += "runpy.run_module('bench.cell', run_name='__main__')\n"
+    code = f"import sys, runpy\nsys.modules.update(dict.fromkeys({missing}))\n"
+    code += "sys.argv = ['bench.runs.cell', 'cell.json']\n"
+    code += "runpy.run_module('bench.runs.cell', run_name='__main__')\n"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "done: round 2/2" in done.stdout

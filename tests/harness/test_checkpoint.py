@@ -4,8 +4,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench import checkpoint
-from bench.checkpoint import Checkpoint, Writer
+from bench.runs import checkpoint
+from bench.runs.checkpoint import Checkpoint, Writer
 
 
 def make(version: int) -> Checkpoint:

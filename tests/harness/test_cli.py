@@ -13,11 +13,11 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from bench import store
-from bench.cell import Options, run_cell
 from bench.cli import main
-from bench.machine import cores
-from bench.progress import duration_text
+from bench.runs import store
+from bench.runs.cell import Options, run_cell
+from bench.runs.progress import duration_text
+from bench.runs.provenance import cores
 from tests.harness.helpers import cells, contents, states
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -163,7 +163,7 @@ def test_a_bug_of_our_own_keeps_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "status", "run"])
-    monkeypatch.setattr("bench.results.load_run", Mock(side_effect=error))
+    monkeypatch.setattr("bench.runs.results.load_run", Mock(side_effect=error))
     with pytest.raises(type(error)):
         main()
     assert capsys.readouterr().err == ""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import checks
-from bench.checks import Case
-from bench.conformance import CHECKS, Finding, check, load
+from bench.conformance import checks
+from bench.conformance.checks import Case
+from bench.conformance.suite import CHECKS, Finding, check, load
 from bench.errors import UserError
 from bench.plugin import METHODS
 from tests.engine import problems as toys

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bench.footprint import Footprint
-from bench.holdings import held, models, rest_on_host
+from bench.engine.memory import Footprint
+from bench.runs.memory_forecast import held, models, rest_on_host
 from bench.settings import Settings
 from tests.harness.device_memory import device_memory
 

@@ -17,8 +17,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import checkpoint, store
-from bench.cell import Options, run_cell
 from bench.errors import UserError, shortage
 from bench.method import (
     METHODS,
@@ -35,8 +33,10 @@ from bench.method import (
     mean,
 )
 from bench.plugin import DATASETS
-from bench.results import load_run
 from bench.rng import generator
+from bench.runs import checkpoint, store
+from bench.runs.cell import Options, run_cell
+from bench.runs.results import load_run
 from bench.settings import Settings
 from tests.engine.problems import generic, run, toy
 from tests.harness.helpers import contents, forked_by, states, wait_for

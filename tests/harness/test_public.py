@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
-from bench.identity import cell_id, declared_checksum
-from bench.loading import load_dataset, load_partition, load_public
 from bench.rng import generator
+from bench.runs.loading import load_dataset, load_partition, load_public
 from bench.settings import Settings
 from tests.harness.helpers import cells, states
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import store
 from bench.cli.look import print_summary
 from bench.cli.run import _finish
 from bench.errors import UserError
-from bench.plan import PlannedCell
-from bench.results import choose_round, load_run, tidy
+from bench.runs import store
+from bench.runs.plan import PlannedCell
+from bench.runs.results import choose_round, load_run, tidy
+from bench.runs.store import Status, Tables
 from bench.settings import Settings
-from bench.store import Status, Tables
 
 Rows = list[tuple[int, str, str, str, str, float]]
 Scored = Sequence[tuple[int, str, list[int]]]

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bench import store
 from bench.errors import UserError
-from bench.results import read_table
-from bench.store import BusyError, Status, Tables
+from bench.runs import store
+from bench.runs.results import read_table
+from bench.runs.store import BusyError, Status, Tables
 
 LEDGER_ROW = {name: 1.5 if name in ("seconds", "settled") else 7 for name in store.COLUMNS["ledger"][1:]}
 
 
 def hold(folder: Path) -> "subprocess.Popen[str]":
     """Another process that holds a folder until it is killed."""
-    code = "import sys, time, pathlib\nfrom bench import store\n"
+    code = "import sys, time, pathlib\nfrom bench.runs import store\n"
     code += "with store.locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
     process = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.schedule import PRELOAD
+from bench.runs.workers import PRELOAD
 from tests.harness.helpers import forked_by
 from tests.warm import Start
 

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bench.batches import Address, draw_batches, steps_per_epoch
 from bench.data import Partition
-from bench.federation import Federation
+from bench.engine.batches import Address, draw_batches, steps_per_epoch
+from bench.federation.federation import Federation
 from bench.method import Feed
 from tests.engine.problems import toy_data, toy_partition
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from tests.engine.problems import everything, run, toy
 
 

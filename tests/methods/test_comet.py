@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench.cast import architectures
 from bench.data import Dataset
-from bench.federation import Federation
+from bench.federation.federation import Federation
+from bench.federation.setup import architectures
 from bench.method import Feed
 from bench.settings import Settings
 from methods.comet import Hyper, centroids

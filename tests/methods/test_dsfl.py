@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.arena import SERVER
-from bench.batches import steps_per_epoch
+from bench.engine.batches import steps_per_epoch
+from bench.engine.device_data import SERVER
 from bench.method import Feed
 from methods.dsfl import Hyper, sharpened
 from tests.engine.problems import generic, personal, run, toy

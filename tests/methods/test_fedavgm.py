@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from tests.engine.problems import generic, run, toy
 from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 

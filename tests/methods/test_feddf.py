@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from bench.arena import SERVER
-from bench.federation import Federation
+from bench.engine.device_data import SERVER
+from bench.federation.federation import Federation
 from bench.method import Feed, Message, Params, Predict, Train
 from methods.feddf import FedDF, Hyper
 from tests.engine.problems import generic, run, toy

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Evaluate, Feed, Method, Params, Program, Server, State, Train, cross_entropy
 from bench.rng import generator
 from methods.fedfomo import FedFomo, Hyper

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.arena import SERVER
-from bench.batches import Address, draw_values
-from bench.federation import Federation
+from bench.engine.batches import Address, draw_values
+from bench.engine.device_data import SERVER
+from bench.federation.federation import Federation
 from bench.method import Categorical, Normal
 from tests.engine.problems import generic, run, toy
 from tests.methods.reference import (

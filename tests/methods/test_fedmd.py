@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench.batches import steps_per_epoch
 from bench.data import Dataset
-from bench.federation import Federation
+from bench.engine.batches import steps_per_epoch
+from bench.federation.federation import Federation
 from bench.method import Feed, Train, Trained
 from bench.rng import generator
 from methods.fedmd import FedMD, Hyper

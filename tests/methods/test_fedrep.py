@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.batches import Address
+from bench.engine.batches import Address
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 

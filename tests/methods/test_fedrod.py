@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from bench.data import Partition
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from bench.settings import Settings
 from methods.fedrod import Hyper
 from tests.engine.problems import everything, generic, personal, run, toy, toy_data

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from methods import hypcluster
 from tests.engine.problems import everything, generic, personal, run, toy
 from tests.methods.reference import PLAIN, Array, cross_entropy, descend, initial, local_batches, local_data, near

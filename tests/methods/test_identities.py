@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from tests.engine.problems import generic, personal, run, toy
 
 COMMON: dict[str, Any] = {"dtype": "float32", "model": "mlp", "model_options": {"hidden": 9}}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bench.batches import steps_per_epoch
 from bench.data import Dataset, Partition
-from bench.federation import Federation
+from bench.engine.batches import steps_per_epoch
+from bench.federation.federation import Federation
 from bench.method import Feed, Message
 from bench.rng import generator
 from bench.settings import Settings

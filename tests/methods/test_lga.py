@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from bench.method import Params
 from methods.lga import FedAsyncMixHyper, Hyper, PerFedAvgAsyncHyper, between, leap, similarity
 from tests.engine.problems import assert_same, everything, generic, personal, run, toy

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, cross_entropy, gradient, initial, local_batches, local_data, near
 from tests.methods.resume import assert_resumes

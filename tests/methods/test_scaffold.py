@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from bench.method import Train, Trained, Upload
 from bench.settings import Settings
 from methods.scaffold import Hyper, Scaffold

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.errors import UserError
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from bench.method import Message
 from methods.server_rules import AsyncHyper, BufferHyper, FedAsync, FedBuff
 from tests.engine.problems import everything, generic, personal, run, toy

@@ -8,9 +8,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from bench.config.grid import load_grid
 from bench.data import Partition
-from bench.federation import Federation
-from bench.grid import load_grid
+from bench.federation.federation import Federation
 from bench.models.factory import build
 from bench.params import Spec
 from bench.settings import Settings

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from tests.engine.problems import assert_same, everything, run, toy, toy_data
 
 CORNERS: dict[str, dict[str, Any]] = {

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from bench.rng import generator
+from bench.runs.store import COLUMNS
 from bench.settings import Settings
-from bench.store import COLUMNS
 
 ROUNDS = 12
 CLIENTS = 20

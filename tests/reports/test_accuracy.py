@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.results import tidy
+from bench.runs.results import tidy
 from reports import accuracy, statistics
 from reports.load import load
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from bench.config.grid import load_grid
 from bench.errors import UserError
-from bench.grid import load_grid
 from reports.load import load
 from reports.published import PublishedRow, comparison, published_table, published_tables
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.cli.speed import speed
 from bench.errors import UserError
-from bench.machine import stolen_seconds
+from bench.runs.provenance import stolen_seconds
 from bench.speed.contestants import Turn, middle, undisturbed
 from bench.speed.measure import operations, summary
 from bench.speed.workloads import WORKLOADS

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.data import Dataset, Partition
-from bench.federation import Federation
+from bench.federation.federation import Federation
 from bench.settings import Settings
 from bench.speed.plain import PlainLoop
 from tests.engine import problems  # noqa: F401 (its models)

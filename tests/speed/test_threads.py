@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from bench import outputs, recording
-from bench.arena import channels_last
-from bench.federation import Federation
+from bench.engine import predict as outputs
+from bench.engine import recording
+from bench.engine.device_data import channels_last
+from bench.engine.step import differentiate, differentiate_alone
+from bench.federation.federation import Federation
 from bench.models.conv import _Pooled
 from bench.models.fourier import FourierConv2d
 from bench.settings import Settings
-from bench.step import differentiate, differentiate_alone
 from tests.engine.problems import everything
 from tests.speed.test_plain import SIZES, problem
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cell import Options, run_cell
 from bench.data import Dataset
-from bench.loading import load_dataset, load_partition
 from bench.plugin import DATASETS
+from bench.runs.cell import Options, run_cell
+from bench.runs.loading import load_dataset, load_partition
 from bench.settings import Settings
 from sweeps.study import load_study
 from tests.sweeps.conftest import Write

@@ -12,10 +12,10 @@ from optuna.storages._rdb.models import TrialParamModel
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
-from bench import store
 from bench.cli.run import write_run
-from bench.results import load_run
 from bench.rng import generator
+from bench.runs import store
+from bench.runs.results import load_run
 from sweeps.fair import budget_table, choose, reported_cells
 from sweeps.run import Outcome, _Tuner, mean_curve, open_studies, tune
 from sweeps.study import Study, load_study

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
-from bench.identity import cell_id, declared_checksum
 from bench.settings import Settings
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
 from sweeps.study import builtin_studies, load_study, read_study

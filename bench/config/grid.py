@@ -1,0 +1,267 @@
+"""A grid file: axes and settings, expanded into cells (docs/grids.md has the user's view of it).
+
+Precedence, weakest first: defaults, common settings, a data set's `set`, a case, `vary` and `alphas`, a method entry.
+"""
+
+import importlib.resources
+import itertools
+import json
+import math
+import pathlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.config import yaml_lines
+from bench.config.grid_file import AXES, NOTHING, Choice, Entry, Layer, Plan, name_problem, read_plan
+from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
+from bench.config.yaml_lines import Document, Path
+from bench.errors import UserError
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, did_you_mean
+from bench.settings import Settings
+
+MAX_CELLS = 100_000
+TEXTS = ("name", "description", "published")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid, ready to run.
+
+    Attributes:
+        name: of the grid; by default of its file.
+        description: for people.
+        published: id of the printed table it is compared with; several with commas between them.
+        source: text of the file.
+        cells: by data set, case and varied values, alpha, method, seed; hyperparameters and options are complete.
+            Cells of equal science may appear under several labels; they have one identity.
+    """
+
+    name: str
+    description: str
+    published: str | None
+    source: str
+    cells: list[Settings]
+
+
+def builtin_grids() -> list[str]:
+    """Names of the grids that come with the harness."""
+    folder = importlib.resources.files("bench") / "grids"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def load_grid(name_or_path: str, overrides: list[str]) -> Grid:
+    """Read a grid file and expand it.
+
+    Args:
+        name_or_path: a file, or the name of a built-in grid with or without `.yaml`; a file goes first.
+        overrides: `key=value` with a YAML value; each replaces its key everywhere in the file.
+
+    Raises:
+        UserError: no such grid, or problems in it: up to ten of them, one per line, as `FILE:LINE: ...`.
+    """
+    source, name, stem = _read(name_or_path)
+    return read_grid(yaml_lines.parse(source, name), source, stem, overrides)
+
+
+def read_grid(document: Document, source: str, name: str, overrides: list[str]) -> Grid:
+    """Expand a grid that has been parsed already.
+
+    Args:
+        document: the grid; it is changed.
+        source: text of the file it came from.
+        name: the grid's, where it says none itself.
+        overrides: as in `load_grid`.
+
+    Raises:
+        UserError: problems in it.
+    """
+    if not isinstance(document.data, dict):
+        what = "is empty" if document.data is None else f"holds {shown(document.data)}, not keys with values"
+        raise UserError(f"{document.source}:1: the grid {what}; write for instance `methods: [fedavg, local]`")
+    for override in overrides:
+        _override(document, override)
+    texts = _texts(document, name)
+    plan = read_plan(document)
+    document.check()
+    cells = _expand(document, plan)
+    document.check()
+    return Grid(texts["name"], texts["description"], texts["published"] or None, source, cells)
+
+
+def _read(name_or_path: str) -> tuple[str, str, str]:
+    """Text of a grid, its name in messages, and its stem."""
+    path, builtin = pathlib.Path(name_or_path), name_or_path.removesuffix(".yaml")
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8-sig"), str(path), path.stem
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: not text in UTF-8 (byte {error.start})") from None
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    known = builtin_grids()
+    if builtin not in known:
+        hint = did_you_mean(builtin, known) or f" Known: {', '.join(known)}"
+        raise UserError(f"there is no grid file {name_or_path!r}, and no built-in grid of that name.{hint}")
+    resource = importlib.resources.files("bench") / "grids" / f"{builtin}.yaml"
+    return resource.read_text(encoding="utf-8"), f"{builtin}.yaml", builtin
+
+
+def _override(document: Document, override: str) -> None:
+    """Put `key=value` at the top and forget whatever else the file says about the key."""
+    key, equals, text = override.partition("=")
+    if not equals or not re.fullmatch(r"[\w.-]+", key):
+        raise UserError(f"--set {override}: write key=value, for instance --set rounds=5")
+    value = yaml_lines.parse(text, f"--set {key}")
+    value.check()
+    if key in TEXTS:
+        document.put(key, value.data, f"--set {key}")
+        return
+    singular = AXES.get(key, key)
+    for name in (singular, *(many for many, one in AXES.items() if one == singular)):
+        document.data.pop(name, None)
+    document.put(key, value.data, f"--set {key}")
+    method, _, hyperparameter = key.partition(".")
+    for section in {"vary", "cases", "datasets", "methods"} - {key}:
+        found = document.data.get(section)
+        for entry in found if isinstance(found, list) else [found]:
+            if not isinstance(entry, dict):
+                continue
+            if section in ("vary", "cases") or (section, key) == ("methods", "server"):
+                entry.pop(singular, None)
+            if isinstance(entry.get("set"), dict):
+                entry["set"].pop(singular, None)
+            if section == "methods" and entry.get("name") == method:
+                entry.pop(hyperparameter, None)
+
+
+def _texts(document: Document, stem: str) -> dict[str, str]:
+    """The keys that are text: `name`, `description`, `published`."""
+    texts = dict.fromkeys(TEXTS, "") | {"name": stem}
+    for key in texts.keys() & document.data.keys():
+        if isinstance(document.data[key], str):
+            texts[key] = document.data[key]
+        else:
+            document.complain((key,), f"{key} = {shown(document.data[key])} should be text")
+    if problem := name_problem(texts["name"]):
+        document.complain(("name",), f"the name {shown(texts['name'])} of the grid {problem}")
+    known = _published_tables()
+    for table in re.split(r",\s*", texts["published"]) if texts["published"] and known else []:
+        if table not in known:
+            document.complain(("published",), unknown("published table", table, known))
+    return texts
+
+
+def _published_tables() -> list[str]:
+    """Ids of the printed tables; found in the text, for parsing those files takes longer than all the rest."""
+    folder = importlib.resources.files("reports") / "published"
+    if not folder.is_dir():
+        return []
+    texts = [file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".yaml")]
+    return [table for text in texts for table in re.findall(r"^ *- id: *(\w+)", text, re.MULTILINE)]
+
+
+def _expand(document: Document, plan: Plan) -> list[Settings]:
+    """All cells. Problems that show only when settings come together are noted in the document."""
+    cases = plan.cases or [NOTHING]
+    alphas, seeds = ([[choice] for choice in axis] or [[]] for axis in (plan.alphas, plan.seeds))
+    sizes = [len(plan.datasets), len(cases), len(alphas), len(plan.methods), len(seeds)]
+    count = math.prod(sizes + [len(axis) for axis in plan.vary])
+    if count > MAX_CELLS:
+        raise UserError(f"{document.source}: the grid has {count} cells; the limit is {MAX_CELLS}")
+    resolver = _Resolver(document, plan.common)
+    cells = []
+    for dataset, case, varied, alpha, method, seed in itertools.product(
+        plan.datasets, cases, itertools.product(*plan.vary), alphas, plan.methods, seeds
+    ):
+        # a method that a varied hyperparameter does not concern runs once, not once per value
+        if all(choice.first or choice.concerns(method.name) for choice in varied):
+            own = [choice for choice in varied if choice.concerns(method.name)]
+            text = ", ".join(filter(None, [dataset.text, case.text, *(choice.text for choice in own)]))
+            cells.append(resolver.cell(dataset, case, text, [*own, *alpha, *seed], method))
+    return cells
+
+
+class _Resolver:
+    """Puts the settings of one cell together. What many cells share is completed and checked once."""
+
+    def __init__(self, document: Document, common: Layer) -> None:
+        self.document = document
+        self.common = common
+        self.known: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def cell(self, dataset: Entry, case: Entry, text: str, choices: list[Choice], method: Entry) -> Settings:
+        """The cell's settings, in the order of precedence."""
+        chosen: Layer = {choice.key: (choice.value, choice.path) for choice in choices}
+        layer = self.common | dataset.settings | case.settings | chosen | method.settings
+        prefix = f"{method.name}."
+        hyper = {key.removeprefix(prefix): found for key, found in layer.items() if key.startswith(prefix)}
+        cell = Settings.model_validate(
+            {key: value for key, (value, _) in layer.items() if "." not in key}
+            | {"method": method.name, "label": method.text, "case": text, "dataset": dataset.name}
+            | {"dataset_options": {key: value for key, (value, _) in dataset.own.items()}}
+            | {"hp": self._complete(complete_hyper, METHODS, method.name, hyper | method.own, method.path)}
+        )
+        self._check_alpha(cell, layer, dataset.path)
+        if cell.precision != "fp32" and cell.dtype != "float32":
+            problem = f"precision {cell.precision} is for float32; take out `dtype: {cell.dtype}` or `precision`"
+            self.document.complain(layer["precision"][1], problem)
+        if cell.new_clients >= cell.clients:
+            problem = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
+            self.document.complain(layer["new_clients"][1], problem)
+        if cell.public is not None:
+            path = layer["public"][1]
+            given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}
+            self._complete(complete_options, DATASETS, cell.public.name, given, path)
+        if method.name in METHODS.names():
+            kind = METHODS.get(method.name)
+            if kind.public and cell.public is None:
+                problem = (
+                    f"the method {method.name!r} needs public samples; add for instance `public: {{name: cifar100}}`"
+                )
+                self.document.complain(method.path, problem)
+            if cell.client_models and not kind.mixes_models:
+                problem = f"the clients of method {method.name!r} must have one architecture; take out `client_models`"
+                self.document.complain(layer["client_models"][1], problem)
+        for model in cell.architectures:
+            self._complete(complete_options, MODELS, model, {}, layer["client_models"][1])
+        options = {
+            "model_options": self._options(MODELS, cell.model, cell.model_options, layer, "model"),
+            "partition_options": self._options(PARTITIONS, cell.partition, cell.partition_options, layer, "partition"),
+        }
+        return cell.model_copy(update=options)
+
+    def _options(
+        self, registry: Registry[Any], name: str, given: dict[str, Any], layer: Layer, key: str
+    ) -> dict[str, Any]:
+        _, path = layer.get(f"{key}_options", (None, ()))
+        options = {option: (value, (*path, option)) for option, value in given.items()}
+        return self._complete(complete_options, registry, name, options, layer.get(key, (None, path))[1])
+
+    def _complete(
+        self,
+        function: Callable[[Registry[Any], str, dict[str, Any]], tuple[dict[str, Any], Problems]],
+        registry: Registry[Any],
+        name: str,
+        layer: Layer,
+        path: Path,
+    ) -> dict[str, Any]:
+        given = {key: value for key, (value, _) in layer.items()}
+        address = (registry.kind, name, json.dumps(given, sort_keys=True))
+        if address not in self.known:
+            self.known[address] = given
+            with self.document.noting(path):
+                self.known[address], problems = function(registry, name, given)
+                for key, problem in problems.items():
+                    self.document.complain(layer[key][1] if key in layer else path, problem)
+        return self.known[address]
+
+    def _check_alpha(self, cell: Settings, layer: Layer, path: Path) -> None:
+        with self.document.noting(layer.get("partition", (None, path))[1]):
+            if needs_alpha(cell.partition) and cell.alpha is None:
+                problem = f"the partition {cell.partition!r} needs alpha; add for instance `alphas: [1, 0.1]`"
+                self.document.complain(path, problem)
+            if not needs_alpha(cell.partition) and cell.alpha is not None:
+                problem = f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out"
+                self.document.complain(layer["alpha"][1], problem)

@@ -1,0 +1,295 @@
+"""What a grid file says, read and checked entry by entry: common settings, axes, cases and varied settings."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from bench.config.validation import check_server, check_setting, complete_options, shown
+from bench.config.yaml_lines import Document, Path
+from bench.plugin import DATASETS, METHODS, Registry, did_you_mean
+from bench.settings import Settings
+
+Layer = dict[str, tuple[Any, Path]]  # values by setting, and where each stands
+
+MAX_NAME = 80
+AXES = {"methods": "method", "datasets": "dataset", "alphas": "alpha", "seeds": "seed"}
+GRID_KEYS = ["name", "description", "published", *AXES, "vary", "cases"]
+SET_ELSEWHERE = {
+    "method": "use the axis `methods`",
+    "dataset": "use the axis `datasets`",
+    "label": "write it into an entry of `methods`",
+    "case": "use `cases`, each with a `name`",
+    "hp": "write `scd.tau: 0.2`, or `tau: 0.2` into an entry of `methods`",
+    "methods": "it is an axis, at the top of the grid",
+    "datasets": "it is an axis, at the top of the grid",
+    "dataset_options": "write them into an entry of `datasets`",
+    "set": "write the settings themselves, without `set`",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of `methods`, `datasets` or `cases`.
+
+    Attributes:
+        name: of the method or data set.
+        text: what tables call it; for a data set or case, what tells it from the others.
+        own: hyperparameters or options.
+        settings: what it sets.
+    """
+
+    name: str
+    text: str
+    path: Path
+    own: Layer
+    settings: Layer
+
+
+NOTHING = Entry("", "", (), {}, {})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of a varied setting; `first` of its axis."""
+
+    key: str
+    value: Any
+    path: Path
+    first: bool
+
+    def concerns(self, method: str) -> bool:
+        """Whether cells of the method differ in it."""
+        return "." not in self.key or self.key.startswith(f"{method}.")
+
+    @property
+    def text(self) -> str:
+        """What tables call it."""
+        return f"{self.key}={_plain(self.value)}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grid file before its expansion; an axis that is not given is empty, but for `datasets`."""
+
+    common: Layer
+    datasets: list[Entry]
+    cases: list[Entry]
+    vary: list[list[Choice]]
+    alphas: list[Choice]
+    methods: list[Entry]
+    seeds: list[Choice]
+
+
+def read_plan(document: Document) -> Plan:
+    """Read the axes and settings of a grid; problems are noted in the document."""
+    data = document.data
+    for plural, singular in AXES.items():
+        if plural in data and singular in data:
+            document.complain((singular,), f"{singular!r} and {plural!r} are both given; keep one of them")
+    if "methods" not in data and "method" not in data:
+        document.complain((), "the grid has no methods; add for instance `methods: [fedavg, local]`")
+    common = {key: value for key, value in data.items() if key not in (*GRID_KEYS, "method", "dataset")}
+    plan = Plan(
+        common=_layer(document, common, (), GRID_KEYS),
+        datasets=_entries(document, "datasets", DATASETS),
+        cases=_cases(document),
+        vary=_vary(document),
+        alphas=_scalars(document, "alphas"),
+        methods=_entries(document, "methods", METHODS),
+        seeds=_scalars(document, "seeds"),
+    )
+    _refuse_repeats(document, "the label", [(entry.text, entry.path) for entry in plan.methods])
+    _refuse_repeats(document, "the data set", [(f"{one.name} {one.text}".strip(), one.path) for one in plan.datasets])
+    _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in plan.cases])
+    for choices in [*plan.vary, plan.alphas, plan.seeds]:
+        _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
+    _refuse_settings_of_axes(document, plan)
+    _refuse_settings_of_absent_methods(document, plan)
+    return plan
+
+
+def name_problem(name: str) -> str:
+    """What is wrong with a name that will stand in tables and file names; empty: nothing."""
+    if not 1 <= len(name) <= MAX_NAME:
+        return f"has {len(name)} characters; it should have 1 to {MAX_NAME}"
+    if not name.isprintable() or "/" in name or "\\" in name:
+        return "has a line break, a control character or a path separator"
+    if name != name.strip() or name.startswith("."):
+        return "should not start with a dot, nor start or end with a space"
+    return ""
+
+
+def _layer(document: Document, data: Any, path: Path, others: list[str]) -> Layer:
+    """The settings in a mapping; `others` are the keys, besides settings, that may stand there."""
+    layer: Layer = {}
+    if not isinstance(data, dict):
+        document.complain(path, f"{shown(data)} should be a mapping of settings")
+        return layer
+    for key, value in data.items():
+        here = (*path, key)
+        if key in SET_ELSEWHERE:
+            document.complain(here, f"{key!r} cannot stand here: {SET_ELSEWHERE[key]}")
+        elif "." not in key and key not in Settings.model_fields:
+            near = did_you_mean(key, [*(Settings.model_fields.keys() - SET_ELSEWHERE), *others])
+            document.complain(here, f"unknown key {key!r}.{near or ' `bench show quickstart` lists all settings.'}")
+        else:
+            with document.noting(here):
+                layer[key] = (check_setting(key, value), here)
+    return layer
+
+
+def _list(document: Document, key: str, example: str) -> list[tuple[Any, Path]]:
+    """The values of an axis; `method` and `dataset` are axes of one value."""
+    data = document.data
+    if key not in data and key == "methods":
+        return [(data["method"], ("method",))] if "method" in data else []
+    if key not in data and key == "datasets":
+        return [(data.get("dataset", Settings.model_fields["dataset"].default), ("dataset",))]
+    if key not in data:
+        return []
+    values = data[key]
+    if not isinstance(values, list) or not values:
+        problem = "is empty; write" if values == [] else "should be a list,"
+        document.complain((key,), f"{key} = {shown(values)} {problem} for instance {example}")
+        return []
+    return [(value, (key, i)) for i, value in enumerate(values)]
+
+
+def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Entry]:
+    """The axis `methods` or `datasets`."""
+    example = "[fedavg, {name: scd, tau: 0.4}]" if axis == "methods" else "[digits]"
+    written: list[tuple[dict[str, Any], Path]] = []
+    for value, path in _list(document, axis, example):
+        entry = {"name": value} if isinstance(value, str) else value
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            document.complain(path, f"{shown(value)} should be a name, or a mapping with `name`, as in {example}")
+            continue
+        with document.noting((*path, "name")):
+            registry.get(entry["name"])
+            written.append((entry, path))
+    of_name = Counter(entry["name"] for entry, _ in written)
+    read = _method if axis == "methods" else _dataset
+    return [read(document, entry, path, of_name[entry["name"]] > 1) for entry, path in written]
+
+
+def _method(document: Document, data: dict[str, Any], path: Path, several: bool) -> Entry:
+    name = data["name"]
+    own: Layer = {}
+    for key in data.keys() - {"name", "label", "server", "set"}:
+        with document.noting((*path, key)):
+            own[key] = (check_setting(f"{name}.{key}", data[key]), (*path, key))
+    settings = _layer(document, data.get("set", {}), (*path, "set"), [])
+    for key in settings:
+        if "." in key:
+            document.complain((*path, "set", key), f"{key!r} cannot stand here: write hyperparameters beside `name`")
+    if "server" in data:
+        with document.noting((*path, "server")):
+            settings["server"] = (check_server(data["server"]), (*path, "server"))
+    label = data.get("label", f"{name} {_spelled_out(data)}".strip() if several else name)
+    hint = "" if "label" in data else "; give the entry a `label` of its own"
+    if not isinstance(label, str):
+        document.complain((*path, "label"), f"label = {shown(label)} should be text")
+    elif problem := name_problem(label):
+        document.complain((*path, "label"), f"the label {shown(label)} {problem}{hint}")
+    return Entry(name, str(label), path, own, settings)
+
+
+def _dataset(document: Document, data: dict[str, Any], path: Path, several: bool) -> Entry:
+    # `name` says which data set it is, so what the user's own data are called is their `label` here
+    given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set")}
+    options, problems = complete_options(DATASETS, data["name"], given)
+    for key, problem in problems.items():
+        document.complain((*path, "label" if key == "name" else key) if key else path, problem)
+    own = {key: (value, (*path, key)) for key, value in options.items()}
+    settings = _layer(document, data.get("set", {}), (*path, "set"), [])
+    return Entry(data["name"], str(data.get("label", _spelled_out(data))) if several else "", path, own, settings)
+
+
+def _cases(document: Document) -> list[Entry]:
+    entries = []
+    for value, path in _list(document, "cases", "[{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]"):
+        if not isinstance(value, dict):
+            document.complain(path, f"{shown(value)} should be a mapping of settings")
+            continue
+        name = value.get("name", _spelled_out(value))
+        if not isinstance(name, str) or name_problem(name):
+            problem = name_problem(name) if isinstance(name, str) else "should be text"
+            document.complain((*path, "name"), f"the name {shown(name)} of a case {problem}")
+        settings = {key: part for key, part in value.items() if key != "name"}
+        entries.append(Entry("", str(name), path, {}, _layer(document, settings, path, ["name"])))
+    return entries
+
+
+def _vary(document: Document) -> list[list[Choice]]:
+    data = document.data.get("vary", {})
+    if not isinstance(data, dict):
+        document.complain(("vary",), f"vary = {shown(data)} should be a mapping, for instance {{scd.tau: [0.1, 0.2]}}")
+        return []
+    axes = []
+    for key, values in data.items():
+        if not isinstance(values, list) or not values:
+            problem = "is empty; give it a list" if values == [] else "should be a list"
+            document.complain(("vary", key), f"{key} = {shown(values)} {problem} of values")
+            continue
+        # every value as a layer of its own: the checks of keys and values are the same as everywhere
+        layers = [_layer(document, {key: value}, ("vary",), []) for value in values]
+        axes.append([Choice(key, *layer[key], first=i == 0) for i, layer in enumerate(layers) if layer])
+    return axes
+
+
+def _scalars(document: Document, axis: str) -> list[Choice]:
+    """The axis `alphas` or `seeds`."""
+    key, choices = AXES[axis], []
+    for i, (value, path) in enumerate(_list(document, axis, "[0, 1, 2]" if axis == "seeds" else "[1, 0.1]")):
+        with document.noting(path):
+            choices.append(Choice(key, check_setting(key, value), path, first=i == 0))
+    return choices
+
+
+def _refuse_repeats(document: Document, what: str, found: list[tuple[Any, Path]]) -> None:
+    seen: set[str] = set()
+    for value, path in found:
+        text = json.dumps(value)
+        if text in seen:
+            document.complain(path, f"{what} {shown(value)} is given twice: the cells could not be told apart")
+        seen.add(text)
+
+
+def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
+    """What an axis varies is set nowhere else, or the axis would not do what it says."""
+    axes = {choices[0].key for choices in [*plan.vary, plan.alphas, plan.seeds] if choices}
+    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.cases, *plan.methods])]
+    layers += [{f"{entry.name}.{key}": value for key, value in entry.own.items()} for entry in plan.methods]
+    if plan.alphas and any(choices[0].key == "alpha" for choices in plan.vary if choices):
+        document.complain(("vary", "alpha"), "'alpha' is varied by `alphas` already")
+    for layer in layers:
+        for key in axes & layer.keys():
+            document.complain(layer[key][1], f"{key!r} is varied by an axis of this grid; do not set it here too")
+
+
+def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
+    """A hyperparameter of a method that is not there would do nothing.
+
+    Where `--set` chose the methods, what the file says of its others stays.
+    """
+    chosen = document.overridden("methods") or document.overridden("method")
+    present = {entry.name for entry in plan.methods}
+    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.cases])]
+    paths = {key: path for layer in layers for key, (_, path) in layer.items()}
+    paths |= {choice.key: ("vary", choice.key) for choices in plan.vary for choice in choices}
+    for key, path in paths.items():
+        method, dot, _ = key.partition(".")
+        if dot and method not in present and (not chosen or document.overridden(str(path[0]))):
+            document.complain(path, f"{key!r} does nothing: no entry of {method!r} in this grid")
+
+
+def _spelled_out(data: dict[str, Any]) -> str:
+    """An entry's own text: what it says beside its name."""
+    inner = data.get("set") if isinstance(data.get("set"), dict) else {}
+    said = {key: value for key, value in data.items() if key not in ("name", "label", "set")} | (inner or {})
+    return " ".join(f"{key}={_plain(value)}" for key, value in said.items())
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)

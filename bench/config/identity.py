@@ -1,0 +1,193 @@
+"""Who a cell is: the hash of everything that its result depends on, and of nothing else.
+
+It covers the scientific settings, the declared data, and the code of the method and of its server rule. It leaves out
+how a cell is called (label, case), where its files lie, and the machine. Engine and libraries are covered by
+`RESULT_VERSION`.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UserError
+from bench.plugin import METHODS, SERVER_RULES, Registry
+from bench.settings import Settings
+
+RESULT_VERSION = 2
+"""Raised by hand when a change of the engine, the data sets or the models changes results."""
+
+
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def cell_id(settings: Settings, data_checksum: str) -> str:
+    """Identity of a cell, 16 hex digits.
+
+    Args:
+        settings: hyperparameters and options complete, as `bench.config.grid.load_grid` gives them.
+        data_checksum: of `declared_checksum`.
+
+    Raises:
+        UserError: the method or its server rule is unknown or has no source file.
+    """
+    science = settings.model_dump(mode="json", exclude={"label", "case"})
+    if science["partition_seed"] is None:
+        science["partition_seed"] = science["seed"]
+    science["dataset_options"].pop("path", None)  # its content is in the checksum
+    if science["public"]:
+        science["public"].pop("path", None)
+    if path := science["partition_options"].get("path"):
+        science["partition_options"]["path"] = _content(Path(path))
+    identity = {
+        "settings": science,
+        "data": data_checksum,
+        "code": method_code(settings.method),
+        "version": RESULT_VERSION,
+    }
+    if settings.server is not None:
+        identity["rule"] = _code(SERVER_RULES, settings.server["name"])
+    return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
+
+
+def declared_checksum(settings: Settings) -> str:
+    """Checksum of a cell's data that is known before they are loaded.
+
+    A data set with an option `path` is the user's own: the checksum is of the file's content (of names and contents,
+    for a folder), or of the path while nothing is there. For all others it is the name: their loaders verify what they
+    read.
+    """
+    found = [_declared(settings.dataset, settings.dataset_options)]
+    if settings.public is not None:
+        found.append(_declared(settings.public.name, settings.public.options))
+    return " ".join(found)
+
+
+def _declared(name: str, options: dict[str, Any]) -> str:
+    path = options.get("path")
+    return _content(Path(path)) if path else f"declared:{name}"
+
+
+def method_code(name: str) -> str:
+    """Digest of a method's code: the syntax trees of its file and of all modules of `methods`, or of its own package,
+    that it imports, directly or not. Comments, docstrings and formatting do not count.
+
+    Raises:
+        UserError: the method is unknown or has no source file.
+    """
+    return _code(METHODS, name)
+
+
+def _code(registry: Registry[Any], name: str) -> str:
+    item = registry.get(name)
+    try:
+        file = inspect.getsourcefile(item)
+    except TypeError:
+        file = None
+    if not file:
+        raise UserError(
+            f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
+        )
+    roots = {"methods", item.__module__.partition(".")[0]}
+    found: dict[str, Path] = {item.__module__: Path(file)}
+    queue = [item.__module__]
+    while queue:
+        module = queue.pop()
+        for imported in _imports(*_version(found[module]), module):
+            source = _source(imported) if imported.partition(".")[0] in roots and imported not in found else None
+            if source:
+                found[imported] = source
+                queue.append(imported)
+    # in the order of names, without them: where a package is installed or imported from does not count
+    return _digest(json.dumps([_tree(*_version(found[module])) for module in sorted(found)]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _content(path: Path) -> str:
+    """Digest of a file, or of a folder's files with their names; of the path itself while there is nothing."""
+    if not path.exists():
+        return f"absent:{path}"
+    files = sorted(_files(path)) if path.is_dir() else [path]
+    names = [file.relative_to(path).as_posix() for file in files]
+    return _digest(json.dumps([names, [_file_digest(*_version(file)) for file in files]]))
+
+
+def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All files below a folder; links are followed, as loaders do, but for one that leads back to a folder above."""
+    place = folder.resolve()
+    if place in above:
+        return
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _files(one, (*above, place))
+        elif one.is_file():
+            yield one
+
+
+def _version(path: Path) -> tuple[Path, int, int]:
+    """What tells one version of a file from another without reading it."""
+    stat = path.stat()
+    return path, stat.st_mtime_ns, stat.st_size
+
+
+@functools.lru_cache(maxsize=100_000)
+def _file_digest(path: Path, mtime: int, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+@functools.lru_cache
+def _parse(path: Path, mtime: int, size: int) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+@functools.lru_cache
+def _tree(path: Path, mtime: int, size: int) -> str:
+    return _digest(json.dumps(_plain(_parse(path, mtime, size))))
+
+
+def _plain(node: Any) -> Any:
+    """A syntax tree as lists and text; `ast.dump` would differ between versions of Python.
+
+    Empty fields are left out, for newer versions add some.
+    """
+    if isinstance(node, ast.AST):
+        fields = {name: _plain(value) for name, value in ast.iter_fields(node) if value is not None and value != []}
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            fields["body"] = _plain(node.body[1:])
+        return [type(node).__name__, fields]
+    return [_plain(one) for one in node] if isinstance(node, list) else repr(node)
+
+
+@functools.lru_cache
+def _imports(path: Path, mtime: int, size: int, module: str) -> tuple[str, ...]:
+    """Names of modules that a file may import; for `from a import b` both `a` and `a.b`."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names: list[str] = []
+    for node in ast.walk(_parse(path, mtime, size)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return tuple(names)
+
+
+def _source(module: str) -> Path | None:
+    """The source file of a module, found without importing it; None if there is none."""
+    root, *parts = module.split(".")
+    spec = importlib.util.find_spec(root)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder, *parts)
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.is_file():
+                return file
+    return None

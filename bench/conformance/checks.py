@@ -1,0 +1,284 @@
+"""The questions that the conformance suite asks of a method; each function says what is wrong, or nothing."""
+
+import contextlib
+import functools
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from bench.conformance.closures import held_tensors
+from bench.conformance.toy_problem import (
+    ROUNDS,
+    Log,
+    advance,
+    difference,
+    leaves,
+    outcome,
+    same,
+    set_apart,
+    trial,
+    watch,
+)
+from bench.federation.federation import Federation
+from bench.params import Params
+from bench.plugin import METHODS
+
+BEFORE = 2  # rounds before the checkpoint
+TOLERANCE = 1e-9  # between executors, in float64
+MANY = 30  # plain numbers in a message; the trial model has 67 weights, 6 clients and 3 classes
+
+
+@dataclass
+class Case:
+    """One method under one set of hyperparameters.
+
+    Attributes:
+        name: the registered name.
+        hp: the hyperparameters that differ from the defaults.
+        log: what the method did in the reference run.
+    """
+
+    name: str
+    hp: dict[str, Any] = field(default_factory=dict)
+    log: Log = field(default_factory=Log)
+
+    def trial(self, **changes: Any) -> Federation:
+        """A fresh federation of the method on the trial problem."""
+        return trial(self.name, **{"hp": self.hp, **changes})
+
+    @functools.cached_property
+    def reference(self) -> Federation:
+        """The federation that is advanced under observation, to be read only."""
+        return self.trial()
+
+    @functools.cached_property
+    def expected(self) -> dict[str, Any]:
+        """What the reference run comes to."""
+        watch(self.reference, self.log)
+        with _global_seeds(1):
+            return advance(self.reference, ROUNDS, log=self.log)
+
+
+def runs(case: Case) -> str:
+    """It runs at all; whatever it raises goes on to the caller."""
+    return "" if case.expected else "it leaves nothing behind"
+
+
+def executors(case: Case) -> str:
+    """Clients trained one by one and side by side come to the same, and every loss can be mapped over clients."""
+    other = case.trial(executor="sequential")
+    found = advance(other, ROUNDS)
+    if slow := case.reference.engine.fallbacks:
+        return f"{slow[0]} cannot be mapped over clients and runs one by one"
+    where = difference(case.expected, found, TOLERANCE)
+    return where and f"between `sequential` and `cohort`, {where}"
+
+
+def deterministic(case: Case) -> str:
+    """A second run has the same bytes, wherever the global generators stand, and leaves those alone."""
+    expected = case.expected
+    with _global_seeds(2) as drawn_from:
+        where = difference(expected, advance(case.trial(), ROUNDS))
+    if where:
+        return f"in a second run, {where}"
+    return f"the global random generator of {' and '.join(drawn_from)} moves during a run" if drawn_from else ""
+
+
+@contextlib.contextmanager
+def _global_seeds(seed: int) -> Iterator[list[str]]:
+    """Seed all global generators and put them back afterwards; then the list says which of them have moved."""
+    before, moved = _positions(), list[str]()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+    seeded = _positions()
+    try:
+        yield moved
+    finally:
+        moved += [name for name, now in _positions().items() if pickle.dumps(now) != pickle.dumps(seeded[name])]
+        random.setstate(before["Python"])
+        np.random.set_state(before["NumPy"])
+        torch.set_rng_state(torch.from_numpy(before["torch"]))
+
+
+def _positions() -> dict[str, Any]:
+    """Where the global generators stand."""
+    return {"Python": random.getstate(), "NumPy": np.random.get_state(), "torch": torch.get_rng_state().numpy()}
+
+
+def checkpoint(case: Case) -> str:
+    """A stopped run goes on with the same bytes.
+
+    A stranger's run in between takes the place of whatever is kept outside the states but survives in a process.
+    """
+    first, second = case.trial(), case.trial()
+    advance(first, BEFORE)
+    tensors, plain = first.state()
+    advance(case.trial(seed=1), BEFORE)
+    second.restore(tensors, json.loads(json.dumps(plain)))
+    where = difference(case.expected, advance(second, ROUNDS - BEFORE))
+    return where and f"stopped after round {BEFORE} and resumed, {where}"
+
+
+def evaluation(case: Case) -> str:
+    """How often a run is evaluated changes nothing."""
+    where = difference(case.expected, advance(case.trial(), ROUNDS, evaluate=False))
+    return where and f"evaluated only at the end instead of in every round, {where}"
+
+
+def in_place(case: Case) -> str:
+    """Tensors that others may read (states, downloads, uploads) are replaced, never changed."""
+    assert case.expected
+    changed = sorted(set(case.log.changed))
+    return f"changed in place: {', '.join(changed[:4])}" if changed else ""
+
+
+def messages(case: Case) -> str:
+    """Nothing but messages passes between clients and server."""
+    federation = case.trial()
+    set_apart(federation, case.trial(seed=1))
+    where = difference(case.expected, advance(federation, ROUNDS))
+    return where and f"with clients and server kept apart, {where}"
+
+
+def ledger(case: Case) -> str:
+    """All that passes is counted, and the ledger's sums are those of the messages."""
+    assert case.expected
+    uploads = [values for values, _ in case.log.uploads]
+    for verb, messages in (("uploads", uploads), ("downloads", case.log.downloads)):
+        for message in messages:
+            if odd := _uncounted(message):
+                return f"what a client {verb} {odd}"
+    for column, messages in (("up", uploads), ("down_receivers", case.log.downloads)):
+        counted = sum(row[column] + row[f"{column}_buffers"] for row in case.reference.ledger)
+        if counted != (real := sum(map(_bytes, messages))):
+            return f"the ledger's column {column!r} comes to {counted} bytes, the messages to {real}"
+    return ""
+
+
+def _uncounted(message: Any) -> str:
+    numbers = 0
+    for at, leaf in leaves(message):
+        if not isinstance(leaf, Tensor | int | float | str | None):
+            return f"has a {type(leaf).__name__} under {at}, whose bytes are not counted"
+        numbers += isinstance(leaf, int | float)
+    return f"has {numbers} plain numbers, whose bytes are not counted" if numbers > MANY else ""
+
+
+def _bytes(message: Any) -> int:
+    return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(message) if isinstance(leaf, Tensor))
+
+
+def weights(case: Case) -> str:
+    """If what clients train comes back as it was, they send what they received, and no average of it may differ."""
+    log, federation = Log(untrained=True), case.trial()
+    watch(federation, log)
+    start = outcome(federation)
+    end = advance(federation, ROUNDS)
+    sending = [(sent, received) for sent, received in log.uploads if any(isinstance(v, Params) for v in sent.values())]
+    names = [_returned(sent, received) for sent, received in sending]
+    if not names or not all(names):
+        return ""  # the method averages something else, e.g. gradients
+    averaged = tuple(f"server.state[{name!r}]." for name in set().union(*names))
+    watched = [at for at in start if at.startswith((*averaged, "metrics['gm ", "metrics['pm "))]
+    where = difference({at: start[at] for at in watched}, {at: end[at] for at in watched}, TOLERANCE)
+    return where and f"although all clients send back what they received, {where}"
+
+
+def _returned(sent: Any, received: Any) -> set[str]:
+    """The names of the model values that a client sends back as it received them."""
+    models = {n for n, v in sent.items() if isinstance(v, Params) and isinstance(received.get(n), Params)}
+    return {n for n in models if same(sent[n].weights, received[n].weights)}
+
+
+def losses(case: Case) -> str:
+    """Losses and steps are fixed functions without tensors of their own, so clients can share a computation."""
+    assert case.expected
+    known: dict[CodeType, Any] = {}
+    for loss in case.log.losses:
+        name = _name(loss)
+        if isinstance(loss, MethodType):
+            return f"{name} is bound to an object"
+        if tensors := held_tensors(loss):
+            return f"{name} holds a tensor: {tensors[0]}"
+        if isinstance(loss, FunctionType) and known.setdefault(loss.__code__, loss) is not loss:
+            return f"{name} is made anew by every program"
+    return ""
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, functools.partial):
+        return f"a `partial` of {_name(function.func)}"
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def hyperparameters(case: Case) -> str:
+    """Every hyperparameter has a default, legal like all of its search range and within it."""
+    kind = METHODS.get(case.name).Hyper
+    if required := [name for name, info in kind.model_fields.items() if info.is_required()]:
+        return f"{required[0]} has no default"
+    for name, info in kind.model_fields.items():
+        search = (info.json_schema_extra or {}).get("search")
+        if search is None:
+            continue
+        ends = search["choices"] if "choices" in search else [search["low"], search["high"]]
+        for value in ends:
+            try:
+                kind(**{name: value})
+            except ValidationError:
+                return f"{name} = {value} is in its search range and not legal"
+        default = getattr(kind(), name)
+        inside = default in ends if "choices" in search else default is None or ends[0] <= default <= ends[1]
+        if not inside:
+            return f"{name} is {default} by default, which is outside its search range"
+        if search.get("log") and search["low"] <= 0:
+            return f"{name} is searched on a logarithmic scale from {search['low']}"
+    return ""
+
+
+def degenerate(case: Case) -> str:
+    """A hyperparameter at 0 that makes a method FedAvg or Local, and no longer what it is, needs a word."""
+    kind = METHODS.get(case.name).Hyper
+    usual = kind(**case.hp)
+    for name, info in kind.model_fields.items():
+        if getattr(usual, name) == 0 or not any(getattr(limit, "ge", None) == 0 for limit in info.metadata):
+            continue
+        try:
+            zero = kind(**{**case.hp, name: 0})
+        except ValidationError:  # not together with the others
+            continue
+        if set(zero.degenerate()) <= set(usual.degenerate()):
+            new = _reduced(case.name, {**case.hp, name: 0}) - _reduced(case.name, case.hp)
+            if new:
+                return f"with {name} = 0, {new.pop()}, and `degenerate` does not say so"
+    return ""
+
+
+def _reduced(name: str, hp: dict[str, Any]) -> set[str]:
+    """Which of a method's models are those of FedAvg or Local, if all clients take part."""
+    found, trains = _scores(name, hp), METHODS.get(name).trains
+    says = set()
+    if trains != "pm" and found["gm"] == _scores("fedavg", {})["gm"]:
+        says.add("its generic model is that of FedAvg")
+    for other in ("fedavg", "local") if trains != "gm" else ():
+        if found["pm"] == _scores(other, {})["pm"]:
+            says.add(f"its personalized models are those of {other}")
+    return says
+
+
+def _scores(name: str, hp: dict[str, Any]) -> dict[str, list[float]]:
+    """Exact scores after some rounds in which all clients take part; equal scores mean equal models."""
+    federation = trial(name, hp=hp, participation=1.0)
+    for _ in range(BEFORE):
+        federation.advance()
+    rows = federation.evaluate().metrics
+    return {metric: [row["value"] for row in rows if row["metric"] == metric] for metric in ("gm", "pm")}

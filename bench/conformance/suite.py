@@ -1,0 +1,179 @@
+"""The conformance suite: whether a method keeps the promises that the harness makes for all of them.
+
+Every check runs the method on a small problem (`bench/conformance/toy_problem.py`) in two ways that must come to the
+same, or looks at what it did there.
+"""
+
+import importlib.util
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.conformance import checks
+from bench.conformance.checks import Case
+from bench.errors import UserError
+from bench.plugin import METHODS
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: its name.
+        problem: what is wrong, and where; empty if nothing is.
+        remedy: what to do.
+    """
+
+    check: str
+    problem: str
+    remedy: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problem
+
+
+def check(name: str, hp: dict[str, Any] | None = None) -> list[Finding]:
+    """Check a registered method: one finding per check, up to the first that fails of those that others rest on.
+
+    Args:
+        name: of the method.
+        hp: hyperparameters other than the defaults.
+
+    Raises:
+        UserError: the method is unknown.
+    """
+    METHODS.get(name)
+    case = Case(name, hp or {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the engine's own warning of a fall-back is the finding of a check here
+        found = []
+        for question in CHECKS:
+            found.append(_finding(question, case))
+            if question.first and not found[-1].passed:
+                break
+    return found
+
+
+def load(file: Path) -> list[str]:
+    """The names of the methods that a Python file registers; it is imported unless it has been already.
+
+    Raises:
+        UserError: there is no such file, it cannot be imported, or it registers no method.
+    """
+    if not file.is_file():
+        raise UserError(f"there is no file {file}: give the name of a method or the path of its .py file")
+    if not (names := _registered_by(file)):
+        _import(file)
+        names = _registered_by(file)
+    if not names:
+        raise UserError(f"{file} registers no method: put @METHODS.register(NAME) before its class")
+    return names
+
+
+def _registered_by(file: Path) -> list[str]:
+    modules = {name: sys.modules[METHODS.get(name).__module__] for name in METHODS.names()}
+    return [n for n, m in modules.items() if m.__file__ and Path(m.__file__).resolve() == file.resolve()]
+
+
+def _import(file: Path) -> None:
+    name = f"checked_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is not a Python file: its name must end in .py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (SyntaxError, ImportError, ValueError) as error:
+        del sys.modules[name]
+        raise UserError(f"{file} cannot be imported: {error}") from error
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question to a method: `find` says what is wrong, or nothing; `first`: it must pass before others make sense."""
+
+    name: str
+    find: Callable[[Case], str]
+    remedy: str
+    first: bool = False
+
+
+def _finding(question: Check, case: Case) -> Finding:
+    try:
+        problem = question.find(case)
+    except Exception as error:  # a method under test may raise anything, and the other checks still have their say
+        problem = f"{type(error).__name__}: {error} ({_place(error, case)})"
+    return Finding(question.name, problem, question.remedy if problem else "")
+
+
+def _place(error: Exception, case: Case) -> str:
+    """The last line of the method's own file that led to an error, or else where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = sys.modules[METHODS.get(case.name).__module__].__file__
+    last = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
+    return f"{Path(last.filename).name}, line {last.lineno}"
+
+
+CHECKS = (
+    Check("runs", checks.runs, "Mend this first; the other checks come after it.", first=True),
+    Check(
+        "deterministic",
+        checks.deterministic,
+        "Draw with `draws=` in a request or with `server.rng(purpose)`, never from a global generator, and keep "
+        "nothing in module variables.",
+        first=True,
+    ),
+    Check(
+        "executors agree",
+        checks.executors,
+        "Keep Python branches, `.item()` and data-dependent shapes out of losses and steps, and reduce over samples "
+        "with `batch.mean` only.",
+    ),
+    Check(
+        "survives a checkpoint",
+        checks.checkpoint,
+        "Keep what later rounds need in `server.state` or `client.state`, as model values, tensors and plain values; "
+        "not on the method's object, its class or its module.",
+    ),
+    Check(
+        "evaluation leaves no trace",
+        checks.evaluation,
+        "Change no state in `generic`, `personal` and `broadcast`, and let `init_client` start from "
+        "`server.initial_model`, not from the server's present state.",
+    ),
+    Check(
+        "nothing changed in place",
+        checks.in_place,
+        "Make a new tensor (`a + b`, not `a += b`): others read the old one.",
+    ),
+    Check(
+        "messages say all",
+        checks.messages,
+        "Let clients and server tell each other everything by broadcast, Upload and Exchange; nothing may pass by way "
+        "of the method's object, its module, or the other side's state.",
+    ),
+    Check(
+        "ledger adds up",
+        checks.ledger,
+        "Send model values, tensors and a few plain numbers, or lists and dicts of them.",
+    ),
+    Check(
+        "weights sum to 1",
+        checks.weights,
+        "Average with `mean(messages, name)`, or divide by the weights of the messages.",
+    ),
+    Check(
+        "losses hold no tensor",
+        checks.losses,
+        "Make it a function of the module that gets tensors by `context=` and hyperparameters as `ctx.hp`.",
+    ),
+    Check("hyperparameters", checks.hyperparameters, "Give each a default, and limits that its search range keeps."),
+    Check("degenerate settings", checks.degenerate, "Return a sentence about it from `degenerate`."),
+)

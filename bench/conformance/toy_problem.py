@@ -1,0 +1,267 @@
+"""A problem of a moment that any method can be tried on, and eyes on what the method does with it."""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.data import Dataset, Partition
+from bench.federation.federation import Federation
+from bench.method import Client, Gradient, Message, Method, Program, Server, State, Train
+from bench.params import Params
+from bench.requests import Exchange, Request, Upload
+from bench.rng import generator
+from bench.settings import Settings
+
+SIZES = (5, 3, 1, 0, 4, 2)  # training samples by client: unequal, one of one sample, one of none
+FEATURES, CLASSES, TESTS, PUBLIC = 4, 3, 20, 12
+ROUNDS = 3
+
+
+def trial(method: str, **changes: Any) -> Federation:
+    """A federation on the trial problem: float64, unequal clients, some of them selected.
+
+    Args:
+        method: its registered name.
+        changes: settings of the cell that differ, and the `executor`.
+    """
+    executor = changes.pop("executor", "cohort")
+    common: dict[str, Any] = {
+        "model": "mlp", "model_options": {"hidden": 8}, "dtype": "float64", "clients": len(SIZES),
+        "participation": 0.6, "rounds": ROUNDS, "epochs": 1, "batch_size": 3,
+        "lr": 0.1, "momentum": 0.5,
+    }  # fmt: skip
+    settings = Settings(method=method, **{**common, **changes})
+    data = _samples("trial", sum(SIZES), TESTS)
+    return Federation(settings, data, _partition(), executor=executor, public=_samples("public", PUBLIC, 0))
+
+
+def _samples(purpose: str, train: int, test: int) -> Dataset:
+    """Noisy points around one centre per class."""
+    rng, n = generator("trial", purpose), train + test
+    y = rng.integers(0, CLASSES, n)
+    x = generator("trial").normal(size=(CLASSES, FEATURES))[y] + 0.5 * rng.normal(size=(n, FEATURES))
+    zeros, ones = (0.0,) * FEATURES, (1.0,) * FEATURES
+    return Dataset(purpose, x.astype(np.float32), y, train, CLASSES, zeros, ones, purpose)
+
+
+def _partition() -> Partition:
+    cuts = np.cumsum([0, *SIZES])
+    train = tuple(np.arange(a, b) for a, b in itertools.pairwise(cuts))
+    test = np.arange(cuts[-1], cuts[-1] + TESTS)
+    none = np.zeros(0, np.int64)
+    return Partition(train, (none,) * len(SIZES), tuple(np.array_split(test, len(SIZES))), test)
+
+
+def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """What nested model values, mappings and lists hold, each with the way to it, e.g. `['model'].weights`."""
+    match value:
+        case Params():
+            yield f"{where}.weights", value.weights
+            yield f"{where}.buffers", value.buffers
+        case Mapping():
+            for key, one in value.items():
+                yield from leaves(one, f"{where}[{key!r}]")
+        case list() | tuple():
+            for i, one in enumerate(value):
+                yield from leaves(one, f"{where}[{i}]")
+        case _:
+            yield where, value
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two leaves are the same bytes (or equal, for plain values)."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    return type(a) is type(b) and bool(a == b)
+
+
+@dataclass
+class Log:
+    """What a method was seen to do.
+
+    Attributes:
+        untrained: whatever is trained comes back as it was.
+        downloads: what the clients received, in order.
+        uploads: what the clients sent, each with what its sender had received.
+        losses: the losses and steps it asked to train with.
+        changed: what it changed in place.
+    """
+
+    untrained: bool = False
+    downloads: list[State] = field(default_factory=list)
+    uploads: list[tuple[Mapping[str, Any], State]] = field(default_factory=list)
+    losses: list[Callable[..., Any]] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    _held: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)
+
+    def hold(self, values: Any, where: str) -> None:
+        """Remember tensors as they are now."""
+        self._held += [(at, leaf, leaf.clone()) for at, leaf in leaves(values, where) if isinstance(leaf, Tensor)]
+
+    def look(self) -> None:
+        """Note which of the tensors held are not what they were."""
+        self.changed += [at for at, tensor, kept in self._held if not same(tensor, kept)]
+        self._held.clear()
+
+    def relay(self, program: Program, down: State) -> Program:
+        """Pass on what a program asks for; `down` is what its client received."""
+        answer = None
+        while True:
+            try:
+                request = program.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            self._note(request, down)
+            answer = yield request
+            if self.untrained and isinstance(request, Train):
+                answer = replace(answer, values={**answer.values, **request.values})
+
+    def _note(self, request: Request, down: State) -> None:
+        match request:
+            case Train():
+                self.losses += [f for f in (request.loss, request.step) if f is not None]
+            case Gradient():
+                self.losses.append(request.loss)
+            case Upload() | Exchange():
+                self.uploads.append((request.values, down))
+                self.hold(request.values, "upload")
+
+
+class Watched(Method):
+    """Stands before a method's own class: what passes between server, clients and engine goes through a log."""
+
+    _bench_log: Log
+
+    def client_round(self, client: Client, down: State) -> Program:
+        log = self._bench_log
+        log.downloads.append(down)
+        log.hold(down, "down")
+        log.hold(client.state, "client.state")
+        return (yield from log.relay(super().client_round(client, down), down))
+
+    def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
+        replies = super().reply(server, messages)
+        self._bench_log.downloads += [replies[m.client] for m in messages]
+        return replies
+
+    def aggregate(self, server: Server, messages: list[Message]) -> Program | None:
+        program = super().aggregate(server, messages)
+        return program if program is None else self._bench_log.relay(program, {})
+
+    def generic(self, server: Server) -> Program | Params | None:
+        found = super().generic(server)
+        return found if found is None or isinstance(found, Params) else self._bench_log.relay(found, {})
+
+    def personal(self, server: Server, client: Client, down: State) -> Program | Params | None:
+        found = super().personal(server, client, down)
+        return found if found is None or isinstance(found, Params) else self._bench_log.relay(found, {})
+
+
+class Apart(Method):
+    """Stands before a method's own class: server and clients know of each other what messages tell, and nothing else.
+
+    Every client's program runs on a copy of its own of the method as `init` left it, the server does not see what
+    clients keep, and before the clients and the server get to work, a federation of another seed does a round: what
+    the method keeps anywhere but in states and messages is a stranger's by then.
+    """
+
+    _bench_original: Method
+    _bench_stranger: Federation
+    _bench_fresh: bool
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        self._bench_fresh = True
+        return super().broadcast(server, Client(client.id, client.n_train, client.label_counts))
+
+    def client_round(self, client: Client, down: State) -> Program:
+        if self._bench_fresh:
+            self._bench_stranger.advance()
+            self._bench_fresh = False
+        return (yield from copy.deepcopy(self._bench_original).client_round(client, down))
+
+    def aggregate(self, server: Server, messages: list[Message]) -> Program | None:
+        self._bench_stranger.advance()
+        return super().aggregate(server, messages)
+
+
+def watch(federation: Federation, log: Log) -> None:
+    """Let a federation's method go through a log."""
+    _stand_before(federation, Watched, _bench_log=log)
+
+
+def set_apart(federation: Federation, stranger: Federation) -> None:
+    """Let the sides of a federation know of each other what messages tell, and nothing else."""
+    original = copy.deepcopy(federation.method)
+    _stand_before(federation, Apart, _bench_original=original, _bench_stranger=stranger, _bench_fresh=True)
+
+
+def _stand_before(federation: Federation, kind: type[Method], **attributes: Any) -> None:
+    method: Any = federation.method
+    method.__class__ = type(kind.__name__, (kind, type(method)), {})
+    vars(method).update(attributes)
+
+
+def advance(federation: Federation, rounds: int, *, evaluate: bool = True, log: Log | None = None) -> dict[str, Any]:
+    """Advance by some rounds and return the `outcome`.
+
+    Args:
+        federation: it may have done some rounds already.
+        rounds: how many.
+        evaluate: after every round, not only after the last one.
+        log: where to note what is changed in place.
+    """
+    log = log or Log()
+    for k in range(rounds):
+        log.hold(federation.server.state, "server.state")
+        log.hold(federation.clients.states(), "client.state")
+        federation.advance()
+        if evaluate and k < rounds - 1:
+            federation.evaluate()
+        log.look()
+    return outcome(federation)
+
+
+def outcome(federation: Federation) -> dict[str, Any]:
+    """All that is left of a run so far: states, ledger and scores, by name."""
+    scores = federation.evaluate()
+    found = {
+        "server.state": federation.server.state,
+        "client.state": federation.clients.states(),
+        "ledger": federation.ledger,
+        "metrics": {_metric(row): row["value"] for row in scores.metrics},
+    }
+    flat = [pair for name, value in found.items() for pair in leaves(value, name)]
+    return {at: leaf.clone() if isinstance(leaf, Tensor) else leaf for at, leaf in flat}
+
+
+def _metric(row: dict[str, Any]) -> str:
+    return " ".join(str(row[key]) for key in ("metric", "on", "mean", "quantity") if row[key])
+
+
+def difference(a: dict[str, Any], b: dict[str, Any], tolerance: float = 0.0) -> str:
+    """Where two results of `advance` differ first, and by how much; empty if they do not.
+
+    With a tolerance (absolute and relative) accuracies are not compared: a sample may lie on the border.
+    """
+    if only := sorted(a.keys() ^ b.keys()):
+        return f"{only[0]} is there in one run only"
+    for at, x in a.items():
+        y = b[at]
+        if same(x, y) or (tolerance and "accuracy" in at):
+            continue
+        if not isinstance(x, Tensor | float) or type(x) is not type(y):
+            return f"{at} is {x} and {y}"
+        p, q = (torch.as_tensor(one, dtype=torch.float64) for one in (x, y))
+        if p.shape != q.shape:
+            return f"{at} has the shapes {tuple(p.shape)} and {tuple(q.shape)}"
+        if not torch.allclose(p, q, rtol=tolerance, atol=tolerance):
+            return f"{at} differs by {float((p - q).abs().max()):.2g}"
+    return ""

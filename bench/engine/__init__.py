@@ -1,0 +1,1 @@
+"""Runs client programs: batches, steps, cohorts, recording, prediction."""

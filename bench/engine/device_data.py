@@ -1,0 +1,166 @@
+"""All samples on the device, and each owner's list of them. No loader stands between the data and a step.
+
+A set that is too large for the device stays on the host, perhaps in a file, and batches travel. Models that are too
+many for it rest on the host as well, and come for their training.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bench.data import Dataset, Indices, Partition
+from bench.engine.batches import draw_subset
+from bench.requests import Samples
+from bench.rng import generator
+
+SERVER = -1
+GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
+KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples on the device: stored inputs, labels, what normalises the inputs, and what a stored 0 becomes."""
+
+    x: Tensor
+    y: Tensor
+    mean: Tensor
+    std: Tensor
+    black: Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Pool":
+        """Put a data set on the device; a small one is normalised once and for all."""
+        shape = (1, -1, *([1] * (data.x.ndim - 2)))
+        scale = 255.0 if data.x.dtype == np.uint8 else 1.0
+        mean = (torch.tensor(data.mean, dtype=torch.float64) * scale).view(shape).to(device, dtype)
+        std = (torch.tensor(data.std, dtype=torch.float64) * scale).view(shape).to(device, dtype)
+        x = torch.from_numpy(data.x).to(_home(data.x.nbytes, device))
+        pool = cls(x, torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype)
+        if data.x.size * dtype.itemsize > KEEP_NORMALISED:
+            return pool
+        whole, y = pool.take(torch.arange(len(data.y), device=device))
+        return cls(whole, y, torch.zeros_like(mean), torch.ones_like(std), -mean / std, dtype)
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised inputs and labels at positions of any shape."""
+        # `self.x[at]` is the same and takes four times as long for samples as small as digits.
+        at = positions.reshape(-1)
+        x, y = self.x.index_select(0, at.to(self.x.device)).to(at.device), self.y.index_select(0, at)
+        if x.dtype != self.dtype:
+            x = (x.to(self.dtype) - self.mean) / self.std
+        return x.view(*positions.shape, *self.x.shape[1:]), y.view(positions.shape)
+
+    def crop_flip(self, x: Tensor, codes: Tensor) -> Tensor:
+        """Images padded by 4 black pixels, cropped to their size and perhaps mirrored.
+
+        Args:
+            x: `[..., channels, height, width]`.
+            codes: `[...]` numbers in `0 .. 161`: 9 x 9 places, times 2.
+        """
+        images = x.reshape(-1, *x.shape[-3:])
+        _, channels, height, width = images.shape
+        code = codes.reshape(-1, 1)
+        rows = code // 2 // 9 + torch.arange(height, device=x.device)
+        columns = torch.arange(width, device=x.device).expand(len(images), width)
+        columns = code // 2 % 9 + torch.where(code % 2 == 1, columns.flip(1), columns)
+        padded = torch.nn.functional.pad(images - self.black, (4, 4, 4, 4)) + self.black
+        sample = torch.arange(len(images), device=x.device).view(-1, 1, 1, 1)
+        channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
+        return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]].view(x.shape)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images `[n, channels, height, width]` with the channels of a pixel side by side; other samples as they are."""
+    # `contiguous` would return images of one channel as they are, and all layers would take the other layout.
+    return x.clone(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def _home(size: int, device: torch.device) -> torch.device:
+    """Where samples of that many bytes lie: on the device unless they would take more than half of what is free."""
+    if device.type == "cuda" and 2 * size > torch.cuda.mem_get_info(device)[0]:
+        return torch.device("cpu")
+    return device
+
+
+class Arena:
+    """The samples of all clients and the public set, as positions in two pools.
+
+    Attributes:
+        device: where training and evaluation run.
+        home: where models rest in between: there, or in the host's memory.
+        counts: `[clients, classes]` training samples.
+        largest: training samples of the client that has most.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        partition: Partition,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        seed: int,
+        public: Dataset | None = None,
+        holdout: float = 0.0,
+        offload: bool = False,
+    ) -> None:
+        self.local = Pool.of(data, device, dtype)
+        self.public = Pool.of(public, device, dtype) if public is not None else None
+        self.public_size = len(public.y) if public is not None else 0
+        self.public_classes = public.num_classes if public is not None else 0
+        self.num_classes = data.num_classes
+        self.device = device
+        self.home = torch.device("cpu") if offload else device
+        self.partition = partition
+        self.counts = np.stack([np.bincount(data.y[one], minlength=data.num_classes) for one in partition.train])
+        self.largest = max(1, *(len(one) for one in partition.train))
+        self._seed = seed
+        self._holdout = [self._draw_holdout(seed, i, holdout) for i in range(len(partition))]
+
+    def pool(self, samples: Samples) -> Pool:
+        """The pool that a kind of samples lies in."""
+        if samples == "public":
+            if self.public is None:
+                raise ValueError("the method asks for a public set and the cell has none")
+            return self.public
+        return self.local
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """A tensor on the device."""
+        return tensor if self.home == self.device else tensor.to(self.device, non_blocking=True)
+
+    def to_home(self, tensor: Tensor) -> Tensor:
+        """A tensor where models rest. Nothing there may read it before the device has been waited for."""
+        if self.home == self.device:
+            return tensor
+        pinned = self.device.type == "cuda"  # memory that a GPU writes to by itself
+        return torch.empty_like(tensor, device=self.home, pin_memory=pinned).copy_(tensor, non_blocking=True)
+
+    def positions(self, owner: int, samples: Samples, subset: int | None = None, round: int = 0) -> Indices:
+        """An owner's samples, as positions in the pool; of a `subset` those that are drawn for the round."""
+        whole = self._whole(owner, samples)
+        if subset is None or subset >= len(whole):
+            return whole
+        return whole[draw_subset(len(whole), subset, self._seed, round)]
+
+    def _whole(self, owner: int, samples: Samples) -> Indices:
+        if samples == "none":
+            return np.zeros(1, np.int64)
+        if samples == "public":
+            return np.arange(self.public_size)
+        train = self.partition.train[owner]
+        if samples == "train":
+            return train
+        held = self._holdout[owner]
+        return train[held] if samples == "holdout" else train[~held]
+
+    def _draw_holdout(self, seed: int, client: int, share: float) -> npt.NDArray[np.bool_]:
+        n = len(self.partition.train[client])
+        held = np.zeros(n, np.bool_)
+        held[generator("holdout", seed, client).permutation(n)[: int(share * n)]] = True
+        return held

@@ -1,0 +1,400 @@
+"""Runs client programs: collects what they ask for, answers it for all of them at once, and goes on."""
+
+import os
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.data import Indices
+from bench.engine.batches import Address
+from bench.engine.device_data import SERVER, Arena
+from bench.engine.executors import Answers, Recordings, Trainer
+from bench.engine.gradient import as_train, gradient_of
+from bench.engine.predict import Task, accuracy_and_loss, outputs
+from bench.engine.prepare import Prepared, Preparer
+from bench.errors import shortage
+from bench.method import Hyperparameters, Message, Program
+from bench.params import Params, Spec
+from bench.requests import (
+    Evaluate,
+    Exchange,
+    Gradient,
+    Predict,
+    Request,
+    Train,
+    Trained,
+    Upload,
+    Value,
+)
+from bench.settings import Settings
+
+Executor = Literal["auto", "sequential", "cohort"]
+
+_CACHE = 2**20  # bytes of weights, of what a core's second cache holds
+_LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
+
+
+class Diverged(Exception):
+    """A loss or a weight is not finite.
+
+    Attributes:
+        round: the server version being computed, from 0 (-1: not known yet).
+        what: what is not finite, and where.
+    """
+
+    def __init__(self, what: str, round: int = -1) -> None:
+        super().__init__(what)
+        self.what = what
+        self.round = round
+
+
+class Work(NamedTuple):
+    """What a program had done, for the clock: steps, and samples, each as often as a gradient or a look read it."""
+
+    steps: int
+    samples: int
+
+
+class Sent(NamedTuple):
+    """A message that a program sent; with `waits` it waited for the reply (`Exchange`)."""
+
+    values: dict[str, Any]
+    weight: float | None = None
+    waits: bool = False
+    reply: Any = None
+
+
+@dataclass
+class Running:
+    """A program under way.
+
+    Attributes:
+        owner: a client's id, or SERVER.
+        program: the generator.
+        address: whose draws it makes.
+        events: what it did, in order.
+        result: what it returned.
+        limit: how many steps it may still take; trainings end there (None: as many as they ask for).
+    """
+
+    owner: int
+    program: Program
+    address: Address
+    events: list[Work | Sent] = field(default_factory=list)
+    result: Any = None
+    waiting: Request | None = None
+    done: bool = False
+    fitted: bool = False
+    limit: int | None = None
+
+    @property
+    def uploaded(self) -> bool:
+        """Whether it has sent a message that it does not wait for."""
+        return any(isinstance(event, Sent) and not event.waits for event in self.events)
+
+
+Budget = Callable[[], Mapping[int, int]]
+"""By owner, how many steps fit into the time until the next broadcast."""
+
+Reply = Callable[[list[Message]], Mapping[int, Any]]
+
+
+class Engine:
+    """Answers requests on one device with one executor.
+
+    Attributes:
+        executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions on a CPU, where grouped convolution
+            gains nothing (docs/performance.md).
+        lanes: clients per call of a cohort; fixed by model and device (the byte promise rests on it).
+        threads: clients at a time in the sequential executor, cohorts at a time in the other.
+        fallbacks: losses that could not be mapped over clients.
+        notices: what the user should know of what happened so far.
+        steps, images, seconds: client steps trained so far, the samples in them, and what drawing and training took.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        arena: Arena,
+        hyper: Hyperparameters,
+        *,
+        size: int,
+        executor: Executor = "auto",
+        threads: int = 1,
+        recordings: Recordings | None = None,
+    ) -> None:
+        self.settings = settings
+        self.arena = arena
+        self.dtype = getattr(torch, settings.dtype)
+        self.executor = executor
+        self.threads = threads
+        self.lanes = lanes_on(arena.device, size)
+        self.fallbacks: list[str] = []
+        self.notices: list[str] = []
+        self.steps = self.images = 0
+        self.seconds = 0.0
+        self._preparer = Preparer(arena, settings)
+        values = hp_values(hyper, self.dtype, arena.device)
+        self._trainer = Trainer(arena, values, self.dtype, recordings or Recordings())
+
+    def run(self, programs: list[Running], reply: Reply | None = None, budget: Budget | None = None) -> None:
+        """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.
+
+        With a `budget`, the first training after a program's upload has as many steps as that says, once every program
+        stands there or has ended.
+        """
+        for p in programs:
+            _advance(p, None)
+        while open_ := [p for p in programs if not p.done]:
+            fit = [p for p in open_ if budget and p.uploaded and not p.fitted and isinstance(p.waiting, Train)]
+            if budget and len(fit) == len(open_):
+                _fit(fit, budget())
+                continue
+            work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
+            if fit:  # the others go on until all stand there
+                work = [p for p in work if id(p) not in map(id, fit)]
+            answers = self._answer(work) if work else self._exchange(open_, reply)
+            for p, answer in zip(work or open_, answers, strict=True):
+                _advance(p, answer)
+
+    def finish(self, owner: int, program: Program | Any, address: Address) -> Any:
+        """The result of one program, or the value itself where no program is needed."""
+        return self.finish_all([(owner, program, address)])[0]
+
+    def finish_all(self, programs: Iterable[tuple[int, Program | Any, Address]]) -> list[Any]:
+        """The results of programs (or plain values) side by side."""
+        running = [(Running(o, p, a) if hasattr(p, "send") else p) for o, p, a in programs]
+        self.run([r for r in running if isinstance(r, Running)])
+        return [r.result if isinstance(r, Running) else r for r in running]
+
+    def _exchange(self, programs: list[Running], reply: Reply | None) -> list[Any]:
+        if reply is None:
+            raise ValueError("an Exchange needs a synchronous server: every selected client must be in the round")
+        messages = []
+        for p in programs:
+            assert isinstance(p.waiting, Exchange)
+            messages.append(Message(p.owner, dict(p.waiting.values), 1.0, p.address.round))
+        answers = reply(messages)
+        for p, message in zip(programs, messages, strict=True):
+            p.events.append(Sent(message.values, waits=True, reply=answers[p.owner]))
+        return [answers[p.owner] for p in programs]
+
+    def _answer(self, programs: list[Running]) -> list[Any]:
+        """The answers to what the programs wait for, each kind of request in groups."""
+        trainings: dict[int, Train] = {}
+        gradients: dict[int, Gradient] = {}
+        looks: dict[int, Predict | Evaluate] = {}
+        for i, p in enumerate(programs):
+            request = p.waiting
+            if isinstance(request, Train):
+                trainings[i] = request
+            elif isinstance(request, Gradient):
+                gradients[i], trainings[i] = request, as_train(request)
+            else:
+                assert isinstance(request, Predict | Evaluate), f"not a request: {request!r}"
+                looks[i] = request
+        answers: dict[int, Any] = {}
+        for owners, group in self._grouped(programs, trainings):
+            answers |= zip(owners, self.train(group), strict=True)
+            for i, one, samples in zip(owners, group, self._trainer.samples(group), strict=True):
+                programs[i].events.append(Work(one.steps, samples))
+        for i, gradient in gradients.items():
+            answers[i] = gradient_of(gradient, answers[i])
+        if looks:
+            answers |= self._look(programs, looks)
+        return [answers[i] for i in range(len(programs))]
+
+    def _grouped(self, programs: list[Running], trainings: dict[int, Train]) -> list[tuple[list[int], list[Prepared]]]:
+        """Requests of one recipe together, with whose they are."""
+        start = time.perf_counter()
+        groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
+        for i, request in trainings.items():
+            p = programs[i]
+            limit = p.limit if isinstance(p.waiting, Train) else None  # a gradient is of all samples or wrong
+            prepared = self._preparer.prepare(request, p.address, limit)
+            if limit is not None:
+                p.limit = limit - prepared.steps
+            owners, group = groups.setdefault(id(prepared.recipe), ([], []))
+            owners.append(i)
+            group.append(prepared)
+        self.seconds += time.perf_counter() - start
+        return list(groups.values())
+
+    def train(self, group: list[Prepared]) -> list[Trained]:
+        """Train a group of one recipe.
+
+        Raises:
+            Diverged: a trained value is not finite.
+        """
+        start = time.perf_counter()
+        slow_abreast = self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
+        on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
+        if self.executor == "sequential" or slow_abreast or on_server:
+            trained, finite = self._trainer.sequential(group, self.threads)
+        else:
+            trained, finite = self._cohort(group)
+        if not finite:
+            for one, result in zip(group, trained, strict=True):
+                _check(one, result)
+        self.steps += sum(one.steps for one in group)
+        self.images += sum(sum(one.samples.values()) for one in group)
+        self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
+        return trained
+
+    def _cohort(self, group: list[Prepared]) -> Answers:
+        """All at once, or, where models rest on the host, as many at a time as there are lanes."""
+        at_once = len(group) if self.arena.home == self.arena.device else self.lanes
+        parts = [self._fitted(group[i : i + at_once]) for i in range(0, len(group), at_once)]
+        return [one for trained, _ in parts for one in trained], all(finite for _, finite in parts)
+
+    def _fitted(self, group: list[Prepared]) -> Answers:
+        while True:
+            try:
+                return self._trainer.cohort(group, self.lanes, self._cohorts)
+            except torch.OutOfMemoryError:  # of a GPU
+                if self.lanes == 1:
+                    raise
+            except (RuntimeError, ValueError) as error:
+                if shortage(error):
+                    raise
+                return self._unmapped(group, error)
+            # Out here, as the error holds on to all that the attempt had.
+            self.lanes //= 2
+            self.notices.append(
+                f"GPU memory ran out: cohorts of {self.lanes} clients from here on; the bytes of this cell's results "
+                "are not promised to repeat"
+            )
+
+    def _unmapped(self, group: list[Prepared], error: Exception) -> Answers:
+        # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
+        answers = self._trainer.sequential(group, self.threads)
+        what = group[0].recipe.step or group[0].recipe.loss
+        name = getattr(what, "__qualname__", repr(what))
+        if name not in self.fallbacks:
+            self.fallbacks.append(name)
+            first = str(error).strip().splitlines()[0]
+            warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
+        return answers
+
+    @property
+    def _cohorts(self) -> int:
+        """Cohorts at a time; a GPU has one."""
+        return self.threads if self.arena.device.type == "cpu" else 1
+
+    def _look(self, programs: list[Running], asked: dict[int, Predict | Evaluate]) -> dict[int, Any]:
+        """The answers to all `Predict` and `Evaluate` requests."""
+        by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
+        for i, request in asked.items():
+            subset = request.subset if isinstance(request, Predict) else None
+            positions = self.arena.positions(programs[i].owner, request.samples, subset, programs[i].address.round)
+            models = [request.w] if isinstance(request, Predict) else request.models
+            programs[i].events.append(Work(0, len(models) * len(positions)))
+            output = request.output if isinstance(request, Predict) else "logits"
+            for k, w in enumerate(models):
+                by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
+        found: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
+        for (samples, kind, _), tasks in by_kind.items():
+            rows = self.outputs(samples, [task for _, _, task in tasks], kind)
+            for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
+                found[i][k] = (row, positions)
+        answers: dict[int, Any] = {}
+        to_score: dict[Any, dict[int, list[tuple[Tensor, Indices]]]] = defaultdict(dict)
+        for i, request in asked.items():
+            if isinstance(request, Predict):
+                answers[i] = found[i][0][0].to(self.arena.home)
+            else:
+                to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
+        for samples, scored in to_score.items():
+            answers |= self._scores(samples, scored)
+        return answers
+
+    def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
+        """Outputs of model values on samples of one pool."""
+        lanes = 0 if self.executor == "sequential" else self.lanes
+        return outputs(self.arena.pool(samples), tasks, output=output, lanes=lanes, threads=self._cohorts)
+
+    def _scores(
+        self, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
+        rows = [row for own in models.values() for row in own]
+        logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
+        hit, loss = accuracy_and_loss(self.arena.pool(samples), logits, positions)
+        lengths = [len(where) for _, where in rows]
+        parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
+        # A client without samples of that kind scores a loss of 0 with every model.
+        means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
+        both = {i: torch.stack([next(means) for _ in own], dim=1) for i, own in models.items()}
+        return {i: (losses, right) for i, (losses, right) in both.items()}
+
+
+def _who(one: Prepared) -> str:
+    return "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
+
+
+def _check(one: Prepared, trained: Trained) -> None:
+    for name, value in trained.values.items():
+        if not bool(_tensor(value).isfinite().all()):
+            raise Diverged(f"part {name!r} of {_who(one)} is not finite after training")
+    if not bool(trained.loss.isfinite()):
+        raise Diverged(f"the loss of {_who(one)} is not finite")
+
+
+def lanes_on(device: torch.device, size: int) -> int:
+    """Clients per call of a cohort for models of so many bytes: on a CPU as many as a core's cache holds."""
+    return min(_MOST, max(_LEAST, _CACHE // max(1, size))) if device.type == "cpu" else 64
+
+
+def settle(device: torch.device, precision: str) -> None:
+    """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
+    if device.type != "cuda":
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+
+
+def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """What a loss sees as `ctx.hp`: floats as tensors, static and other values as they are."""
+    found: dict[str, Any] = {}
+    for name, info in type(hyper).model_fields.items():
+        value = getattr(hyper, name)
+        extra = info.json_schema_extra
+        static = isinstance(extra, dict) and extra.get("static")
+        found[name] = (
+            torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
+        )
+    return found
+
+
+def _fit(programs: list[Running], steps: Mapping[int, int]) -> None:
+    for p in programs:
+        assert isinstance(p.waiting, Train)
+        p.waiting, p.fitted = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
+
+
+def _advance(p: Running, answer: Any) -> None:
+    """Go on to the next request that needs an answer; uploads need none."""
+    while True:
+        try:
+            request = p.program.send(answer)
+        except StopIteration as stop:
+            p.result, p.waiting, p.done = stop.value, None, True
+            return
+        if not isinstance(request, Upload):
+            p.waiting = request
+            return
+        p.events.append(Sent(dict(request.values), request.weight))
+        answer = None
+
+
+def _tensor(value: Value) -> Tensor:
+    return value.weights if isinstance(value, Params) else value

@@ -1,0 +1,356 @@
+"""Training a group of clients whose requests have one recipe: one after the other, or as a cohort in lanes.
+
+Both executors run the same step function on the same draws. `sequential` is the oracle; `cohort` maps the step over a
+fixed number of lanes.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from bench.engine.device_data import GATHER, Arena, channels_last
+from bench.engine.loops import Alone, Play
+from bench.engine.packing import IDLE, Schedule, pack
+from bench.engine.prepare import Array, Prepared, Stream
+from bench.engine.recording import Recorded, filled, tensors_of
+from bench.engine.step import (
+    MAIN,
+    Differentiate,
+    Flat,
+    Recipe,
+    StepFunction,
+    differentiate,
+    differentiate_alone,
+    flatten,
+    make_step,
+    rebuild,
+)
+from bench.engine.threads import side_by_side
+from bench.requests import Trained
+
+Answers = tuple[list[Trained], bool]
+"""What was asked for, and whether all losses and trained values are finite; at times no, where finite numbers add up to
+infinity."""
+
+
+@dataclass
+class Recordings:
+    """Steps by recipe, and whether for one client alone, and how often a step reads each feed's batch.
+
+    They hold for a method with its hyperparameters, on one device and in one type; cells that have these in common may
+    share them.
+    """
+
+    steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
+    reads: dict[Recipe, Mapping[str, int]] = field(default_factory=dict)
+
+    def forget_alone(self) -> None:
+        """Forget the steps of one client alone: one for each size of a short batch, some megabytes each, and little
+        beside the time that such networks train."""
+        self.steps = {(recipe, alone): step for (recipe, alone), step in self.steps.items() if not alone}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps `start .. stop-1` of some rows, all of one batch width in each stream."""
+
+    widths: dict[str, int]
+    rows: list[tuple[int, int, int]]
+
+
+class Rows:
+    """The training state of a cohort: one row per client, in matrices on the device."""
+
+    def __init__(self, group: list[Prepared], arena: Arena) -> None:
+        self._arena = arena
+        self.parts = self._stack([flatten(p.request.values) for p in group])
+        names = group[0].state
+        self.state = {name: self._stack([dict(p.state[name]) for p in group]) for name in names}
+        contexts = (tensors_of([flatten(p.request.context)]) for p in group)
+        self.context = [[arena.to_device(t) for t in context] for context in contexts]
+        self.loss = next(iter(self.parts.values())).new_zeros(len(group))
+
+    def _stack(self, rows: list[Flat]) -> Flat:
+        return {name: self._arena.to_device(torch.stack([row[name] for row in rows])) for name in rows[0]}
+
+    @property
+    def nested(self) -> tuple[Any, ...]:
+        """What trains: parts, optimizer states and the sum of the losses."""
+        return self.parts, self.state, self.loss
+
+    def tensors(self) -> list[Tensor]:
+        """The same matrices in a list."""
+        return list(tensors_of(self.nested))
+
+    def finite(self) -> bool:
+        """The second of the `Answers`."""
+        return _finite([self.loss, *(t for name, t in self.parts.items() if not name.endswith("/buffers"))])
+
+    def trained(self, group: list[Prepared]) -> list[Trained]:
+        """The answers, as views of the matrices; to be read once the device has been waited for."""
+        losses = self._arena.to_home(self.loss / self.loss.new_tensor([max(1, p.steps) for p in group])).unbind()
+        states: list[dict[str, Flat]] = [{} for _ in group]
+        for part, matrices in self.state.items():
+            for state, row in zip(states, self._unstack(matrices), strict=True):
+                state[part] = row
+        rows = zip(group, self._unstack(self.parts), states, losses, strict=True)
+        return [Trained(rebuild(parts, p.recipe.parts), state, p.steps, loss) for p, parts, state, loss in rows]
+
+    def _unstack(self, matrices: Flat) -> list[Flat]:
+        found: list[Flat] = [{} for _ in self.context]
+        for name, matrix in matrices.items():
+            for one, row in zip(found, self._arena.to_home(matrix).unbind(), strict=True):
+                one[name] = row
+        return found
+
+
+def _finite(tensors: Iterable[Tensor]) -> bool:
+    sums = [t.sum() for t in tensors]
+    return math.isfinite(torch.stack([s.to(sums[0]) for s in sums]).sum())
+
+
+class Trainer:
+    """Runs groups of prepared requests on one device."""
+
+    def __init__(self, arena: Arena, hp: dict[str, Any], dtype: torch.dtype, recordings: Recordings) -> None:
+        self.arena = arena
+        self.dtype = dtype
+        self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
+        self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
+        self._plays, self._reads = recordings.steps, recordings.reads
+
+    def samples(self, group: list[Prepared]) -> list[int]:
+        """Samples that gradients were taken of, each as often as that was, of each one that has been trained."""
+        reads = self._reads.get(group[0].recipe, {}).items()
+        return [sum([n * one.samples[name] for name, n in reads]) for one in group]
+
+    def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
+        return make_step(recipe, self._plain, functools.partial(self._reads.__setitem__, recipe), how)
+
+    def sequential(self, group: list[Prepared], threads: int) -> Answers:
+        """One client after the other; several at a time where threads are given."""
+        longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
+        done = side_by_side(threads, (functools.partial(self._alone, group[i]) for i in longest_first), len(group))
+        trained = [one for _, one in sorted(zip(longest_first, done, strict=True), key=lambda pair: pair[0])]
+        values = (value for one in trained for name, value in flatten(one.values).items() if name[-8:] != "/buffers")
+        return trained, _finite([*(one.loss for one in trained), *values])
+
+    def _alone(self, one: Prepared) -> Trained:
+        parts, context = flatten(one.request.values), flatten(one.request.context)
+        nested = parts, one.state, next(iter(parts.values())).new_zeros(())
+        # Tensors of its own: an answer is nobody else's, and two parts may have begun with the same buffers.
+        seats = [t.to(self.arena.device, copy=True) for t in tensors_of(nested)]
+        fixed = [*map(self.arena.to_device, tensors_of([context])), *tensors_of([self._hp])]
+        rates = {name: self._tensor(rate) for name, rate in one.lr.items()}
+        arrays, at = _arrays([one], _full_widths(one)), np.arange(one.steps)[:, None]
+        names = sorted(one.streams)
+        sizes = np.stack([one.streams[name].batches.sizes for name in names], axis=1)
+        for first, batches in self._batches(one.streams, arrays, at):
+            for widths, start, stop in _runs(sizes[first : first + len(batches["weight"])]):
+                real = _real(batches, slice(start, stop), dict(zip(names, widths, strict=True)))
+                lr = {name: rate[first + start : first + stop] for name, rate in rates.items()}
+                play = self._play(one.recipe, (nested, (lr, real), context, self._hp), alone=True)
+                given = list(tensors_of((lr, real)))
+                like = [*seats, *(values[0] for values in given), *fixed]
+                seats = play.run(like, stop - start, seats, given, fixed)
+        parts, state, loss = filled(nested, (t.to(self.arena.home) for t in seats))
+        return Trained(rebuild(parts, one.recipe.parts), state, one.steps, loss / max(1, one.steps))
+
+    def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
+        """All clients side by side in lanes; where threads are given, in lanes of each of them."""
+        rows = Rows(group, self.arena)
+        for phase in _phases(group):
+            arrays = _arrays(group, phase.widths)
+            shares = _shares(phase, threads)
+            courses = (self._course(rows, group, arrays, lanes, share) for share in shares)
+            side_by_side(threads, courses, len(shares))
+        return rows.trained(group), rows.finite()  # in this order: the second waits for the device
+
+    def _course(
+        self, rows: Rows, group: list[Prepared], arrays: dict[str, Any], lanes: int, phase: Phase
+    ) -> Callable[[], None]:
+        """What trains the rows of a phase on lanes of their own."""
+        lengths = [0] * len(group)
+        for row, start, stop in phase.rows:
+            lengths[row] = stop - start
+        schedule = pack(lengths, lanes)
+        at, idle = _places(group, schedule, phase), schedule.row == IDLE
+        rates = {name: self._tensor(np.where(idle, 0.0, rate[at])) for name, rate in arrays["lr"].items()}
+        first, matrices, fixed = phase.rows[0][0], rows.tensors(), list(tensors_of([self._hp]))
+        context = [torch.stack([t] * lanes) for t in rows.context[first]]
+        chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, arrays, at)
+        # The first seats and chunk now, while the courses before are run: two threads in Python would wait for each
+        # other at every operation of torch.
+        # The chunk has no name, so that it goes when it is done with.
+        seats, chunks = [t[[first] * lanes] for t in matrices], itertools.chain([next(chunks)], chunks)
+
+        def run() -> None:
+            nonlocal seats
+            for start, batches in chunks:
+                steps = slice(start, start + len(batches["weight"]))
+                nested = {name: rate[steps] for name, rate in rates.items()}, batches
+                play = self._play(group[0].recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
+                given = list(tensors_of(nested))
+                like = [*seats, *(values[0] for values in given), *context, *fixed]
+                load, store = schedule.load[steps], schedule.store[steps]
+                seats = play.run(like, len(load), load, store, matrices, rows.context, seats, context, given, fixed)
+
+        return run
+
+    def _play(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
+        """The step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
+        if (recipe, alone) in self._plays:
+            return self._plays[recipe, alone]
+        names = filled(nested, itertools.repeat(None))
+        step = self._step(recipe, differentiate_alone if alone else differentiate)
+        mapped = step if alone else vmap(step, in_dims=(0, 0, 0, 0, 0, None))
+
+        def on_lists(tensors: list[Tensor]) -> list[Tensor]:
+            (parts, state, total), (lr, batch), context, hp = filled(names, iter(tensors))
+            batch = _channels_last(batch) if alone and recipe.channels_last else batch
+            parts, state, loss = mapped(parts, state, lr, batch, context, hp)
+            return list(tensors_of((parts, state, total + loss)))
+
+        # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
+        recorded = Recorded(on_lists, Alone, patience=5, in_place=True) if alone else Recorded(on_lists, Play)
+        return self._plays.setdefault((recipe, alone), recorded)  # another thread may have been as fast
+
+    def _batches(
+        self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The batches of a schedule, `[steps, lanes, width, ...]` each, with the number of the first of these steps."""
+        samples = at.shape[1] * arrays["index"].shape[1]
+        chunk = max(1, GATHER // max(1, samples * self._bytes(streams[MAIN].feed.samples)))
+        for start in range(0, len(at), chunk):
+            yield start, self._gather(streams, arrays, at[start : start + chunk])
+
+    def _bytes(self, samples: Any) -> int:
+        return 0 if samples == "none" else self.arena.pool(samples).x[0].numel() * self.dtype.itemsize
+
+    def _gather(
+        self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array, name: str = MAIN
+    ) -> dict[str, Any]:
+        """The batches of some steps, `[steps, lanes, width, ...]` each."""
+        found = {k: self._tensor(v[at]) for k, v in arrays.items() if isinstance(v, np.ndarray)}
+        absolute, codes = found.pop("absolute"), found.pop("augmentation", None)
+        if streams[name].feed.samples != "none":
+            pool = self.arena.pool(streams[name].feed.samples)
+            found["x"], found["y"] = pool.take(absolute)
+            if codes is not None:
+                found["x"] = pool.crop_flip(found["x"], codes)
+        return {
+            **found,
+            "draws": {d: self._tensor(v[at]) for d, v in arrays["draws"].items()},
+            "side": {side: self._gather(streams, one, at, side) for side, one in arrays["side"].items()},
+        }
+
+    def _tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.arena.device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+
+def _phases(group: list[Prepared]) -> list[Phase]:
+    """All steps in one phase; with batch statistics one phase per batch size, so that nothing is padded.
+
+    The smallest size waiting goes first: short batches at the ends of epochs, so that all are together again for the
+    full ones. Side batches count too: sizes are compared stream by stream, the main one first.
+    """
+    recipe = group[0].recipe
+    if not recipe.batch_statistics or recipe.frozen:
+        rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
+        return [Phase(_full_widths(group[0]), rows)] if rows else []
+    names = sorted(group[0].streams)
+    waiting = [_runs(np.stack([p.streams[name].batches.sizes for name in names], axis=1)) for p in group]
+    phases = []
+    while any(waiting):
+        sizes = min(runs[0][0] for runs in waiting if runs)
+        rows = []
+        for row, runs in enumerate(waiting):
+            if runs and runs[0][0] == sizes:
+                _, start, stop = runs.pop(0)
+                rows.append((row, start, stop))
+        phases.append(Phase(dict(zip(names, sizes, strict=True)), rows))
+    return phases
+
+
+def _shares(phase: Phase, threads: int) -> list[Phase]:
+    """A phase's rows for each thread, about as many steps for each: packed as clients are into lanes."""
+    schedule = pack([stop - start for _, start, stop in phase.rows], threads)
+    taken: list[list[int]] = [[] for _ in range(threads)]
+    for lane, row in itertools.chain.from_iterable(schedule.load):
+        taken[lane].append(row)
+    return [Phase(phase.widths, [phase.rows[i] for i in sorted(own)]) for own in taken if own]
+
+
+def _full_widths(one: Prepared) -> dict[str, int]:
+    return {name: s.batches.positions.shape[1] for name, s in one.streams.items()}
+
+
+def _runs(sizes: Array) -> list[tuple[tuple[int, ...], int, int]]:
+    """Maximal runs of equal rows of `[steps, streams]` sizes as (sizes, start, stop)."""
+    marks = [0, *(np.flatnonzero(np.diff(sizes, axis=0).any(axis=1)) + 1), len(sizes)]
+    return [(tuple(int(size) for size in sizes[a]), int(a), int(b)) for a, b in itertools.pairwise(marks) if b > a]
+
+
+def _places(group: list[Prepared], schedule: Schedule, phase: Phase) -> Array:
+    """Where in `_arrays` the step is that a lane does, `[steps, lanes]`; 0 in idle places, which have any batch."""
+    first = np.zeros(len(group) + 1, np.int64)  # the last entry is that of IDLE, whose steps are 0 too
+    before = np.cumsum([0, *(p.steps for p in group)])
+    for row, start, _ in phase.rows:
+        first[row] = start + before[row]
+    return first[schedule.row] + schedule.step
+
+
+def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """What is drawn for the steps of all rows, one after the other: `[steps of all rows, ...]` each."""
+    streams = [p.streams[name] for p in group]
+    width = widths[name]
+    sizes = np.concatenate([s.batches.sizes for s in streams])
+    weight = (np.arange(width) < sizes[:, None]).astype(np.float64)
+    lengths = [p.steps for p in group]
+    step = np.arange(len(sizes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found: dict[str, Any] = {
+        "index": np.concatenate([s.batches.positions[:, :width] for s in streams]),
+        "absolute": np.concatenate([s.absolute[:, :width] for s in streams]),
+        "weight": weight,
+        "share": weight / sizes[:, None],
+        "step": step,
+        "in_epoch": step % np.repeat([s.batches.per_epoch for s in streams], lengths),
+        "draws": {},
+        "side": {},
+    }
+    codes = [s.augmentation[:, :width] for s in streams if s.augmentation is not None]
+    if codes:
+        found["augmentation"] = np.concatenate(codes)
+    if name == MAIN:
+        found["lr"] = {part: np.concatenate([p.lr[part] for p in group]) for part in group[0].lr}
+        found["draws"] = {d: np.concatenate([p.draws[d][:, :width] for p in group]) for d in group[0].draws}
+        found["side"] = {side: _arrays(group, widths, side) for side in group[0].streams if side != MAIN}
+    return found
+
+
+def _real(batches: dict[str, Any], steps: slice, sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """The one lane of steps of equal batches, without its padding."""
+    size = sizes[name]
+    per_sample = [key for key in ("index", "weight", "share", "x", "y") if key in batches]
+    real: dict[str, Any] = {key: batches[key][steps, 0, :size] for key in per_sample}
+    return {
+        **real,
+        "step": batches["step"][steps, 0],
+        "in_epoch": batches["in_epoch"][steps, 0],
+        "draws": {d: v[steps, 0, :size] for d, v in batches["draws"].items()},
+        "side": {s: _real(one, steps, sizes, s) for s, one in batches["side"].items()},
+    }
+
+
+def _channels_last(batch: dict[str, Any]) -> dict[str, Any]:
+    moved = {**batch, "side": {name: _channels_last(side) for name, side in batch["side"].items()}}
+    return moved | {"x": channels_last(batch["x"])} if "x" in batch else moved

@@ -1,0 +1,143 @@
+"""Outputs of model values on samples, running statistics frozen, in large batches."""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from bench.data import Indices
+from bench.engine.device_data import GATHER, Pool, channels_last
+from bench.engine.loops import Look
+from bench.engine.recording import Recorded
+from bench.engine.step import is_convolutional, takes_channels_last
+from bench.engine.threads import side_by_side
+from bench.forward import Forward
+from bench.params import Params, Spec
+
+Output = Literal["probabilities", "logits", "features"]
+Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
+
+_ABREAST = (16, 32)  # samples per call and lane of a cohort: of the two what is less work
+_PER_CALL = 16  # samples: a lane's weights cost about as much
+_FEW = 128  # samples: models with more of them are run alone
+_WORTH = 10**8  # samples times weights: with fewer, threads gain nothing: one waits for Python while the other has it
+
+
+def outputs(
+    pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0, threads: int = 1
+) -> list[Tensor]:
+    """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side."""
+    convolutional = any(is_convolutional(w.spec) for w, _ in tasks)
+    if not convolutional and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
+        threads = 1
+    few = [task for task in tasks if 0 < len(task[1]) <= _FEW] if lanes else []
+    if len(few) < 2 or convolutional or len({w.spec for w, _ in few}) > 1:
+        return _alone(pool, tasks, output, threads)
+    many = [task for task in tasks if not 0 < len(task[1]) <= _FEW]
+    abreast, alone = iter(_abreast(pool, few, output, lanes, threads)), iter(_alone(pool, many, output, threads))
+    return [next(abreast if 0 < len(task[1]) <= _FEW else alone) for task in tasks]
+
+
+def samples_at_once(device: str, *, convolutional: bool) -> int:
+    """Samples per call of one model: of a CNN on a CPU so many that its maps stay in the cache."""
+    return 100 if convolutional and device == "cpu" else 500
+
+
+def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:
+    """Per sample whether it is right, and its cross-entropy, `[samples]` each."""
+    y = pool.y.index_select(0, _on_device(pool, positions))
+    # A third of the time that torch's own cross-entropy takes for few classes.
+    below = logits - logits.amax(1, keepdim=True)
+    return logits.argmax(1) == y, below.exp().sum(1).log() - below.gather(1, y.unsqueeze(1)).squeeze(1)
+
+
+def _run(w: Params, x: Tensor, output: Output) -> Tensor:
+    model = Forward()
+    if output == "features":
+        return model.features(w, x, stats="frozen")
+    logits = model(w, x, stats="frozen")
+    return logits.softmax(1) if output == "probabilities" else logits
+
+
+def _on_device(pool: Pool, positions: Indices) -> Tensor:
+    return torch.from_numpy(positions).to(pool.y.device)
+
+
+def _alone(pool: Pool, tasks: Sequence[Task], output: Output, threads: int) -> list[Tensor]:
+    def run(w: Params, chunk: Tensor) -> Tensor:
+        x, _ = pool.take(chunk)
+        with torch.no_grad():
+            return _run(w.to(x.device), channels_last(x) if takes_channels_last(w.spec) else x, output)
+
+    # An empty list still runs once, on no samples, for the shape.
+    chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
+    jobs = [functools.partial(run, w, chunk) for (w, _), own in zip(tasks, chunks, strict=True) for chunk in own]
+    done = iter(side_by_side(threads, jobs, len(jobs)))
+    return [torch.cat([next(done) for _ in own]) for own in chunks]
+
+
+def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
+    return torch.split(positions, samples_at_once(positions.device.type, convolutional=is_convolutional(spec)))
+
+
+def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, threads: int) -> list[Tensor]:
+    """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
+    look = _look(tasks[0][0].spec, output, pool.dtype, pool.y.device)
+    lengths = tuple(len(positions) for _, positions in tasks)
+    pieces, places, real = _pieces(lengths, lanes)
+    models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
+    models += [models[0]] * (-len(models) % lanes)
+    weights, buffers = [w.weights for w in models], [w.buffers for w in models]
+    samples = _on_device(pool, np.concatenate([positions for _, positions in tasks])[places])
+    like = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]
+
+    def run(first: int, x: Tensor) -> list[Tensor]:
+        own = slice(first * lanes, (first + len(x)) * lanes)
+        with torch.no_grad():
+            there = [[t.to(x.device) for t in flat[own]] for flat in (weights, buffers)]
+            return look.run([*like, x[0]], len(x), *there, x)
+
+    found = []
+    at_once = max(1, GATHER // (places[0].size * pool.x[0].numel() * pool.dtype.itemsize))
+    for first in range(0, len(samples), at_once):
+        # Gathered before threads go side by side: in Python they wait for each other at every operation of torch.
+        x, _ = pool.take(samples[first : first + at_once])
+        cuts = list(itertools.accumulate((len(one) for one in x.tensor_split(threads)), initial=0))
+        jobs = [functools.partial(run, first + a, x[a:b]) for a, b in itertools.pairwise(cuts) if b > a]
+        found += side_by_side(threads, jobs, len(jobs))
+    flat = torch.cat([out for outs in found for out in outs]).flatten(0, 1)
+    return list(torch.split(flat.index_select(0, _on_device(pool, real)), list(lengths)))
+
+
+@functools.lru_cache(64)  # asked for the same clients again and again
+def _pieces(lengths: tuple[int, ...], lanes: int) -> tuple[list[int], Indices, Indices]:
+    """Lists of samples, which lie one after the other, cut into pieces for lanes.
+
+    Returns:
+        How many pieces each list has; `[groups, lanes, samples]`, the place of each sample, where the last one of a
+        list fills up its last piece and the first one of all what lanes are left; and which of these places are real.
+    """
+    n = np.array(lengths)
+    length = min(_ABREAST, key=lambda length: (-(-n // length)).sum() * (length + _PER_CALL))
+    pieces = -(-n // length)
+    begins, size = np.cumsum(n) - n, pieces * length
+    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    places = np.repeat(begins, size) + np.minimum(within, np.repeat(n - 1, size))
+    idle = np.zeros(-pieces.sum() % lanes * length, np.int64)
+    real = np.flatnonzero(within < np.repeat(n, size))
+    return pieces.tolist(), np.concatenate([places, idle]).reshape(-1, lanes, length), real
+
+
+@functools.cache
+def _look(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Recorded:
+    """One for each type and place of tensors: a recording is of these."""
+
+    def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+        return _run(Params(weights, buffers, spec), x, output)
+
+    return Recorded(lambda tensors: [vmap(one)(*tensors)], Look)

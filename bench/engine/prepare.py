@@ -1,0 +1,218 @@
+"""From a `Train` request to arrays: which samples, which draws, which learning rate at every step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from bench.engine.batches import (
+    Address,
+    Batches,
+    Positions,
+    draw_augmentation,
+    draw_batches,
+    draw_values,
+    steps_per_epoch,
+)
+from bench.engine.device_data import Arena
+from bench.engine.step import MAIN, Cut, Kinds, Recipe, kinds
+from bench.optim import SGD, Optimizer, State, learning_rates
+from bench.params import Params
+from bench.requests import Feed, Train
+from bench.settings import Settings
+
+Array = npt.NDArray[Any]
+
+
+class Stream(NamedTuple):
+    """The batches of one feed, for every step of a request.
+
+    Attributes:
+        feed: what they are drawn from.
+        batches: positions in the owner's list.
+        absolute: `[steps, width]` positions in the pool.
+        augmentation: `[steps, width]` which crop of each sample (None: as it is).
+    """
+
+    feed: Feed
+    batches: Batches
+    absolute: Positions
+    augmentation: Positions | None = None
+
+
+class Prepared(NamedTuple):
+    """A `Train` request with everything drawn; `samples` of each feed are in its batches."""
+
+    request: Train
+    recipe: Recipe
+    address: Address
+    steps: int
+    samples: dict[str, int]
+    streams: dict[str, Stream]
+    draws: dict[str, Array]
+    lr: dict[str, Array]
+    state: Mapping[str, State]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What requests have in common that differ in their values only.
+
+    Attributes:
+        recipe: of them, and of those with one sample, whose batch would have no statistics.
+        optimizers: by part, with nothing left open.
+        cuts: by part, what of it trains.
+        statistics: whether batches have statistics.
+        feeds, widths: by name of the stream.
+    """
+
+    recipe: Recipe
+    of_one_sample: Recipe
+    optimizers: dict[str, Optimizer]
+    cuts: dict[str, Cut]
+    statistics: bool
+    feeds: dict[str, Feed]
+    widths: dict[str, int]
+
+
+class Preparer:
+    """Draws the batches and values of a cell's requests, resolves their optimizers, and finds their recipes.
+
+    Most requests differ from the one before in their values only, and equal recipes are one object.
+    """
+
+    def __init__(self, arena: Arena, settings: Settings) -> None:
+        self._arena = arena
+        self._settings = settings
+        self._recipes: dict[Recipe, Recipe] = {}
+        self._key: Any = None
+        self._plan: _Plan | None = None
+
+    def prepare(self, request: Train, address: Address, limit: int | None = None) -> Prepared:
+        """One client's request, of at most `limit` steps."""
+        plan = self._planned(request, address.round)
+        n = len(_positions(request.feed, address, self._arena))
+        recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
+        steps = _steps(request, self._settings, n, plan.widths[MAIN], plan.statistics)
+        steps = steps if limit is None else min(steps, limit)
+        given = request.optimizer_state or {}
+        augment = self._settings.augment
+        streams = {
+            name: _stream(feed, plan.widths[name], steps, address, self._arena, plan.statistics, augment)
+            for name, feed in plan.feeds.items()
+        }
+        return Prepared(
+            request=request,
+            recipe=recipe,
+            address=address,
+            steps=steps,
+            samples={name: sum(stream.batches.sizes.tolist()) for name, stream in streams.items()},
+            streams=streams,
+            draws={
+                name: draw_values(draw, name, plan.widths[MAIN], steps, address, request.feed.stream)
+                for name, draw in request.draws.items()
+            },
+            lr={name: learning_rates(o, steps) for name, o in plan.optimizers.items()},
+            state={
+                name: given.get(name) or o.init(_trained(request, plan.cuts, name))
+                for name, o in plan.optimizers.items()
+            },
+        )
+
+    def _planned(self, request: Train, round: int) -> _Plan:
+        parts, context = kinds(request.values), kinds(request.context)
+        rest = request.optimizer, request.feed, request.side, request.only, request.draws
+        key = request.loss, request.step, parts, context, rest, round
+        if self._plan is None or key != self._key:
+            self._key, self._plan = key, self._make(request, parts, context, round)
+        return self._plan
+
+    def _make(self, request: Train, parts: Kinds, context: Kinds, round: int) -> _Plan:
+        optimizers = _optimizers(request, self._settings, round)
+        feeds = {MAIN: request.feed, **request.side}
+        widths = {name: _width(feed, self._arena, self._settings) for name, feed in feeds.items()}
+        cuts = _cuts(request, optimizers)
+        recipe = Recipe(
+            loss=request.loss,
+            step=request.step,
+            parts=parts,
+            context=context,
+            optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
+            cuts=tuple(cuts.items()),
+            feeds=tuple((name, feed, widths[name]) for name, feed in sorted(feeds.items())),
+            draws=tuple(sorted(request.draws.items())),
+            frozen=False,
+            bf16=self._settings.precision == "bf16",
+        )
+        frozen = replace(recipe, frozen=True)
+        known = self._recipes.setdefault
+        statistics = recipe.batch_statistics and request.feed.samples != "none"
+        return _Plan(known(recipe, recipe), known(frozen, frozen), optimizers, cuts, statistics, feeds, widths)
+
+
+def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
+    given = SGD() if request.optimizer is None else request.optimizer
+    if not isinstance(given, Mapping):
+        given = dict.fromkeys(request.values, given)
+    return {name: _resolve(o, settings, round) for name, o in given.items()}
+
+
+def _resolve(optimizer: Optimizer, settings: Settings, round: int) -> Optimizer:
+    """Fill what the request left open from the cell; the cell's decay applies to the cell's rate only."""
+    cell: dict[str, Any] = {"lr": settings.lr * settings.lr_decay**round, "clip": settings.grad_clip}
+    if isinstance(optimizer, SGD):
+        cell |= {name: getattr(settings, name) for name in ("momentum", "weight_decay", "nesterov")}
+    return replace(optimizer, **{name: value for name, value in cell.items() if getattr(optimizer, name) is None})
+
+
+def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Cut]:
+    cuts = {}
+    for name in sorted(optimizers):
+        value = request.values[name]
+        if isinstance(value, Params):
+            runs = value.spec.slices(request.only[name]) if name in request.only else [slice(0, value.spec.d)]
+            cuts[name] = Cut(tuple((r.start, r.stop) for r in runs), value.spec.d)
+    return cuts
+
+
+def _trained(request: Train, cuts: Mapping[str, Cut], name: str) -> Any:
+    value = request.values[name]
+    return cuts[name].take(value.weights) if isinstance(value, Params) else value
+
+
+def _width(feed: Feed, arena: Arena, settings: Settings) -> int:
+    """The batch size, at most the largest owner's number of samples (so that `all` samples is a large number)."""
+    asked = feed.batch_size or settings.batch_size
+    if feed.subset is not None:
+        asked = min(asked, feed.subset)
+    if feed.samples == "none":
+        return asked
+    if feed.samples == "public":
+        return min(asked, arena.public_size)
+    return min(asked, arena.largest)
+
+
+def _steps(request: Train, settings: Settings, n: int, width: int, batch_statistics: bool) -> int:
+    if n == 0:
+        return 0
+    if request.steps is not None:
+        return request.steps
+    if request.epochs is None and settings.steps is not None:
+        return settings.steps
+    epochs = settings.epochs if request.epochs is None else request.epochs
+    return epochs * steps_per_epoch(n, width, batch_statistics=batch_statistics)
+
+
+def _positions(feed: Feed, address: Address, arena: Arena) -> Positions:
+    return arena.positions(address.owner, feed.samples, feed.subset, address.round)
+
+
+def _stream(
+    feed: Feed, width: int, steps: int, address: Address, arena: Arena, batch_statistics: bool, augment: str
+) -> Stream:
+    positions = _positions(feed, address, arena)
+    drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
+    absolute = positions[drawn.positions] if steps else drawn.positions
+    own = feed.augment and feed.samples in ("train", "remainder") and augment != "none" and steps
+    return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if own else None)

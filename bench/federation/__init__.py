@@ -1,0 +1,1 @@
+"""The loop of one cell: server, clients, evaluation, simulated time and traffic."""

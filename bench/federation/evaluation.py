@@ -1,0 +1,70 @@
+"""The models of a server version, and what they score."""
+
+from bench.engine.batches import Address
+from bench.engine.device_data import SERVER, Arena
+from bench.engine.engine import Engine
+from bench.federation.participants import Clients, ServerSide, mean_of_models
+from bench.federation.scores import Evaluation, Scorer
+from bench.method import Method
+from bench.params import Params
+
+
+class Evaluator:
+    """Asks the method for its models and scores them.
+
+    Attributes:
+        new: ids of the clients held out of training.
+    """
+
+    def __init__(
+        self, method: Method, server: ServerSide, clients: Clients, engine: Engine, arena: Arena, new: list[int]
+    ) -> None:
+        self._method = method
+        self._server = server
+        self._clients = clients
+        self._engine = engine
+        self.new = new
+        self._scorer = Scorer(engine, arena, server.sizes)
+        self._newcomers = Scorer(engine, arena, {i: len(arena.partition.train[i]) for i in new})
+
+    def evaluate(self, version: int, local: dict[int, Params]) -> Evaluation:
+        """Scores of generic, personalized and `local` models, those right after local training."""
+        found = Evaluation()
+        personal = self.personal(version) if self._method.trains != "gm" else {}
+        generic = self.generic(version, personal)
+        names = ("gm", "pm") if self._method.trains == "gm" else ("gm",)
+        own = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
+        self._scorer.score(generic, names, own, found)
+        if self.new and version == self._engine.settings.rounds:
+            self._score_newcomers(version, found)
+        return found
+
+    def personal(self, version: int) -> dict[int, Params]:
+        """The personalized model of each client."""
+        ids = self._clients.ids
+        programs = []
+        for i in ids:
+            program = self._method.personal(self._server, self._clients.copy(i), self._clients.down(i))
+            programs.append((i, program, self._address(version, i)))
+        return dict(zip(ids, self._engine.finish_all(programs), strict=True))
+
+    def generic(self, version: int, personal: dict[int, Params]) -> Params | None:
+        """The generic model; the mean of the personalized ones where the method trains none."""
+        if self._method.trains == "pm":
+            return mean_of_models(personal, self._server.sizes)
+        program = self._method.generic(self._server)
+        found: Params | None = self._engine.finish(SERVER, program, self._address(version, SERVER))
+        return found and self._clients.mean_buffers(found)
+
+    def _score_newcomers(self, version: int, into: Evaluation) -> None:
+        """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on."""
+        for epochs in self._engine.settings.new_client_epochs:
+            programs = []
+            for i in self.new:
+                program = self._method.adapt(self._server, self._clients.copy(i), self._clients.down(i), epochs)
+                programs.append((i, program, self._address(version, i)))
+            models = dict(zip(self.new, self._engine.finish_all(programs), strict=True))
+            self._newcomers.score(None, (), {f"new{epochs}": models}, into)
+
+    def _address(self, version: int, owner: int) -> Address:
+        return Address(self._engine.settings.seed, version, owner)

@@ -1,0 +1,389 @@
+"""The federation loop: one event loop for synchronous, wait-free and asynchronous methods.
+
+A client's program runs to its end from what the client downloaded; its messages reach the server, and its state
+changes, at their simulated times. A server version closes by the method's trigger: all selected clients have answered,
+K messages have arrived, or the round clock ticks.
+"""
+
+import platform
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.data import Dataset, Partition
+from bench.engine.batches import Address
+from bench.engine.device_data import SERVER, Arena
+from bench.engine.engine import Budget, Diverged, Engine, Executor, Running, Sent, Work, settle
+from bench.engine.executors import Recordings
+from bench.engine.memory import keep_freed_memory
+from bench.errors import UserError
+from bench.federation.clock import Clock
+from bench.federation.evaluation import Evaluator
+from bench.federation.in_flight import Flight
+from bench.federation.participants import Clients, ServerSide
+from bench.federation.scores import Evaluation
+from bench.federation.setup import degenerate, divide_clients, make_method
+from bench.federation.snapshot import Packer, unpack
+from bench.federation.timeline import Span, Timer, Trip
+from bench.federation.traffic import Ledger
+from bench.method import Arrivals, Everyone, Message, Tick
+from bench.params import Params
+from bench.rng import generator
+from bench.settings import Settings
+
+__all__ = ["Diverged", "Evaluation", "Federation"]
+
+
+class Federation:
+    """One training run.
+
+    Attributes:
+        version: server versions done.
+        now: simulated seconds (ticks for the round clock).
+        ledger: one row of traffic per version.
+        warnings: what the user should know about this run.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        dataset: Dataset,
+        partition: Partition,
+        *,
+        device: str = "cpu",
+        executor: Executor = "auto",
+        threads: int = 1,
+        public: Dataset | None = None,
+        offload: bool = False,
+        recordings: Recordings | None = None,
+    ) -> None:
+        self.settings = settings
+        settle(torch.device(device), settings.precision)
+        self.method = make_method(settings)
+        self._arena = Arena(
+            dataset,
+            partition,
+            device=torch.device(device),
+            dtype=getattr(torch, settings.dtype),
+            seed=settings.seed,
+            public=public,
+            holdout=self.method.holdout,
+            offload=offload,
+        )
+        ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
+        if settings.clock.dropout and self.method.everyone:
+            raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
+        synchronous = isinstance(self.method.trigger, Everyone)
+        if settings.pm_until_broadcast and not (synchronous and settings.wait_free):
+            raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
+        self.server = ServerSide(settings, self._arena, dataset.shape, ids)
+        size = max(self.server.initial_model(i).weights.nbytes for i in ids)
+        keep_freed_memory(size)
+        self.engine = Engine(
+            settings,
+            self._arena,
+            self.method.hp,
+            size=size,
+            executor=executor,
+            threads=threads,
+            recordings=recordings,
+        )
+        self.method.init(self.server)
+        self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
+        self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._arena, new)
+        archs = {i: self.server.architecture(i) for i in ids}
+        self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
+        self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
+        self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
+        self.version = 0
+        self.now = 0.0
+        self._settled = 0.0
+        self.ledger: list[dict[str, Any]] = []
+        self.warnings = degenerate(self.method) + self._too_few() + self._no_tf32()
+        self._flights: list[Flight] = []
+        self._starts = 0
+        self._begun: dict[int, int] = {}
+        self._held: dict[int, dict[str, Any]] = {}
+        self._unattended: dict[int, int] = {}
+        self._local: dict[int, Params] = {}
+
+    # -- one server version -------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Run to the next server version.
+
+        Raises:
+            Diverged: a weight is not finite.
+        """
+        self.server.round = self.version
+        self._timer.spans.clear()
+        try:
+            match self.method.trigger:
+                case Everyone():
+                    inbox = self._everyone()
+                case Arrivals(k, concurrency):
+                    inbox = self._arrivals(k, concurrency)
+                case Tick():
+                    inbox = self._tick()
+            if self.server.selected or not isinstance(self.method.trigger, Everyone):  # all may have dropped out
+                self._aggregate(inbox)
+        except Diverged as error:
+            raise Diverged(error.what, self.version) from None
+        self.warnings += self.engine.notices
+        self.engine.notices.clear()
+        self.version += 1
+        self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
+
+    def _everyone(self) -> list[Message]:
+        """All selected clients answer; a client's later work overlaps with the network and the server."""
+        self.server.selected = self._select()
+        flights = self._launch(self.server.selected, self.now)
+        self._land(flights)
+        self._settled = max((f.end for f in flights), default=self.now)
+        self._train_unselected()
+        arrived = [(time, m) for f in flights for time, m in f.messages]
+        self.now = max((time for time, _ in arrived), default=max((f.end for f in flights), default=self.now))
+        return [m for _, m in arrived]
+
+    def _train_unselected(self) -> None:
+        """Personal training of the clients that were not selected, as far as the cell's policy lets them."""
+        policy, limit = self.settings.unselected, self.settings.unselected_steps
+        if policy == "idle":
+            return
+        for i in self.server.selected:
+            self._unattended[i] = 0
+        others = [i for i in self._present(self.clients.ids) if i not in self.server.selected]
+        if policy == "cap":
+            others = [i for i in others if self._unattended.get(i, limit) < limit]
+        trips = []
+        for i in others:
+            size = None
+            if policy == "broadcast":
+                self._held[i] = self.clients.down(i)
+                size = self._traffic.download(self._held[i])
+            client = self.clients.copy(i)
+            program = self.method.unselected_round(client, self._held[i])
+            if program is not None:
+                left = limit - self._unattended.get(i, 0) if policy == "cap" else None
+                running = Running(i, program, self._address(i), limit=left)
+                trips.append(Trip(client, running, self._held[i], size, "personal training"))
+        self.engine.run([trip.program for trip in trips])
+        for trip in trips:
+            work = [event for event in trip.program.events if isinstance(event, Work)]
+            if len(work) < len(trip.program.events):
+                raise ValueError(f"{type(self.method).__name__}.unselected_round sends messages: it must not")
+            self._unattended[trip.client.id] = self._unattended.get(trip.client.id, 0) + sum(w.steps for w in work)
+            self.clients.commit(trip.client, own=True)
+        for flight in self._timer.flights(trips, self.version, self.now):
+            self._settled = max(self._settled, flight.end)
+
+    def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
+        """The next k messages; a client that has finished makes room for another one."""
+        inbox: list[Message] = []
+        while len(inbox) < min(k, len(self.clients.ids)):
+            room = (concurrency or self._share()) - len(self._flights)
+            self._flights += self._launch(self._pick_idle(room, {m.client for m in inbox}), self.now)
+            flight = min(self._flights, key=lambda f: f.next)
+            self.now = flight.next[0]
+            if flight.messages:
+                inbox.append(flight.messages.pop(0)[1])
+            self._land_finished()
+        return inbox
+
+    def _too_few(self) -> list[str]:
+        trigger, n = self.method.trigger, len(self.clients.ids)
+        if not isinstance(trigger, Arrivals) or trigger.k <= n:
+            return []
+        return [f"the server waits for {trigger.k} messages, but only {n} clients can send one: {n} make a version"]
+
+    def _no_tf32(self) -> list[str]:
+        if self.settings.precision != "tf32" or self._arena.device.type == "cuda":
+            return []
+        return ["precision tf32 changes nothing on a CPU: the products of this cell are in float32"]
+
+    def _land_finished(self) -> None:
+        self._land(sorted((f for f in self._flights if f.landed(self.now)), key=lambda f: f.client.id))
+        self._flights = [f for f in self._flights if not f.landed(self.now)]
+
+    def _tick(self) -> list[Message]:
+        """One tick of the round clock: idle clients start, and what is due arrives."""
+        busy = {f.client.id for f in self._flights}
+        self.server.selected = [i for i in self._select() if i not in busy]
+        flights = self._launch(self.server.selected, self.now)
+        self._timer.spans.clear()  # ticks are no seconds
+        for flight in flights:
+            begun = self._begun.get(flight.client.id, 0)
+            self._begun[flight.client.id] = begun + 1
+            due = self.now + 1 + self._clock.delay(flight.client.id, begun)
+            flight.end, flight.messages = due, [(due, m) for _, m in flight.messages]
+            self._flights.append(flight)
+        self.now += 1
+        arrived = [m for f in self._flights for time, m in f.messages if time <= self.now]
+        for flight in self._flights:
+            flight.messages = [(time, m) for time, m in flight.messages if time > self.now]
+        self._land_finished()
+        return arrived
+
+    def _aggregate(self, inbox: list[Message]) -> None:
+        for message in inbox:
+            message.staleness = self.version - message.version
+        inbox.sort(key=lambda m: m.client)
+        done = self.method.aggregate(self.server, inbox)
+        self.engine.finish(SERVER, done, Address(self.settings.seed, self.version, SERVER))
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _share(self) -> int:
+        return max(1, round(self.settings.participation * len(self.clients.ids)))
+
+    def _select(self) -> list[int]:
+        ids = self.clients.ids
+        if self.method.everyone or self._share() == len(ids):
+            return self._present(ids)
+        rng = generator("selection", self.settings.seed, self.version)
+        return self._present(sorted(int(i) for i in rng.choice(ids, self._share(), replace=False)))
+
+    def _present(self, ids: list[int]) -> list[int]:
+        return [i for i in ids if not self._clock.drops_out(i, self.version)]
+
+    def _pick_idle(self, room: int, waiting: set[int]) -> list[int]:
+        """Clients to start: neither at work nor in the buffer already (a client appears once per version)."""
+        busy = {f.client.id for f in self._flights} | waiting
+        idle = [i for i in self.clients.ids if i not in busy]
+        if room <= 0 or not idle:
+            return []
+        while True:
+            rng = generator("start", self.settings.seed, self._starts)
+            picked = sorted(int(i) for i in rng.choice(idle, min(room, len(idle)), replace=False))
+            present = [i for i in picked if not self._clock.drops_out(i, self._starts)]
+            self._starts += 1
+            if present or self._flights:
+                return present
+
+    def _launch(self, ids: list[int], now: float) -> list[Flight]:
+        """Send the current version to clients and compute their rounds, side by side."""
+        trips = []
+        for i in ids:
+            down = self.clients.down(i)
+            if self.settings.unselected == "cap":
+                self._held[i] = down
+            client = self.clients.copy(i)
+            program = Running(i, self.method.client_round(client, down), self._address(i))
+            trips.append(Trip(client, program, down, self._traffic.download(down)))
+        budget: Budget | None = None
+        if self.settings.pm_until_broadcast:
+            budget = partial(self._timer.steps_until_broadcast, trips, self.version, now, self.settings.batch_size)
+        self.engine.run([trip.program for trip in trips], self._reply, budget)
+        if self.clients.local_buffers:
+            for trip in trips:
+                self._keep_buffers(trip)
+        return self._timer.flights(trips, self.version, now)
+
+    def _keep_buffers(self, trip: Trip) -> None:
+        for event in trip.program.events:
+            if isinstance(event, Sent) and not event.waits:
+                self.clients.keep_buffers(trip.client, event.values)
+
+    def _reply(self, messages: list[Message]) -> dict[int, Any]:
+        messages.sort(key=lambda m: m.client)
+        replies = self.method.reply(self.server, messages)
+        for message in messages:
+            self._traffic.download(replies[message.client])
+        return replies
+
+    def _land(self, flights: list[Flight]) -> None:
+        """The clients show their new states."""
+        own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
+        for flight in flights:
+            self.clients.commit(flight.client, own=own)
+            if flight.local is not None:
+                self._local[flight.client.id] = flight.local
+
+    @property
+    def spans(self) -> list[Span]:
+        """What the clients that were started in the last version did, and when; of the first versions only."""
+        return self._timer.spans
+
+    # -- looking at it ------------------------------------------------------------------------------------------------
+
+    @property
+    def derived(self) -> list[str]:
+        """Metrics that the method does not train and Remark 4.1 of the SCD paper supplies."""
+        return {"gm": ["pm"], "pm": ["gm"], "both": []}[self.method.trains]
+
+    def evaluate(self) -> Evaluation:
+        """Scores of the current version: generic, personalized and local models."""
+        return self.evaluator.evaluate(self.version, self._local)
+
+    def relations(self) -> dict[str, Any]:
+        """How the clients relate by the method's own account, in plain values; empty where it has none."""
+        found = {name: matrix.tolist() for name, matrix in self.method.relations(self.server).items()}
+        sizes = dict(sorted(self.server.sizes.items()))
+        return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": found} if found else {}
+
+    def _address(self, owner: int) -> Address:
+        return Address(self.settings.seed, self.version, owner)
+
+    @property
+    def path(self) -> dict[str, str | int]:
+        """What computed it: numbers are promised to be the same bytes on the same path only."""
+        return {
+            "device": str(self._arena.device),
+            "models": str(self._arena.home),
+            "executor": self.engine.executor,
+            "precision": self.settings.precision,
+            "lanes": self.engine.lanes,
+            "intra_op_threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "cpu": platform.processor() or platform.machine(),
+        }
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that a later `restore` needs, as tensors and JSON."""
+        packer = Packer()
+        known = {
+            "version": self.version,
+            "now": self.now,
+            "starts": self._starts,
+            "begun": self._begun,
+            "lanes": self.engine.lanes,
+            "warnings": self.warnings,
+            "free": self._timer.free,
+            "ledger": self.ledger,
+            "unattended": self._unattended,
+        }
+        server = packer.pack(self.server.state, "server")
+        # A group of its own for each client: what did not change is not written again.
+        clients = {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()}
+        local = {str(i): packer.pack(w, f"local-{i}") for i, w in self._local.items()}
+        underway = packer.pack({"held": self._held, "flights": [f.plain() for f in self._flights]}, "underway")
+        plain = {
+            "known": packer.pack(known),
+            "server": server,
+            "clients": clients,
+            "local": local,
+            "underway": underway,
+        }
+        return packer.tensors, plain
+
+    def restore(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        placed = {name: tensor.to(self._arena.home) for name, tensor in tensors.items()}
+
+        def back(value: Any) -> Any:
+            return unpack(value, placed, self.server.specs)
+
+        known, underway = back(plain["known"]), back(plain["underway"])
+        self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
+        self._begun = known["begun"]
+        self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
+        self._timer.free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
+        self.server.state = back(plain["server"])
+        self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
+        self._local = {int(i): back(w) for i, w in plain["local"].items()}
+        self._held = underway["held"]
+        self._flights = [Flight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]

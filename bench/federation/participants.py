@@ -1,0 +1,174 @@
+"""The server and the clients as a federation holds them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench.engine.device_data import Arena
+from bench.federation.setup import architectures
+from bench.method import Client, Message, Method, mean
+from bench.models.factory import build, prepare
+from bench.models.init import initialise
+from bench.params import Params, Spec
+from bench.rng import generator
+from bench.settings import Settings
+
+_BUFFERS = "bench.buffers"
+
+
+class ServerSide:
+    """The server (see `bench.method.Server`): its state, and the initial values that all methods of a seed share."""
+
+    def __init__(self, settings: Settings, arena: Arena, shape: tuple[int, ...], clients: list[int]) -> None:
+        self.state: dict[str, Any] = {}
+        self.round = 0
+        self.num_classes = arena.num_classes
+        self.sizes = {i: len(arena.partition.train[i]) for i in clients}
+        self.selected: list[int] = []
+        self.public_size = arena.public_size
+        self.public_classes = arena.public_classes
+        self.specs: dict[str, Spec] = {}
+        self._settings = settings
+        self._arena = arena
+        self._shape = shape
+        self._architectures = architectures(settings, [len(one) for one in arena.partition.train])
+        self._initial: dict[tuple[str, int, int], Params] = {}
+        for client in clients:
+            self.initial_model(client)
+        self.initial_model()
+
+    def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
+        """The model value every method of this seed starts from (of a client's own architecture, if given)."""
+        name = self._settings.model if client is None else self.architecture(client)
+        outputs = classes or self.num_classes
+        at = name, draw, outputs
+        if at not in self._initial:
+            options = self._settings.model_options if name == self._settings.model else {}
+            module = build(name, self._shape, outputs, options)
+            sizes = "x".join(map(str, self._shape))
+            extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
+            arch = f"{name}({sizes}->{outputs}{extras})"
+            self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw))
+        return self._initial[at]
+
+    def architecture(self, client: int) -> str:
+        """The name of a client's model."""
+        return self._architectures[client]
+
+    def build(self, arch: str, module: nn.Module) -> Params:
+        """Initial values for a network of the method's own, built on the meta device."""
+        return self._draw(arch, prepare(module), generator("initial", self._settings.seed, arch))
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """The generator at (seed, purpose, round)."""
+        return generator("server", self._settings.seed, purpose, self.round)
+
+    def _draw(self, arch: str, module: nn.Module, rng: np.random.Generator) -> Params:
+        spec = self.specs.setdefault(arch, Spec.of(arch, module))
+        tensors = initialise(module, rng, getattr(torch, self._settings.dtype))
+        empty = torch.zeros(0, dtype=getattr(torch, self._settings.dtype))
+        weights = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.params)])
+        buffers = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.buffers)])
+        return Params(weights.to(self._arena.home), buffers.to(self._arena.home), spec)
+
+
+class Clients:
+    """All clients that can train; their states come into being at first use.
+
+    Attributes:
+        ids: theirs, sorted.
+        local_buffers: whether BatchNorm buffers stay with the clients (the policy `local`).
+    """
+
+    def __init__(self, method: Method, server: ServerSide, arena: Arena, *, local_buffers: bool) -> None:
+        self.ids = sorted(server.sizes)
+        self._method = method
+        self._server = server
+        self._arena = arena
+        self.local_buffers = local_buffers
+        self._known: dict[int, Client] = {}
+
+    def __getitem__(self, i: int) -> Client:
+        if i not in self._known:
+            client = self.bare(i)
+            self._method.init_client(self._server, client)
+            self._known[i] = client
+        return self._known[i]
+
+    def bare(self, i: int) -> Client:
+        """A client without state."""
+        counts = torch.as_tensor(self._arena.counts[i], device=self._arena.home)
+        return Client(i, len(self._arena.partition.train[i]), counts)
+
+    def copy(self, i: int) -> Client:
+        """A client whose state may be written to without anybody noticing."""
+        client = self[i]
+        return Client(client.id, client.n_train, client.label_counts, dict(client.state))
+
+    def commit(self, client: Client, *, own: bool) -> None:
+        """Take over a client's state; with `own`, rows of a cohort's matrix are copied out of it."""
+        if own:
+            client.state = {k: _owned(v) for k, v in client.state.items()}
+        self._known[client.id] = client
+
+    def states(self) -> dict[int, dict[str, Any]]:
+        """The states of all clients that have one."""
+        return {i: self._known[i].state for i in sorted(self._known)}
+
+    def load(self, states: dict[int, dict[str, Any]]) -> None:
+        """Put states back."""
+        self._known = {}
+        for i, state in states.items():
+            client = self.bare(i)
+            client.state = state
+            self._known[i] = client
+
+    def down(self, i: int) -> dict[str, Any]:
+        """What a client downloads now; under the BatchNorm policy `local` it keeps its own buffers."""
+        client = self[i]
+        down = self._method.broadcast(self._server, client)
+        if not self.local_buffers:
+            return down
+        kept = client.state.get(_BUFFERS, {})
+        return {n: v.with_buffers(kept[n]) if isinstance(v, Params) and n in kept else v for n, v in down.items()}
+
+    def keep_buffers(self, client: Client, sent: dict[str, Any]) -> None:
+        """Under the policy `local`: the buffers that a client would have sent stay with it."""
+        found = {n: v.buffers for n, v in sent.items() if isinstance(v, Params)}
+        client.state[_BUFFERS] = {**client.state.get(_BUFFERS, {}), **found}
+
+    def mean_buffers(self, generic: Params) -> Params:
+        """Under the policy `local`: the generic model with the n_i-weighted mean of the clients' buffers."""
+        if not self.local_buffers or not generic.spec.b:
+            return generic
+        kept = [
+            (self._server.sizes[i], b)
+            for i, state in self.states().items()
+            for b in state.get(_BUFFERS, {}).values()
+            if b.shape == generic.buffers.shape
+        ]
+        if not kept:
+            return generic
+        total = sum(n for n, _ in kept)
+        return generic.with_buffers(sum((b * (n / total) for n, b in kept), torch.zeros_like(generic.buffers)))
+
+
+def _owned(value: Any) -> Any:
+    if isinstance(value, Params):
+        return Params(_owned(value.weights), _owned(value.buffers), value.spec)
+    if isinstance(value, torch.Tensor):
+        pinned = value.device.type == "cpu" and value.is_pinned()
+        return value.clone().pin_memory() if pinned else value.clone()
+    if isinstance(value, dict):
+        return {k: _owned(v) for k, v in value.items()}
+    return [_owned(v) for v in value] if isinstance(value, list) else value
+
+
+def mean_of_models(models: dict[int, Params], sizes: dict[int, int]) -> Params | None:
+    """The n_i-weighted mean of personalized models (Remark 4.1 of the SCD paper); None for mixed architectures."""
+    if len({m.spec for m in models.values()}) != 1:
+        return None
+    found: Params = mean([Message(i, {"w": m}, sizes[i], 0) for i, m in sorted(models.items())], "w")
+    return found

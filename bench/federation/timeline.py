@@ -1,0 +1,130 @@
+"""Puts simulated times to what client programs did (design, section 6).
+
+With start s_i and times G_i (generic training), U_i (up), P_i (personal training), D_i (down): wait-free, the server is
+ready at A = max_j(s_j + G_j + U_j) and client i starts again at max(A + D_i, s_i + G_i + P_i); with `wait_free: off`
+uploads leave at the end of the local work, A = max_j(s_j + G_j + P_j + U_j), and i starts again at A + D_i.
+"""
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from bench.engine.engine import Running, Sent, Work
+from bench.federation.clock import Clock
+from bench.federation.in_flight import Flight
+from bench.federation.traffic import Ledger, Size
+from bench.method import Client, Message
+
+TIMELINE_VERSIONS = 4
+"""Server versions whose timeline is kept: enough to see the pattern, few enough to draw."""
+
+
+class Span(NamedTuple):
+    """What a client or its connection did for a while.
+
+    Attributes:
+        kind: `download`, `training` (before the upload), `personal training` (after it in the program) or `upload`.
+        start, end: simulated seconds.
+    """
+
+    client: int
+    kind: str
+    start: float
+    end: float
+
+
+class Trip(NamedTuple):
+    """A client's round, computed but not yet timed.
+
+    Attributes:
+        size: of what it downloaded (None: nothing).
+        kind: of the `Span` of what it trains before an upload.
+    """
+
+    client: Client
+    program: Running
+    down: dict[str, Any]
+    size: Size | None
+    kind: str = "training"
+
+
+class Timer:
+    """Times the rounds of clients that start together.
+
+    Attributes:
+        free: when each client has ended its local work.
+        spans: what was timed in the version under way, one of the first `TIMELINE_VERSIONS`.
+    """
+
+    def __init__(self, clock: Clock, traffic: Ledger, clients: list[int], *, wait_free: bool) -> None:
+        self.free = dict.fromkeys(clients, 0.0)
+        self.spans: list[Span] = []
+        self._clock = clock
+        self._traffic = traffic
+        self._wait_free = wait_free
+        self._draws = True
+
+    def flights(self, trips: list[Trip], version: int, now: float) -> list[Flight]:
+        """The flights of clients to which a version is sent now; an `Exchange` waits for the slowest of them."""
+        self._draws = version < TIMELINE_VERSIONS
+        flights = [Flight(t.client, now, local=t.program.result) for t in trips]
+        walks = [self._walk(trip, flight, version, now) for trip, flight in zip(trips, flights, strict=True)]
+        waiting = {i: next(walk, None) for i, walk in enumerate(walks)}
+        while arrivals := [arrival for arrival in waiting.values() if arrival is not None]:
+            ready = max(arrivals)
+            waiting = {i: _go_on(walks[i], ready) for i, arrival in waiting.items() if arrival is not None}
+        return flights
+
+    def steps_until_broadcast(self, trips: list[Trip], version: int, now: float, batch_size: int) -> dict[int, int]:
+        """How many steps each client can take after its upload until the next version has come; one at least.
+
+        That arrives when the slowest upload has come in and a download as large as this round's is over.
+        """
+        dry = Timer(self._clock, Ledger(buffers_travel=self._traffic.buffers_travel), [], wait_free=True)
+        dry.free = dict(self.free)
+        ready = max(arrival for flight in dry.flights(trips, version, now) for arrival, _ in flight.messages)
+        steps = {}
+        for trip in trips:
+            i = trip.client.id
+            assert trip.size is not None, "a client that uploads has downloaded"
+            next_model = ready + self._clock.down(i, trip.size)
+            one = self._clock.work(i, Work(1, min(batch_size, trip.client.n_train)), version)
+            steps[i] = max(1, int((next_model - dry.free[i]) / one))
+        return steps
+
+    def _walk(self, trip: Trip, flight: Flight, version: int, now: float) -> Generator[float, float, None]:
+        """Time a client's events; at an `Exchange` yields its arrival and takes when the server is ready."""
+        i = trip.client.id
+        there = now if trip.size is None else self._span(i, "download", now, self._clock.down(i, trip.size))
+        time, training, held = max(there, self.free[i]), trip.kind, []
+        for event in trip.program.events:
+            if isinstance(event, Work):
+                time = self._span(i, training, time, self._clock.work(i, event, version))
+            elif event.waits:
+                ready = yield self._upload(i, event, time)
+                time = self._span(i, "download", ready, self._clock.down(i, self._traffic.size(event.reply)))
+            else:
+                training = "personal training"
+                held.append((time, event))
+        arrival = now
+        for moment, event in held:  # one after the other: messages of a client share its uplink
+            arrival = self._upload(i, event, max(moment if self._wait_free else time, arrival))
+            weight = trip.client.n_train if event.weight is None else event.weight
+            flight.messages.append((arrival, Message(i, event.values, weight, version, base=trip.down)))
+        self.free[i] = time
+        flight.end = max(time, arrival)
+
+    def _upload(self, client: int, event: Sent, time: float) -> float:
+        """When a message that leaves at `time` arrives."""
+        return self._span(client, "upload", time, self._clock.up(client, self._traffic.upload(event.values)))
+
+    def _span(self, client: int, kind: str, start: float, seconds: float) -> float:
+        if self._draws:
+            self.spans.append(Span(client, kind, start, start + seconds))
+        return start + seconds
+
+
+def _go_on(walk: Generator[float, float, None], ready: float) -> float | None:
+    try:
+        return walk.send(ready)
+    except StopIteration:
+        return None

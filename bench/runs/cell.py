@@ -1,0 +1,406 @@
+"""One cell, from its settings to its finished folder.
+
+`python -m bench.runs.cell CONFIG.json` runs one where only torch, numpy, pandas, PyYAML and pydantic are installed; the
+file holds `{"settings": {...}, "folder": "...", "options": {...}}` as `CellConfig` describes it.
+"""
+
+import contextlib
+import datetime
+import functools
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bench.data import Dataset, Partition, without_tests
+from bench.engine.executors import Recordings
+from bench.errors import UserError, shortage
+from bench.federation.federation import Diverged, Federation
+from bench.federation.snapshot import Packer
+from bench.runs import checkpoint, store
+from bench.runs.loading import load_dataset, load_partition, load_public
+from bench.runs.memory_forecast import rest_on_host
+from bench.runs.progress import Event, figures_text
+from bench.runs.store import Status
+from bench.settings import Settings
+
+STATUS_SECONDS = 5.0
+EVENT_SECONDS = 0.25
+
+log = logging.getLogger(__name__)
+
+
+class Options(BaseModel):
+    """How a cell is run; nothing here changes what is computed, but for the recorded path."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    executor: Literal["auto", "sequential", "cohort"] = "auto"
+    threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
+    cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
+    data_root: Path = Path("data")
+    checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
+    keep: Literal["none", "server", "all"] = Field("none", description="what stays of the last state at the end")
+
+
+class CellConfig(BaseModel):
+    """What `python -m bench.runs.cell` reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    settings: Settings
+    folder: Path
+    options: Options = Options()
+
+
+def run_cell(
+    settings: Settings,
+    folder: Path,
+    options: Options,
+    report: Callable[[Event], None] = lambda event: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Status:
+    """Run one cell to its end, or until `stop()` is true at a version boundary.
+
+    A finished cell is left alone; a half-done one goes on from its checkpoint. A failure ends in the status and in
+    `error.txt`, never in an exception, so that one cell cannot stop the others.
+
+    Raises:
+        bench.runs.store.BusyError: another process works on the cell.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.locked(folder):
+        store.remove_temporaries(folder)
+        status = store.read_status(folder)
+        if status.state in store.FINISHED:
+            store.remove_leftovers(folder, status)
+            report(Event(folder.name, status.state, status.rounds, status.total, text="finished before"))
+            return status
+        (folder / "error.txt").unlink(missing_ok=True)
+        store.write_json(folder / "settings.json", settings.model_dump())
+        with _logged(folder / "log.txt"):
+            return _Run(settings, folder, options, report, stop).run()
+
+
+class _Run:
+    """The state of one attempt at a cell."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        options: Options,
+        report: Callable[[Event], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.options = options
+        self.report = report
+        self.stop = stop
+        self.tables = store.Tables(folder)
+        self.writer = checkpoint.Writer(folder / "checkpoint")
+        self.figures: dict[str, float] = {}
+        self.saved_version: int | None = None
+        self.seconds_before = 0.0
+        self.started = time.monotonic()
+        self.last_checkpoint = self.last_status = self.last_event = self.started
+        self.since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.status = Status("running", total=settings.rounds)
+
+    def run(self) -> Status:
+        """Train, and turn whatever happens into a status."""
+        self._write_status()
+        try:
+            state, reason = self._train()
+        except Diverged as error:
+            state, reason = "diverged", f"round {error.round + 1}: {error.what}"
+        except UserError as error:
+            state, reason = "failed", str(error)
+            self._write_error(f"{error}\n")
+        except Exception as error:  # the one place that keeps the failure of one cell, whatever it is, from the others
+            state, reason = "failed", shortage(error) or f"{type(error).__name__}: {error}"
+            self._write_error(traceback.format_exc())
+        try:
+            self._conclude(state, reason)
+        except OSError as error:  # the event alone says it
+            if state in store.FINISHED:
+                state, reason = "failed", shortage(error) or f"its end could not be written: {error}"
+                self.status = replace(self.status, state=state, reason=reason)
+        self._event()
+        log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
+        return self.status
+
+    def _conclude(self, state: store.State, reason: str) -> None:
+        """Write how it ended, and clean up."""
+        self.status = replace(self.status, state=state, reason=reason)
+        if state not in store.FINISHED:
+            self._write_status()
+            return
+        checksums = {name: known for name, (_, known) in self.tables.sync().items()}
+        self.status = replace(self.status, checksums=checksums)
+        self._write_status()
+        with contextlib.suppress(OSError):  # not before: a kill would leave neither a result nor what leads to it
+            if self.options.keep == "none":
+                checkpoint.remove(self.folder / "checkpoint")
+            store.remove_leftovers(self.folder, self.status)
+
+    def _write_error(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            store.write_text(self.folder / "error.txt", text)
+
+    def _train(self) -> tuple[store.State, str]:
+        dataset = load_dataset(self.settings, self.options.data_root)
+        partition = load_partition(self.settings, dataset)
+        if self.settings.protocol == "tuning":
+            dataset, partition = without_tests(dataset, partition)  # what a trial does not have it cannot read
+        _write_partition(self.folder / "partition.json", dataset, partition)
+        device = choose_device(self.options.device)
+        public = load_public(self.settings, self.options.data_root)
+        offload = rest_on_host(self.settings, dataset.shape, dataset.num_classes, device, self.options.cells)
+        if offload:
+            log.info("the clients' models are too many for the GPU: they rest in the host's memory")
+        federation = Federation(
+            self.settings,
+            dataset,
+            partition,
+            device=device,
+            executor=self.options.executor,
+            threads=self.options.threads,
+            public=public,
+            offload=offload,
+            recordings=_recordings(self.settings, device),
+        )
+        self.status = replace(
+            self.status,
+            path=dict(federation.path),
+            derived=list(federation.derived),
+            partition={"hash": partition.hash, "summary": partition.summary},
+        )
+        self._resume(federation)
+        self._event()
+        while federation.version < self.settings.rounds:
+            if self.stop():
+                self._checkpoint(federation)
+                return "interrupted", "stopped by the user"
+            federation.advance()
+            self._record(federation)
+        self._finish(federation)
+        return "done", ""
+
+    def _resume(self, federation: Federation) -> None:
+        """Go on from the newest checkpoint that is whole and was made on the same path; else start again."""
+        for saved in checkpoint.load(self.folder / "checkpoint"):
+            if "known" not in saved.rest["federation"]:
+                continue  # what `--keep server` leaves: nothing goes on from it
+            if saved.rest["path"] != self.status.path or saved.rest["partition"] != self.status.partition["hash"]:
+                log.warning(
+                    "the checkpoint of round %d is from another path (%s): starting again",
+                    saved.version,
+                    _differences(saved.rest["path"], self.status.path),
+                )
+                break
+            if not self.tables.cut(saved.rest.get("tables", {})):
+                log.warning("the tables are not those of the checkpoint of round %d", saved.version)
+                continue
+            federation.restore(saved.tensors, saved.rest["federation"])
+            self.seconds_before, self.figures = saved.rest["seconds"], saved.rest["figures"]
+            self.saved_version = federation.version
+            self.status = replace(self.status, rounds=federation.version, warnings=list(federation.warnings))
+            log.info("going on after round %d", federation.version)
+            return
+        checkpoint.remove(self.folder / "checkpoint")
+        self.tables.restart()
+        log.info("starting with round 1")
+
+    def _record(self, federation: Federation) -> None:
+        """Write what the version that has just ended leaves behind."""
+        version, now = federation.version, time.monotonic()
+        self.tables.append("ledger", version, [row for row in federation.ledger if row["round"] == version])
+        if federation.spans:
+            self.tables.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
+        if version % self.settings.eval_every == 0 or version == self.settings.rounds:
+            evaluation = federation.evaluate()
+            self.tables.append("metrics", version, evaluation.metrics)
+            self.tables.append("clients", version, evaluation.clients)
+            self.figures = headline(evaluation.metrics)
+            log.info("round %d: %s", version, figures_text(self.figures))
+        for text in federation.warnings[len(self.status.warnings) :]:
+            log.warning("%s", text)
+        self.status = replace(self.status, rounds=version, warnings=list(federation.warnings))
+        if version < self.settings.rounds and now - self.last_checkpoint >= self.options.checkpoint_seconds:
+            self._checkpoint(federation)
+        if now - self.last_status >= STATUS_SECONDS:
+            self.last_status = now
+            self._write_status()
+        if now - self.last_event >= EVENT_SECONDS:
+            self.last_event = now
+            self._event()
+
+    def _checkpoint(self, federation: Federation) -> None:
+        if self.saved_version == federation.version:
+            return
+        self._save(federation, *federation.state(), generations=checkpoint.GENERATIONS)
+        self.saved_version, self.last_checkpoint = federation.version, time.monotonic()
+
+    def _finish(self, federation: Federation) -> None:
+        """Bring the tables to the disk and save of the last state what `keep` asks for."""
+        self.tables.sync()
+        if relations := federation.relations():
+            store.write_json(self.folder / "relations.json", relations)
+        if self.options.keep == "none":
+            return
+        if self.options.keep == "all":
+            tensors, rest = federation.state()
+        else:
+            packer = Packer()
+            rest = packer.pack({"server": federation.server.state})
+            tensors = packer.tensors
+        self._save(federation, tensors, rest, generations=checkpoint.GENERATIONS)
+
+    def _save(
+        self, federation: Federation, tensors: dict[str, torch.Tensor], rest: dict[str, Any], *, generations: int
+    ) -> None:
+        context = {
+            "path": self.status.path,
+            "partition": self.status.partition["hash"],
+            "tables": self.tables.sync(),
+            "seconds": self._seconds(),
+            "figures": self.figures,
+            "federation": rest,
+        }
+        saved = checkpoint.Checkpoint(federation.version, tensors, context)
+        self.writer.save(saved, generations=generations)
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
+
+    def _event(self) -> None:
+        status = self.status
+        self.report(
+            Event(self.folder.name, status.state, status.rounds, status.total, dict(self.figures), status.reason)
+        )
+
+    def _write_status(self) -> None:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        timing = {"seconds": round(self._seconds(), 3), "this_attempt_since": self.since, "written": now}
+        store.write_json(self.folder / "timing.json", timing)
+        store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
+
+
+def _recordings(settings: Settings, device: str) -> Recordings:
+    """What cells that differ in seed or partition share where one process runs them after each other: to record a
+    method's steps takes as long as tens of their rounds."""
+    found = _last_recordings(settings.method, json.dumps(settings.hp), settings.dtype, device)
+    found.forget_alone()
+    return found
+
+
+@functools.lru_cache(1)  # most grids have the cells of a method one after the other
+def _last_recordings(method: str, hp: str, dtype: str, device: str) -> Recordings:
+    return Recordings()
+
+
+def choose_device(wish: str) -> str:
+    """`cpu` or `cuda`.
+
+    Raises:
+        UserError: there is no GPU to take.
+    """
+    available = torch.cuda.is_available()
+    if wish == "cuda" and not available:
+        raise UserError(
+            "--device cuda: torch sees no CUDA device here. Use --device cpu, or install a CUDA build of torch."
+        )
+    return ("cuda" if available else "cpu") if wish == "auto" else wish
+
+
+def headline(metrics: list[dict[str, Any]]) -> dict[str, float]:
+    """The two accuracies a progress line shows, by metric; for people only, nothing is chosen by them."""
+    shown = {}
+    for row in metrics:
+        if (row["split"], row["quantity"]) == ("test", "accuracy") and row["mean"] != "equal":
+            place = "global" if row["metric"] == "gm" else "local"
+            if row["metric"] not in shown or row["on"] == place:
+                shown[row["metric"]] = float(row["value"])
+    return {metric: shown[metric] for metric in ("gm", "pm") if metric in shown}
+
+
+def _write_partition(path: Path, dataset: Dataset, partition: Partition) -> None:
+    counts = [np.bincount(dataset.y[own], minlength=dataset.num_classes).tolist() for own in partition.train]
+    store.write_json(
+        path,
+        {
+            "hash": partition.hash,
+            "summary": partition.summary,
+            "n_train": [len(own) for own in partition.train],
+            "n_validation": [len(own) for own in partition.validation],
+            "n_test": [len(own) for own in partition.test],
+            "n_global_test": len(partition.global_test),
+            "counts": counts,
+        },
+    )
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed) or "another partition"
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Send log records and Python warnings to a cell's `log.txt`."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("bench")
+    level = root.level
+    root.setLevel(logging.INFO)
+    root.addHandler(handler)
+    logging.getLogger("py.warnings").addHandler(handler)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        logging.getLogger("py.warnings").removeHandler(handler)
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the cell of a configuration file; exit status 0 when it is done, 2 for a bad configuration, else 1."""
+    if len(arguments) != 1:
+        print("usage: python -m bench.runs.cell CONFIG.json", file=sys.stderr)
+        return 2
+    try:
+        config = CellConfig.model_validate_json(Path(arguments[0]).read_bytes())
+    except (OSError, ValidationError) as error:
+        print(f"{arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)  # the recorded path's one thread
+    try:
+        status = run_cell(config.settings, config.folder, config.options, report=_print_event)
+    except store.BusyError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0 if status.state == "done" else 1
+
+
+def _print_event(event: Event) -> None:
+    parts = (f"{event.state}: round {event.round}/{event.rounds}", figures_text(event.figures), event.text)
+    print(", ".join(part for part in parts if part), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,214 @@
+"""What a grid will cost, before it is started and without its data files: what `bench run --dry-run` prints.
+
+A rough figure with a stated basis: the time of one gradient step, measured here and now for each model and batch size,
+times the steps of one model per client and round. Evaluation is not in it, nor the second model that some methods
+train, nor what the `cohort` executor saves. What a method keeps, and what it holds in the middle of a round, are
+counted over rounds without steps of a few clients; how fast a checkpoint is written is measured beside the folder where
+the run will lie.
+"""
+
+import functools
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from bench.engine.device_data import KEEP_NORMALISED
+from bench.engine.engine import lanes_on
+from bench.engine.memory import Footprint
+from bench.engine.predict import samples_at_once
+from bench.engine.step import is_convolutional
+from bench.errors import UserError
+from bench.models.factory import build
+from bench.models.init import initialise
+from bench.params import Spec
+from bench.rng import generator
+from bench.runs import checkpoint
+from bench.runs.loading import load_dataset
+from bench.runs.memory_forecast import STAND_IN, in_a_step, models, rest_on_host, scalars, visitors
+from bench.settings import Settings
+
+
+class Size(NamedTuple):
+    """Of a data set: the shape of a sample, and how many classes, training and test samples there are."""
+
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    test: int
+
+
+_SIZES = {
+    "mnist": Size((1, 28, 28), 10, 60_000, 10_000),
+    "cifar10": Size((3, 32, 32), 10, 50_000, 10_000),
+    "cifar100": Size((3, 32, 32), 100, 50_000, 10_000),
+    "emnist": Size((1, 28, 28), 47, 112_800, 18_800),
+    "organamnist": Size((1, 28, 28), 11, 41_052, 17_778),
+    "inaturalist2017": Size((3, 64, 64), 13, 506_378, 0),
+}
+"""Sets whose files may not be here yet, with their default options."""
+
+_REPEATS = 5
+_SLOW = 0.2  # seconds; a network that needs as long for two samples is not measured with a whole batch
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Cost of one cell.
+
+    Attributes:
+        seconds: of training, by one process.
+        checkpoint: bytes of one checkpoint, once every client has taken part.
+        memory: bytes of the data set and of tensors at the peak of a round; Python and its libraries come on top.
+        gpu: the same of a GPU's memory.
+        disk: bytes at the peak: one generation more than stays, as the newest is written before the oldest goes.
+    """
+
+    seconds: float
+    checkpoint: int
+    memory: int
+    gpu: int
+    disk: int
+
+
+def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1) -> Estimate | None:
+    """The estimate for a cell, or None where the size of its data is unknown before it is there.
+
+    Args:
+        threads: clients or cohorts that are trained at a time on a CPU; the time is for one.
+        cells: how many share a GPU.
+    """
+    size = _size(settings, data_root)
+    if size is None:
+        return None
+    shape, classes = size.shape, size.classes
+    options = json.dumps(settings.model_options, sort_keys=True)
+    step = gradient_step(settings.model, shape, classes, options, settings.batch_size, device)
+    share = 1.0 if settings.protocol == "paper" else 1 - settings.validation_share
+    own = share * size.train / settings.clients
+    steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
+    hp = json.dumps(settings.hp, sort_keys=True)
+    kept, kept_each = scalars(settings.method, hp, settings.model, shape, classes, options)
+    state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
+    here, gpu = memory(settings, size, step, device, threads, cells)
+    return Estimate(
+        seconds=settings.rounds * settings.participation * settings.clients * steps * step.seconds,
+        checkpoint=state,
+        memory=round(here),
+        gpu=round(gpu),
+        disk=(checkpoint.GENERATIONS + 1) * state,
+    )
+
+
+def _width(settings: Settings) -> float:
+    """Of a number, in units of float32."""
+    return torch.finfo(getattr(torch, settings.dtype)).bits / 32
+
+
+def _in_a_step(settings: Settings, step: "Step") -> float:
+    """Bytes for a client at the peak of a step, in float32: a plain gradient, and what the method has beyond that."""
+    small = gradient_step(*STAND_IN, 2, "cpu")
+    beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
+    return step.gradient + max(0.0, beyond) * step.model
+
+
+def memory(
+    settings: Settings, size: Size, step: "Step", device: str, threads: int, cells: int = 1
+) -> tuple[float, float]:
+    """Bytes in the host's memory and in a GPU's."""
+    images = (size.train + size.test) * math.prod(size.shape)
+    floats = 4 * _width(settings) * images
+    data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small set is kept as floats, too
+    abreast = 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
+    working = _width(settings) * max(_in_a_step(settings, step) * abreast, step.evaluation)
+    model = _width(settings) * step.model
+    if device != "cuda":
+        return max(2 * data, data + models(settings) * model + threads * working), 0
+    if rest_on_host(settings, size.shape, size.classes, device, cells):
+        return max(2 * data, data + models(settings) * model), data + visitors(settings, abreast) * model + working
+    return 2 * data, data + models(settings) * model + working
+
+
+def checkpoint_rate(folder: Path) -> float:
+    """Bytes per second at which a checkpoint reaches the disk, measured with one of 64 MB beside `folder`."""
+    place = folder
+    while not place.is_dir():
+        place = place.parent
+    tensors = {f"client-{i}/0": torch.full((4 * 2**20,), float(i)) for i in range(4)}
+    with tempfile.TemporaryDirectory(dir=place, prefix=".checkpoint-") as scratch:
+        start = time.perf_counter()
+        checkpoint.Writer(Path(scratch) / "checkpoint").save(checkpoint.Checkpoint(1, tensors, {}))
+        return 64 * 2**20 / (time.perf_counter() - start)
+
+
+def _size(settings: Settings, data_root: Path) -> Size | None:
+    try:
+        dataset = load_dataset(settings, data_root)
+    except UserError:
+        return _SIZES.get(settings.dataset)
+    return Size(dataset.shape, dataset.num_classes, dataset.n_train, len(dataset.y) - dataset.n_train)
+
+
+class Step(NamedTuple):
+    """One gradient of a model: seconds, and the bytes in float32 of the model, of the gradient and of an evaluation."""
+
+    seconds: float
+    model: int
+    gradient: float
+    evaluation: float
+    convolutional: bool
+
+
+@functools.cache
+def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> Step:
+    """One gradient of a model, measured here and now; `options` of the model as JSON."""
+    torch.set_num_threads(1)
+    net = build(name, shape, classes, json.loads(options))
+    rng = generator("estimate", name)
+    tensors = {key: value.to(device) for key, value in initialise(net, rng).items()}
+    weights = {key: tensors[key].requires_grad_() for key, _ in net.named_parameters()}
+    x = torch.from_numpy(rng.normal(size=(max(batch, 4), *shape))).float().to(device)
+    y = torch.from_numpy(rng.integers(classes, size=len(x))).to(device)
+
+    def gradient(samples: int) -> None:
+        loss = nn.functional.cross_entropy(functional_call(net, tensors, (x[:samples],)), y[:samples])
+        torch.autograd.grad(loss, list(weights.values()))
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    def evaluation(samples: int) -> None:
+        with torch.no_grad():
+            functional_call(net, tensors, (x[:samples],))
+
+    def seconds(samples: int) -> float:
+        start = time.perf_counter()
+        gradient(samples)
+        return time.perf_counter() - start
+
+    convolutional = is_convolutional(Spec.of(name, net))
+    size = sum(weight.nbytes for weight in weights.values())
+    evaluated = samples_at_once(device, convolutional=convolutional)
+    footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated), convolutional
+    probe = min(batch, 2)
+    if (slow := seconds(probe)) > _SLOW:
+        return Step(slow * batch / probe, *footprint)
+    seconds(batch)
+    return Step(sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS, *footprint)
+
+
+def _bytes_of(work: Callable[[int], None], samples: int) -> float:
+    """The bytes at the peak of work on so many samples, from two and four of them."""
+    peaks: list[float] = []
+    for few in (2, 4):
+        with Footprint() as footprint:
+            work(few)
+        peaks.append(footprint.peak)
+    return peaks[0] + (peaks[1] - peaks[0]) / 2 * (samples - 2)

@@ -1,0 +1,85 @@
+"""Before a run: which cells there are, whether their data is there, and what they will cost."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.config.identity import cell_id, declared_checksum
+from bench.errors import UserError
+from bench.plugin import did_you_mean
+from bench.runs.loading import load_dataset, load_partition, load_public
+from bench.runs.results import cell_name
+from bench.settings import Settings
+
+_DATA_FIELDS = (
+    "dataset",
+    "dataset_options",
+    "partition",
+    "partition_options",
+    "clients",
+    "alpha",
+    "seed",
+    "partition_seed",
+    "protocol",
+    "validation_share",
+)
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell and the id that names its folder."""
+
+    id: str
+    settings: Settings
+
+
+def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[PlannedCell]:
+    """Load every data set and make every partition once, so that a run starts only where all its cells can.
+
+    Raises:
+        UserError: data is missing or damaged, or cannot be divided as asked for.
+    """
+    planned, seen = [], set()
+    for settings in cells:
+        dataset = load_dataset(settings, data_root, download=download)
+        key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS)), sort_keys=True)
+        if key not in seen:
+            seen.add(key)
+            try:
+                load_partition(settings, dataset)
+            except UserError as error:
+                raise UserError(f"{cell_name(settings)}: {error}") from None
+        load_public(settings, data_root, download=download)
+        planned.append(PlannedCell(cell_id(settings, declared_checksum(settings)), settings))
+    return planned
+
+
+def select(cells: Sequence[Settings], only: str) -> list[Settings]:
+    """The cells that `--only method=scd,seed=0` means; every condition must hold.
+
+    Raises:
+        UserError: a condition is no `key=value`, its key is unknown, or no cell fits.
+    """
+    conditions = [_condition(part) for part in only.split(",") if part.strip()]
+    chosen = [cell for cell in cells if all(_value(cell, key) == value for key, value in conditions)]
+    if not chosen:
+        raise UserError(f"--only {only}: none of the {len(cells)} cells fits. `--dry-run` lists them.")
+    return chosen
+
+
+def _condition(part: str) -> tuple[str, Any]:
+    key, equals, text = (piece.strip() for piece in part.partition("="))
+    if not equals:
+        raise UserError(f"--only {part}: write key=value, for example --only method=scd,seed=0")
+    known = list(Settings.model_fields)
+    if key not in known:
+        raise UserError(f"--only {part}: unknown key {key!r}.{did_you_mean(key, known)}")
+    return key, yaml.safe_load(text)
+
+
+def _value(settings: Settings, key: str) -> Any:
+    return settings.name if key == "label" else getattr(settings, key)

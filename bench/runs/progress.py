@@ -1,0 +1,178 @@
+"""What a run says while it goes: a live display in a terminal, plain lines elsewhere, or nothing."""
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from bench.runs.store import State
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+LINE_SECONDS = 5.0
+"""Plain lines of one running cell are at least this far apart."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to a cell; `figures` are accuracies such as `{"gm": 0.81}`."""
+
+    cell: str
+    state: State
+    round: int = 0
+    rounds: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    text: str = ""
+
+
+class Reporter(AbstractContextManager["Reporter"]):
+    """Counts rounds and cells and says nothing (`--quiet`); the others say it.
+
+    Args:
+        names: names of the cells to run, by id.
+        rounds: rounds each of them has.
+    """
+
+    def __init__(self, names: dict[str, str], rounds: dict[str, int]) -> None:
+        self.names = names
+        self.rounds = rounds
+        self.done_rounds: dict[str, int] = {}
+        self.first_round: dict[str, int] = {}
+        self.ended: dict[str, State] = {}
+        self.start: float | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def event(self, event: Event) -> None:
+        """Take note of an event and show it."""
+        if self.start is None:  # workers spend seconds on imports before the first cell
+            self.start = time.monotonic()
+        self.first_round.setdefault(event.cell, event.round)
+        self.done_rounds[event.cell] = event.round
+        if event.state != "running":
+            self.ended[event.cell] = event.state
+        self.show(event)
+
+    def show(self, event: Event) -> None:
+        """Say what is to be said about an event."""
+
+    def left(self) -> float | None:
+        """Estimated seconds left, from the rounds done since this run began; None while there is nothing to go by."""
+        done = sum(self.done_rounds[cell] - first for cell, first in self.first_round.items())
+        todo = sum(
+            rounds - self.done_rounds.get(cell, 0) for cell, rounds in self.rounds.items() if not self._over(cell)
+        )
+        if self.start is None or not done:
+            return None
+        return (time.monotonic() - self.start) * todo / done
+
+    def _over(self, cell: str) -> bool:
+        return self.ended.get(cell) in ("done", "failed", "diverged")
+
+
+class PlainReporter(Reporter):
+    """A line when a cell ends, and one every few seconds for each cell that runs; to stderr."""
+
+    def __init__(self, names: dict[str, str], rounds: dict[str, int], *, verbose: bool = False) -> None:
+        super().__init__(names, rounds)
+        self._verbose = verbose
+        self._last: dict[str, float] = {}
+
+    def show(self, event: Event) -> None:
+        now = time.monotonic()
+        last = self._last.setdefault(event.cell, now)
+        if event.state == "running" and not self._verbose and now - last < LINE_SECONDS:
+            return
+        self._last[event.cell] = now
+        left = self.left()
+        parts = [
+            f"[{len(self.ended)}/{len(self.names)}] {self.names[event.cell]}: {event.state}",
+            f"round {event.round}/{event.rounds}",
+            figures_text(event.figures),
+            event.text,
+            f"about {duration_text(left)} left" if left else "",
+        ]
+        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+
+class LiveReporter(Reporter):
+    """One bar for the grid and one for each running cell, redrawn in place; finished cells scroll by above them."""
+
+    def __init__(self, names: dict[str, str], rounds: dict[str, int]) -> None:
+        super().__init__(names, rounds)
+        self._bars: dict[str, TaskID] = {}
+        self._progress = _live_progress()
+        self._grid = self._progress.add_task("grid", total=sum(rounds.values()), note="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, event: Event) -> None:
+        name = self.names[event.cell]
+        note = ", ".join(part for part in (figures_text(event.figures), event.text) if part)
+        if event.state == "running":
+            if event.cell not in self._bars:
+                self._bars[event.cell] = self._progress.add_task(name, total=event.rounds, note="")
+            self._progress.update(self._bars[event.cell], completed=event.round, note=note)
+        else:
+            bar = self._bars.pop(event.cell, None)
+            if bar is not None:
+                self._progress.remove_task(bar)
+            line = ", ".join(part for part in (f"{name}: {event.state}", note) if part)
+            self._progress.console.print(line, markup=False, highlight=False)
+        left = self.left()
+        over = sum(self.rounds[cell] if self._over(cell) else done for cell, done in self.done_rounds.items())
+        note = f"{len(self.ended)}/{len(self.names)} cells" + (f", about {duration_text(left)} left" if left else "")
+        self._progress.update(self._grid, completed=over, note=note)
+
+
+def reporter(names: dict[str, str], rounds: dict[str, int], *, quiet: bool, verbose: bool) -> Reporter:
+    """The reporter that suits stderr: live in a terminal, else plain lines; every round with `verbose`."""
+    if quiet:
+        return Reporter(names, rounds)
+    if sys.stderr.isatty() and not verbose:
+        return LiveReporter(names, rounds)
+    return PlainReporter(names, rounds, verbose=verbose)
+
+
+def figures_text(figures: dict[str, float]) -> str:
+    """E.g. `GM 0.812, PM 0.934`."""
+    return ", ".join(f"{name.upper()} {value:.3f}" for name, value in figures.items())
+
+
+def duration_text(seconds: float) -> str:
+    """E.g. `45 s`, `12 min`, `3 h 20 min`, `2 d 5 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 90:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def _live_progress() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+
+    columns: Sequence[ProgressColumn] = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    return Progress(*columns, console=Console(stderr=True))

@@ -1,0 +1,82 @@
+"""Where and with what a run was made: kept with it, never part of a cell's identity."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("torch", "torchvision", "numpy", "pandas", "scikit-learn")
+
+
+def provenance() -> dict[str, Any]:
+    """Time (UTC), commit, versions and machine."""
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "versions": _versions(),
+        "machine": {
+            "host": platform.node(),
+            "system": platform.platform(),
+            "cpu": _cpu(),
+            "cores": cores(),
+            "gpus": _gpus(),
+        },
+    }
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def stolen_seconds(table: Path = Path("/proc/stat")) -> float:
+    """Seconds of this process's cores that the host of a virtual machine gave to others so far; Linux, elsewhere 0."""
+    if not table.exists():
+        return 0.0
+    own = {f"cpu{i}" for i in os.sched_getaffinity(0)}  # a container may list cores by other numbers
+    rows = [line.split() for line in table.read_text(encoding="ascii").splitlines()]
+    return sum(int(row[8]) for row in rows if row[0] in own) / os.sysconf("SC_CLK_TCK")  # columns of proc(5)
+
+
+def _commit() -> str | None:
+    """The commit of pfl-bench's sources, `-dirty` after edits; None outside a git checkout of them."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # an environment may lie in somebody else's checkout
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    from bench import __version__
+
+    found = {"pfl-bench": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,233 @@
+"""What a run found: its cells as tables, and the figures that reports print, each chosen as its protocol says.
+
+The code that chooses a round (`choose_round`) sees validation columns only. Under `honest` one round is chosen for all
+clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation accuracies
+weighted with the clients' data sizes; the test figure of that round is reported, the last round's beside it. `paper`
+has no validation data and reports the best test figure over the evaluated rounds, as the papers do. A model right after
+local training (`lm`) exists only of clients that have trained: for it, both choose among the rounds in which as many
+clients are scored as in the last one, else the best round is one of the few clients that happened to come first.
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from bench.errors import UserError
+from bench.runs.store import COLUMNS, Status, read_json, read_status
+from bench.settings import Settings
+
+FIGURE_COLUMNS = (
+    "method",
+    "label",
+    "dataset",
+    "alpha",
+    "case",
+    "seed",
+    "cell",
+    "status",
+    "protocol",
+    "metric",
+    "on",
+    "mean",
+    "selection",
+    "round",
+    "value",
+    "derived",
+)
+
+
+@dataclass(frozen=True)
+class CellView:
+    """One cell of a run, read from its folder."""
+
+    id: str
+    label: str
+    settings: Settings
+    folder: Path
+    status: Status
+
+    def table(self, name: str) -> pd.DataFrame:
+        """`metrics`, `clients` or `ledger`; empty where nothing was written yet."""
+        return read_table(self.folder, name)
+
+    @property
+    def name(self) -> str:
+        """E.g. `scd digits alpha=0.1 seed=0`."""
+        return cell_name(self.settings)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run folder: the content of `run.json` and its cells in the grid's order."""
+
+    path: Path
+    info: dict[str, Any]
+    cells: list[CellView]
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv` of all cells, with a column `cell` in front."""
+        return self._all("metrics")
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """`clients.csv` of all cells, with a column `cell` in front."""
+        return self._all("clients")
+
+    @cached_property
+    def ledger(self) -> pd.DataFrame:
+        """`ledger.csv` of all cells, with a column `cell` in front."""
+        return self._all("ledger")
+
+    def _all(self, name: str) -> pd.DataFrame:
+        frames = {cell.id: cell.table(name) for cell in self.cells}
+        return pd.concat([frame.assign(cell=id) for id, frame in frames.items()])[["cell", *COLUMNS[name]]]
+
+
+def load_run(run: Path) -> RunView:
+    """Read a run folder.
+
+    Raises:
+        UserError: it is not one, its `run.json` is damaged, or another version of pfl-bench wrote it.
+    """
+    info = read_json(run / "run.json")
+    if info is None:
+        raise UserError(f"{run} is not a run: it has no run.json. Give the folder that `bench run` printed.")
+    if not isinstance(info, dict) or "cells" not in info:
+        raise UserError(f"{run}/run.json is damaged: it has no cells. Delete it and give the same `bench run` again.")
+    cells = []
+    for entry in info["cells"]:
+        try:
+            settings = Settings(**entry["settings"])
+        except ValidationError as error:
+            raise UserError(f"{run}/run.json: cell {entry['id']} was written by another version: {error}") from None
+        folder = run / entry["id"]
+        cells.append(CellView(entry["id"], entry["label"], settings, folder, read_status(folder)))
+    return RunView(run, info, cells)
+
+
+def tidy(run: Path) -> pd.DataFrame:
+    """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
+
+    Columns: `FIGURE_COLUMNS`. `round` is the round the value is from, `derived` whether the metric follows from SCD's
+    Remark 4.1 instead of the method itself.
+    """
+    rows = [row for cell in load_run(run).cells for row in _rows(cell)]
+    return pd.DataFrame(rows, columns=list(FIGURE_COLUMNS)).astype({"alpha": float, "value": float, "round": "Int64"})
+
+
+def choose_round(validation: pd.Series) -> int:
+    """The round with the best validation accuracy, the earliest of equals.
+
+    Args:
+        validation: accuracies by round, at least one.
+    """
+    return _first_best(validation)
+
+
+def read_table(folder: Path, name: str) -> pd.DataFrame:
+    """A table of a cell, without a line that is still being written; empty where there is none."""
+    path = folder / f"{name}.csv"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if not whole:
+        return pd.DataFrame(columns=list(COLUMNS[name]))
+    exact: dict[str, Callable[[str], Any]] = {
+        column: float for column in ("value", "seconds", "settled", "start", "end") if column in COLUMNS[name]
+    }
+    # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
+    return pd.read_csv(io.StringIO(whole), keep_default_na=False, converters=exact)
+
+
+def cell_name(settings: Settings) -> str:
+    """What people call a cell, e.g. `scd digits alpha=0.1 seed=0`."""
+    alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
+    case = [settings.case] if settings.case else []
+    return " ".join([settings.name, dataset_name(settings), *case, *alpha, f"seed={settings.seed}"])
+
+
+def dataset_name(settings: Settings) -> str:
+    """What tables call the data set: a user's own arrays by the name given to them, or by their file's."""
+    options = settings.dataset_options
+    return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
+
+
+def _rows(cell: CellView) -> list[dict[str, Any]]:
+    settings = cell.settings
+    common = {
+        "method": settings.method,
+        "label": cell.label,
+        "dataset": dataset_name(settings),
+        "alpha": settings.alpha,
+        "case": settings.case,
+        "seed": settings.seed,
+        "cell": cell.id,
+        "status": cell.status.state,
+        "protocol": settings.protocol,
+    }
+    nothing = {"metric": "", "on": "", "mean": "", "selection": "", "round": None, "value": None, "derived": False}
+    figures = _figures(cell) if cell.status.state == "done" else []
+    return [{**common, **figure} for figure in figures or [nothing]]
+
+
+def _figures(cell: CellView) -> list[dict[str, Any]]:
+    metrics = cell.table("metrics")
+    accuracy = metrics[metrics["quantity"] == "accuracy"]
+    test, validation = (accuracy[accuracy["split"] == split] for split in ("test", "validation"))
+    selecting = {metric: selection_curve(validation, str(metric)) for metric in test["metric"].unique()}
+    figures = []
+    for (metric, on, mean), rows in test.groupby(["metric", "on", "mean"], sort=False):
+        curve = rows.set_index("round")["value"].sort_index()
+        chosen = {"last": int(curve.index[-1])}
+        eligible = _comparable(curve, cell) if metric == "lm" else curve
+        # a round can have a validation figure alone: its clients may have validation samples and no test samples
+        choosing = selecting[metric][selecting[metric].index.isin(eligible.index)]
+        if cell.settings.protocol == "paper":
+            chosen["best"] = _first_best(eligible)
+        elif not choosing.empty:
+            chosen["validation"] = choose_round(choosing)
+        figures += [
+            {
+                "metric": metric,
+                "on": on,
+                "mean": mean,
+                "selection": selection,
+                "round": round_,
+                "value": curve[round_],
+                "derived": metric in cell.status.derived,
+            }
+            for selection, round_ in chosen.items()
+        ]
+    return figures
+
+
+def _comparable(curve: pd.Series, cell: CellView) -> pd.Series:
+    """The part of a curve of local models in which as many clients are scored as in its last round."""
+    clients = cell.table("clients")
+    scored = clients[clients["metric"] == "lm"].groupby("round")["client"].nunique()
+    counts = scored.reindex(curve.index, fill_value=0)
+    return curve[counts == counts.iloc[-1]]
+
+
+def _first_best(curve: pd.Series) -> int:
+    ordered = curve.sort_index()
+    return int(ordered.index[int(ordered.to_numpy().argmax())])
+
+
+def selection_curve(validation: pd.DataFrame, metric: str) -> pd.Series:
+    """The validation accuracies by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else.
+
+    Args:
+        validation: the rows of `metrics` with quantity `accuracy` and split `validation`.
+    """
+    own = validation[validation["metric"] == metric]
+    pooled = own[own["on"] == "global"]
+    weighted = own[(own["on"] == "local") & (own["mean"] == "train_size")]
+    rows = pooled if metric == "gm" and not pooled.empty else weighted
+    return rows.set_index("round")["value"]
