@@ -24,7 +24,7 @@ from bench.runs import store
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
 from bench.runs.results import read_table, selection_curve
-from bench.runs.workers import Task, run_cells
+from bench.runs.workers import CellTask, run_cells
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -189,14 +189,14 @@ class _Tuner:
         self.failed: list[str] = []
         self._live: list[_Live] = []
 
-    def tasks(self) -> Iterator[Task]:
+    def tasks(self) -> Iterator[CellTask]:
         """The cells of one trial after the other. A trial is chosen when a worker is free for its first cell."""
         while (self.deadline is None or time.monotonic() < self.deadline) and (live := self._take()):
             for cell in live.cells:
                 if live.over:
                     break
                 self.unwanted.discard(cell.id)
-                yield Task(cell.settings, self.folder / cell.id, self.options)
+                yield CellTask(cell.settings, self.folder / cell.id, self.options)
 
     def hear(self, event: Event) -> None:
         """Take note of what happened to a cell."""

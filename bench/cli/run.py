@@ -177,7 +177,7 @@ def work(
     from bench.runs.progress import reporter
     from bench.runs.results import cell_name
     from bench.runs.store import FINISHED, read_status, remove_leftovers
-    from bench.runs.workers import Task, run_cells
+    from bench.runs.workers import CellTask, run_cells
 
     statuses = {cell.id: read_status(folder / cell.id) for cell in cells}
     for id, status in statuses.items():
@@ -189,7 +189,7 @@ def work(
         print(f"{folder}: {len(unfinished)} cells to run{skipped}", file=sys.stderr, flush=True)
     names = {id: cell_name(settings) for id, settings in unfinished.items()}
     rounds = {id: settings.rounds for id, settings in unfinished.items()}
-    tasks = [Task(settings, folder / id, options) for id, settings in unfinished.items()]
+    tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
     follower = Follower(folder, mirror) if mirror and tasks else None
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
         completed = run_cells(tasks, min(jobs, len(tasks)), report.event)

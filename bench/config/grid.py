@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.config import yaml_lines
-from bench.config.grid_file import AXES, NOTHING, Choice, Entry, Layer, Plan, name_problem, read_plan
+from bench.config.grid_file import AXES, NOTHING, Choice, GridEntry, Layer, Plan, name_problem, read_plan
 from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
@@ -191,7 +191,9 @@ class _Resolver:
         self.common = common
         self.known: dict[tuple[str, str, str], dict[str, Any]] = {}
 
-    def cell(self, dataset: Entry, case: Entry, text: str, choices: list[Choice], method: Entry) -> Settings:
+    def cell(
+        self, dataset: GridEntry, case: GridEntry, text: str, choices: list[Choice], method: GridEntry
+    ) -> Settings:
         """The cell's settings, in the order of precedence."""
         chosen: Layer = {choice.key: (choice.value, choice.path) for choice in choices}
         layer = self.common | dataset.settings | case.settings | chosen | method.settings

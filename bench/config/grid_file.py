@@ -29,7 +29,7 @@ SET_ELSEWHERE = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class GridEntry:
     """One entry of `methods`, `datasets` or `cases`.
 
     Attributes:
@@ -46,7 +46,7 @@ class Entry:
     settings: Layer
 
 
-NOTHING = Entry("", "", (), {}, {})
+NOTHING = GridEntry("", "", (), {}, {})
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Plan:
     """A grid file before its expansion; an axis that is not given is empty, but for `datasets`."""
 
     common: Layer
-    datasets: list[Entry]
-    cases: list[Entry]
+    datasets: list[GridEntry]
+    cases: list[GridEntry]
     vary: list[list[Choice]]
     alphas: list[Choice]
-    methods: list[Entry]
+    methods: list[GridEntry]
     seeds: list[Choice]
 
 
@@ -156,7 +156,7 @@ def _list(document: Document, key: str, example: str) -> list[tuple[Any, Path]]:
     return [(value, (key, i)) for i, value in enumerate(values)]
 
 
-def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Entry]:
+def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[GridEntry]:
     """The axis `methods` or `datasets`."""
     example = "[fedavg, {name: scd, tau: 0.4}]" if axis == "methods" else "[digits]"
     written: list[tuple[dict[str, Any], Path]] = []
@@ -173,7 +173,7 @@ def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Ent
     return [read(document, entry, path, of_name[entry["name"]] > 1) for entry, path in written]
 
 
-def _method(document: Document, data: dict[str, Any], path: Path, several: bool) -> Entry:
+def _method(document: Document, data: dict[str, Any], path: Path, several: bool) -> GridEntry:
     name = data["name"]
     own: Layer = {}
     for key in data.keys() - {"name", "label", "server", "set"}:
@@ -192,10 +192,10 @@ def _method(document: Document, data: dict[str, Any], path: Path, several: bool)
         document.complain((*path, "label"), f"label = {shown(label)} should be text")
     elif problem := name_problem(label):
         document.complain((*path, "label"), f"the label {shown(label)} {problem}{hint}")
-    return Entry(name, str(label), path, own, settings)
+    return GridEntry(name, str(label), path, own, settings)
 
 
-def _dataset(document: Document, data: dict[str, Any], path: Path, several: bool) -> Entry:
+def _dataset(document: Document, data: dict[str, Any], path: Path, several: bool) -> GridEntry:
     # `name` says which data set it is, so what the user's own data are called is their `label` here
     given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set")}
     options, problems = complete_options(DATASETS, data["name"], given)
@@ -203,10 +203,10 @@ def _dataset(document: Document, data: dict[str, Any], path: Path, several: bool
         document.complain((*path, "label" if key == "name" else key) if key else path, problem)
     own = {key: (value, (*path, key)) for key, value in options.items()}
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
-    return Entry(data["name"], str(data.get("label", _spelled_out(data))) if several else "", path, own, settings)
+    return GridEntry(data["name"], str(data.get("label", _spelled_out(data))) if several else "", path, own, settings)
 
 
-def _cases(document: Document) -> list[Entry]:
+def _cases(document: Document) -> list[GridEntry]:
     entries = []
     for value, path in _list(document, "cases", "[{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]"):
         if not isinstance(value, dict):
@@ -217,7 +217,7 @@ def _cases(document: Document) -> list[Entry]:
             problem = name_problem(name) if isinstance(name, str) else "should be text"
             document.complain((*path, "name"), f"the name {shown(name)} of a case {problem}")
         settings = {key: part for key, part in value.items() if key != "name"}
-        entries.append(Entry("", str(name), path, {}, _layer(document, settings, path, ["name"])))
+        entries.append(GridEntry("", str(name), path, {}, _layer(document, settings, path, ["name"])))
     return entries
 
 

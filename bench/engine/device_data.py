@@ -87,7 +87,7 @@ def _home(size: int, device: torch.device) -> torch.device:
     return device
 
 
-class Arena:
+class DeviceData:
     """The samples of all clients and the public set, as positions in two pools.
 
     Attributes:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bench.data import Indices
 from bench.engine.batches import Address
-from bench.engine.device_data import SERVER, Arena
-from bench.engine.executors import Answers, Recordings, Trainer
+from bench.engine.device_data import SERVER, DeviceData
+from bench.engine.executors import Answers, GraphCache, Trainer
 from bench.engine.gradient import as_train, gradient_of
 from bench.engine.predict import Task, accuracy_and_loss, outputs
 from bench.engine.prepare import Prepared, Preparer
@@ -72,7 +72,7 @@ class Sent(NamedTuple):
 
 
 @dataclass
-class Running:
+class ProgramRun:
     """A program under way.
 
     Attributes:
@@ -122,29 +122,29 @@ class Engine:
     def __init__(
         self,
         settings: Settings,
-        arena: Arena,
+        device_data: DeviceData,
         hyper: Hyperparameters,
         *,
         size: int,
         executor: Executor = "auto",
         threads: int = 1,
-        recordings: Recordings | None = None,
+        recordings: GraphCache | None = None,
     ) -> None:
         self.settings = settings
-        self.arena = arena
+        self.device_data = device_data
         self.dtype = getattr(torch, settings.dtype)
         self.executor = executor
         self.threads = threads
-        self.lanes = lanes_on(arena.device, size)
+        self.lanes = lanes_on(device_data.device, size)
         self.fallbacks: list[str] = []
         self.notices: list[str] = []
         self.steps = self.images = 0
         self.seconds = 0.0
-        self._preparer = Preparer(arena, settings)
-        values = hp_values(hyper, self.dtype, arena.device)
-        self._trainer = Trainer(arena, values, self.dtype, recordings or Recordings())
+        self._preparer = Preparer(device_data, settings)
+        values = hp_values(hyper, self.dtype, device_data.device)
+        self._trainer = Trainer(device_data, values, self.dtype, recordings or GraphCache())
 
-    def run(self, programs: list[Running], reply: Reply | None = None, budget: Budget | None = None) -> None:
+    def run(self, programs: list[ProgramRun], reply: Reply | None = None, budget: Budget | None = None) -> None:
         """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.
 
         With a `budget`, the first training after a program's upload has as many steps as that says, once every program
@@ -170,11 +170,11 @@ class Engine:
 
     def finish_all(self, programs: Iterable[tuple[int, Program | Any, Address]]) -> list[Any]:
         """The results of programs (or plain values) side by side."""
-        running = [(Running(o, p, a) if hasattr(p, "send") else p) for o, p, a in programs]
-        self.run([r for r in running if isinstance(r, Running)])
-        return [r.result if isinstance(r, Running) else r for r in running]
+        running = [(ProgramRun(o, p, a) if hasattr(p, "send") else p) for o, p, a in programs]
+        self.run([r for r in running if isinstance(r, ProgramRun)])
+        return [r.result if isinstance(r, ProgramRun) else r for r in running]
 
-    def _exchange(self, programs: list[Running], reply: Reply | None) -> list[Any]:
+    def _exchange(self, programs: list[ProgramRun], reply: Reply | None) -> list[Any]:
         if reply is None:
             raise ValueError("an Exchange needs a synchronous server: every selected client must be in the round")
         messages = []
@@ -186,7 +186,7 @@ class Engine:
             p.events.append(Sent(message.values, waits=True, reply=answers[p.owner]))
         return [answers[p.owner] for p in programs]
 
-    def _answer(self, programs: list[Running]) -> list[Any]:
+    def _answer(self, programs: list[ProgramRun]) -> list[Any]:
         """The answers to what the programs wait for, each kind of request in groups."""
         trainings: dict[int, Train] = {}
         gradients: dict[int, Gradient] = {}
@@ -211,7 +211,9 @@ class Engine:
             answers |= self._look(programs, looks)
         return [answers[i] for i in range(len(programs))]
 
-    def _grouped(self, programs: list[Running], trainings: dict[int, Train]) -> list[tuple[list[int], list[Prepared]]]:
+    def _grouped(
+        self, programs: list[ProgramRun], trainings: dict[int, Train]
+    ) -> list[tuple[list[int], list[Prepared]]]:
         """Requests of one recipe together, with whose they are."""
         start = time.perf_counter()
         groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
@@ -234,7 +236,9 @@ class Engine:
             Diverged: a trained value is not finite.
         """
         start = time.perf_counter()
-        slow_abreast = self.executor == "auto" and self.arena.device.type == "cpu" and group[0].recipe.convolutional
+        slow_abreast = (
+            self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.convolutional
+        )
         on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
         if self.executor == "sequential" or slow_abreast or on_server:
             trained, finite = self._trainer.sequential(group, self.threads)
@@ -250,7 +254,7 @@ class Engine:
 
     def _cohort(self, group: list[Prepared]) -> Answers:
         """All at once, or, where models rest on the host, as many at a time as there are lanes."""
-        at_once = len(group) if self.arena.home == self.arena.device else self.lanes
+        at_once = len(group) if self.device_data.home == self.device_data.device else self.lanes
         parts = [self._fitted(group[i : i + at_once]) for i in range(0, len(group), at_once)]
         return [one for trained, _ in parts for one in trained], all(finite for _, finite in parts)
 
@@ -286,14 +290,16 @@ class Engine:
     @property
     def _cohorts(self) -> int:
         """Cohorts at a time; a GPU has one."""
-        return self.threads if self.arena.device.type == "cpu" else 1
+        return self.threads if self.device_data.device.type == "cpu" else 1
 
-    def _look(self, programs: list[Running], asked: dict[int, Predict | Evaluate]) -> dict[int, Any]:
+    def _look(self, programs: list[ProgramRun], asked: dict[int, Predict | Evaluate]) -> dict[int, Any]:
         """The answers to all `Predict` and `Evaluate` requests."""
         by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
         for i, request in asked.items():
             subset = request.subset if isinstance(request, Predict) else None
-            positions = self.arena.positions(programs[i].owner, request.samples, subset, programs[i].address.round)
+            positions = self.device_data.positions(
+                programs[i].owner, request.samples, subset, programs[i].address.round
+            )
             models = [request.w] if isinstance(request, Predict) else request.models
             programs[i].events.append(Work(0, len(models) * len(positions)))
             output = request.output if isinstance(request, Predict) else "logits"
@@ -308,7 +314,7 @@ class Engine:
         to_score: dict[Any, dict[int, list[tuple[Tensor, Indices]]]] = defaultdict(dict)
         for i, request in asked.items():
             if isinstance(request, Predict):
-                answers[i] = found[i][0][0].to(self.arena.home)
+                answers[i] = found[i][0][0].to(self.device_data.home)
             else:
                 to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
         for samples, scored in to_score.items():
@@ -318,7 +324,7 @@ class Engine:
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
         """Outputs of model values on samples of one pool."""
         lanes = 0 if self.executor == "sequential" else self.lanes
-        return outputs(self.arena.pool(samples), tasks, output=output, lanes=lanes, threads=self._cohorts)
+        return outputs(self.device_data.pool(samples), tasks, output=output, lanes=lanes, threads=self._cohorts)
 
     def _scores(
         self, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
@@ -326,7 +332,7 @@ class Engine:
         """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
         rows = [row for own in models.values() for row in own]
         logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
-        hit, loss = accuracy_and_loss(self.arena.pool(samples), logits, positions)
+        hit, loss = accuracy_and_loss(self.device_data.pool(samples), logits, positions)
         lengths = [len(where) for _, where in rows]
         parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
         # A client without samples of that kind scores a loss of 0 with every model.
@@ -375,13 +381,13 @@ def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) 
     return found
 
 
-def _fit(programs: list[Running], steps: Mapping[int, int]) -> None:
+def _fit(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
     for p in programs:
         assert isinstance(p.waiting, Train)
         p.waiting, p.fitted = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
 
 
-def _advance(p: Running, answer: Any) -> None:
+def _advance(p: ProgramRun, answer: Any) -> None:
     """Go on to the next request that needs an answer; uploads need none."""
     while True:
         try:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from bench.engine.device_data import GATHER, Arena, channels_last
-from bench.engine.loops import Alone, Play
-from bench.engine.packing import IDLE, Schedule, pack
+from bench.engine.device_data import GATHER, DeviceData, channels_last
+from bench.engine.loops import ClientLoop, CohortLoop
+from bench.engine.packing import IDLE, Packing, pack
 from bench.engine.prepare import Array, Prepared, Stream
 from bench.engine.recording import Recorded, filled, tensors_of
 from bench.engine.step import (
@@ -42,7 +42,7 @@ infinity."""
 
 
 @dataclass
-class Recordings:
+class GraphCache:
     """Steps by recipe, and whether for one client alone, and how often a step reads each feed's batch.
 
     They hold for a method with its hyperparameters, on one device and in one type; cells that have these in common may
@@ -69,17 +69,17 @@ class Phase:
 class Rows:
     """The training state of a cohort: one row per client, in matrices on the device."""
 
-    def __init__(self, group: list[Prepared], arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, group: list[Prepared], device_data: DeviceData) -> None:
+        self._device_data = device_data
         self.parts = self._stack([flatten(p.request.values) for p in group])
         names = group[0].state
         self.state = {name: self._stack([dict(p.state[name]) for p in group]) for name in names}
         contexts = (tensors_of([flatten(p.request.context)]) for p in group)
-        self.context = [[arena.to_device(t) for t in context] for context in contexts]
+        self.context = [[device_data.to_device(t) for t in context] for context in contexts]
         self.loss = next(iter(self.parts.values())).new_zeros(len(group))
 
     def _stack(self, rows: list[Flat]) -> Flat:
-        return {name: self._arena.to_device(torch.stack([row[name] for row in rows])) for name in rows[0]}
+        return {name: self._device_data.to_device(torch.stack([row[name] for row in rows])) for name in rows[0]}
 
     @property
     def nested(self) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ class Rows:
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
         """The answers, as views of the matrices; to be read once the device has been waited for."""
-        losses = self._arena.to_home(self.loss / self.loss.new_tensor([max(1, p.steps) for p in group])).unbind()
+        losses = self._device_data.to_home(self.loss / self.loss.new_tensor([max(1, p.steps) for p in group])).unbind()
         states: list[dict[str, Flat]] = [{} for _ in group]
         for part, matrices in self.state.items():
             for state, row in zip(states, self._unstack(matrices), strict=True):
@@ -107,7 +107,7 @@ class Rows:
     def _unstack(self, matrices: Flat) -> list[Flat]:
         found: list[Flat] = [{} for _ in self.context]
         for name, matrix in matrices.items():
-            for one, row in zip(found, self._arena.to_home(matrix).unbind(), strict=True):
+            for one, row in zip(found, self._device_data.to_home(matrix).unbind(), strict=True):
                 one[name] = row
         return found
 
@@ -120,8 +120,8 @@ def _finite(tensors: Iterable[Tensor]) -> bool:
 class Trainer:
     """Runs groups of prepared requests on one device."""
 
-    def __init__(self, arena: Arena, hp: dict[str, Any], dtype: torch.dtype, recordings: Recordings) -> None:
-        self.arena = arena
+    def __init__(self, device_data: DeviceData, hp: dict[str, Any], dtype: torch.dtype, recordings: GraphCache) -> None:
+        self.device_data = device_data
         self.dtype = dtype
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
@@ -147,8 +147,8 @@ class Trainer:
         parts, context = flatten(one.request.values), flatten(one.request.context)
         nested = parts, one.state, next(iter(parts.values())).new_zeros(())
         # Tensors of its own: an answer is nobody else's, and two parts may have begun with the same buffers.
-        seats = [t.to(self.arena.device, copy=True) for t in tensors_of(nested)]
-        fixed = [*map(self.arena.to_device, tensors_of([context])), *tensors_of([self._hp])]
+        seats = [t.to(self.device_data.device, copy=True) for t in tensors_of(nested)]
+        fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self._hp])]
         rates = {name: self._tensor(rate) for name, rate in one.lr.items()}
         arrays, at = _arrays([one], _full_widths(one)), np.arange(one.steps)[:, None]
         names = sorted(one.streams)
@@ -161,12 +161,12 @@ class Trainer:
                 given = list(tensors_of((lr, real)))
                 like = [*seats, *(values[0] for values in given), *fixed]
                 seats = play.run(like, stop - start, seats, given, fixed)
-        parts, state, loss = filled(nested, (t.to(self.arena.home) for t in seats))
+        parts, state, loss = filled(nested, (t.to(self.device_data.home) for t in seats))
         return Trained(rebuild(parts, one.recipe.parts), state, one.steps, loss / max(1, one.steps))
 
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
         """All clients side by side in lanes; where threads are given, in lanes of each of them."""
-        rows = Rows(group, self.arena)
+        rows = Rows(group, self.device_data)
         for phase in _phases(group):
             arrays = _arrays(group, phase.widths)
             shares = _shares(phase, threads)
@@ -220,7 +220,9 @@ class Trainer:
             return list(tensors_of((parts, state, total + loss)))
 
         # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
-        recorded = Recorded(on_lists, Alone, patience=5, in_place=True) if alone else Recorded(on_lists, Play)
+        recorded = (
+            Recorded(on_lists, ClientLoop, patience=5, in_place=True) if alone else Recorded(on_lists, CohortLoop)
+        )
         return self._plays.setdefault((recipe, alone), recorded)  # another thread may have been as fast
 
     def _batches(
@@ -233,7 +235,7 @@ class Trainer:
             yield start, self._gather(streams, arrays, at[start : start + chunk])
 
     def _bytes(self, samples: Any) -> int:
-        return 0 if samples == "none" else self.arena.pool(samples).x[0].numel() * self.dtype.itemsize
+        return 0 if samples == "none" else self.device_data.pool(samples).x[0].numel() * self.dtype.itemsize
 
     def _gather(
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array, name: str = MAIN
@@ -242,7 +244,7 @@ class Trainer:
         found = {k: self._tensor(v[at]) for k, v in arrays.items() if isinstance(v, np.ndarray)}
         absolute, codes = found.pop("absolute"), found.pop("augmentation", None)
         if streams[name].feed.samples != "none":
-            pool = self.arena.pool(streams[name].feed.samples)
+            pool = self.device_data.pool(streams[name].feed.samples)
             found["x"], found["y"] = pool.take(absolute)
             if codes is not None:
                 found["x"] = pool.crop_flip(found["x"], codes)
@@ -253,7 +255,7 @@ class Trainer:
         }
 
     def _tensor(self, array: Array) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.arena.device)
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device_data.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
 
@@ -300,7 +302,7 @@ def _runs(sizes: Array) -> list[tuple[tuple[int, ...], int, int]]:
     return [(tuple(int(size) for size in sizes[a]), int(a), int(b)) for a, b in itertools.pairwise(marks) if b > a]
 
 
-def _places(group: list[Prepared], schedule: Schedule, phase: Phase) -> Array:
+def _places(group: list[Prepared], schedule: Packing, phase: Phase) -> Array:
     """Where in `_arrays` the step is that a lane does, `[steps, lanes]`; 0 in idle places, which have any batch."""
     first = np.zeros(len(group) + 1, np.int64)  # the last entry is that of IDLE, whose steps are 0 too
     before = np.cumsum([0, *(p.steps for p in group)])

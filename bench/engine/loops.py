@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Play(nn.Module):
+class CohortLoop(nn.Module):
     """A schedule played: clients are seated in lanes, take their steps, and their results are taken down.
 
     Args:
@@ -31,10 +31,10 @@ class Play(nn.Module):
         given: list[Tensor],
         fixed: list[Tensor],
     ) -> list[Tensor]:
-        """Play some steps; returns what the lanes hold after them. The lists have one order.
+        """CohortLoop some steps; returns what the lanes hold after them. The lists have one order.
 
         Args:
-            load, store: of `bench.engine.packing.Schedule`.
+            load, store: of `bench.engine.packing.Packing`.
             rows: `[clients, ...]` each, where clients come from and go to.
             contexts: for each client the context of its lane.
             seats: `[lanes, ...]` each, what lanes hold.
@@ -55,7 +55,7 @@ class Play(nn.Module):
         return seats
 
 
-class Alone(nn.Module):
+class ClientLoop(nn.Module):
     """Steps of one client that is trained by itself.
 
     Args:
@@ -73,7 +73,7 @@ class Alone(nn.Module):
         return seats
 
 
-class Look(nn.Module):
+class EvalLoop(nn.Module):
     """Models in groups of as many as there are lanes, each on samples of its own.
 
     Args:

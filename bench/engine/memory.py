@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Footprint(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """As a context: counts the storages that operations inside make. Memory inside an operation is not seen.
 
     Attributes:

@@ -15,7 +15,7 @@ IDLE = -1
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Packing:
     """Who is where.
 
     Attributes:
@@ -30,8 +30,8 @@ class Schedule:
     store: list[list[tuple[int, int]]]
 
 
-def pack(lengths: list[int], lanes: int) -> Schedule:
-    """Schedule rows of the given lengths (steps); rows of length 0 are left out."""
+def pack(lengths: list[int], lanes: int) -> Packing:
+    """Packing rows of the given lengths (steps); rows of length 0 are left out."""
     free = [(0, lane) for lane in range(lanes)]
     runs: list[tuple[int, int, int]] = []
     for row in sorted((r for r, length in enumerate(lengths) if length), key=lambda r: (-lengths[r], r)):
@@ -49,4 +49,4 @@ def pack(lengths: list[int], lanes: int) -> Schedule:
         steps[start:stop, lane] = np.arange(lengths[row])
         load[start].append((lane, row))
         store[stop - 1].append((lane, row))
-    return Schedule(rows, steps, load, store)
+    return Packing(rows, steps, load, store)

@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from bench.data import Indices
 from bench.engine.device_data import GATHER, Pool, channels_last
-from bench.engine.loops import Look
+from bench.engine.loops import EvalLoop
 from bench.engine.recording import Recorded
 from bench.engine.step import is_convolutional, takes_channels_last
 from bench.engine.threads import side_by_side
@@ -140,4 +140,4 @@ def _look(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) 
     def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         return _run(Params(weights, buffers, spec), x, output)
 
-    return Recorded(lambda tensors: [vmap(one)(*tensors)], Look)
+    return Recorded(lambda tensors: [vmap(one)(*tensors)], EvalLoop)

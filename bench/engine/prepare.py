@@ -15,7 +15,7 @@ from bench.engine.batches import (
     draw_values,
     steps_per_epoch,
 )
-from bench.engine.device_data import Arena
+from bench.engine.device_data import DeviceData
 from bench.engine.step import MAIN, Cut, Kinds, Recipe, kinds
 from bench.optim import SGD, Optimizer, State, learning_rates
 from bench.params import Params
@@ -82,8 +82,8 @@ class Preparer:
     Most requests differ from the one before in their values only, and equal recipes are one object.
     """
 
-    def __init__(self, arena: Arena, settings: Settings) -> None:
-        self._arena = arena
+    def __init__(self, device_data: DeviceData, settings: Settings) -> None:
+        self._device_data = device_data
         self._settings = settings
         self._recipes: dict[Recipe, Recipe] = {}
         self._key: Any = None
@@ -92,14 +92,14 @@ class Preparer:
     def prepare(self, request: Train, address: Address, limit: int | None = None) -> Prepared:
         """One client's request, of at most `limit` steps."""
         plan = self._planned(request, address.round)
-        n = len(_positions(request.feed, address, self._arena))
+        n = len(_positions(request.feed, address, self._device_data))
         recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
         steps = _steps(request, self._settings, n, plan.widths[MAIN], plan.statistics)
         steps = steps if limit is None else min(steps, limit)
         given = request.optimizer_state or {}
         augment = self._settings.augment
         streams = {
-            name: _stream(feed, plan.widths[name], steps, address, self._arena, plan.statistics, augment)
+            name: _stream(feed, plan.widths[name], steps, address, self._device_data, plan.statistics, augment)
             for name, feed in plan.feeds.items()
         }
         return Prepared(
@@ -131,7 +131,7 @@ class Preparer:
     def _make(self, request: Train, parts: Kinds, context: Kinds, round: int) -> _Plan:
         optimizers = _optimizers(request, self._settings, round)
         feeds = {MAIN: request.feed, **request.side}
-        widths = {name: _width(feed, self._arena, self._settings) for name, feed in feeds.items()}
+        widths = {name: _width(feed, self._device_data, self._settings) for name, feed in feeds.items()}
         cuts = _cuts(request, optimizers)
         recipe = Recipe(
             loss=request.loss,
@@ -181,7 +181,7 @@ def _trained(request: Train, cuts: Mapping[str, Cut], name: str) -> Any:
     return cuts[name].take(value.weights) if isinstance(value, Params) else value
 
 
-def _width(feed: Feed, arena: Arena, settings: Settings) -> int:
+def _width(feed: Feed, device_data: DeviceData, settings: Settings) -> int:
     """The batch size, at most the largest owner's number of samples (so that `all` samples is a large number)."""
     asked = feed.batch_size or settings.batch_size
     if feed.subset is not None:
@@ -189,8 +189,8 @@ def _width(feed: Feed, arena: Arena, settings: Settings) -> int:
     if feed.samples == "none":
         return asked
     if feed.samples == "public":
-        return min(asked, arena.public_size)
-    return min(asked, arena.largest)
+        return min(asked, device_data.public_size)
+    return min(asked, device_data.largest)
 
 
 def _steps(request: Train, settings: Settings, n: int, width: int, batch_statistics: bool) -> int:
@@ -204,14 +204,14 @@ def _steps(request: Train, settings: Settings, n: int, width: int, batch_statist
     return epochs * steps_per_epoch(n, width, batch_statistics=batch_statistics)
 
 
-def _positions(feed: Feed, address: Address, arena: Arena) -> Positions:
-    return arena.positions(address.owner, feed.samples, feed.subset, address.round)
+def _positions(feed: Feed, address: Address, device_data: DeviceData) -> Positions:
+    return device_data.positions(address.owner, feed.samples, feed.subset, address.round)
 
 
 def _stream(
-    feed: Feed, width: int, steps: int, address: Address, arena: Arena, batch_statistics: bool, augment: str
+    feed: Feed, width: int, steps: int, address: Address, device_data: DeviceData, batch_statistics: bool, augment: str
 ) -> Stream:
-    positions = _positions(feed, address, arena)
+    positions = _positions(feed, address, device_data)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
     absolute = positions[drawn.positions] if steps else drawn.positions
     own = feed.augment and feed.samples in ("train", "remainder") and augment != "none" and steps

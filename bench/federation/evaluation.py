@@ -1,9 +1,9 @@
 """The models of a server version, and what they score."""
 
 from bench.engine.batches import Address
-from bench.engine.device_data import SERVER, Arena
+from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
-from bench.federation.participants import Clients, ServerSide, mean_of_models
+from bench.federation.participants import Clients, ServerState, mean_of_models
 from bench.federation.scores import Evaluation, Scorer
 from bench.method import Method
 from bench.params import Params
@@ -17,15 +17,21 @@ class Evaluator:
     """
 
     def __init__(
-        self, method: Method, server: ServerSide, clients: Clients, engine: Engine, arena: Arena, new: list[int]
+        self,
+        method: Method,
+        server: ServerState,
+        clients: Clients,
+        engine: Engine,
+        device_data: DeviceData,
+        new: list[int],
     ) -> None:
         self._method = method
         self._server = server
         self._clients = clients
         self._engine = engine
         self.new = new
-        self._scorer = Scorer(engine, arena, server.sizes)
-        self._newcomers = Scorer(engine, arena, {i: len(arena.partition.train[i]) for i in new})
+        self._scorer = Scorer(engine, device_data, server.sizes)
+        self._newcomers = Scorer(engine, device_data, {i: len(device_data.partition.train[i]) for i in new})
 
     def evaluate(self, version: int, local: dict[int, Params]) -> Evaluation:
         """Scores of generic, personalized and `local` models, those right after local training."""

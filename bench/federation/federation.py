@@ -14,15 +14,15 @@ from torch import Tensor
 
 from bench.data import Dataset, Partition
 from bench.engine.batches import Address
-from bench.engine.device_data import SERVER, Arena
-from bench.engine.engine import Budget, Diverged, Engine, Executor, Running, Sent, Work, settle
-from bench.engine.executors import Recordings
+from bench.engine.device_data import SERVER, DeviceData
+from bench.engine.engine import Budget, Diverged, Engine, Executor, ProgramRun, Sent, Work, settle
+from bench.engine.executors import GraphCache
 from bench.engine.memory import keep_freed_memory
 from bench.errors import UserError
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
-from bench.federation.in_flight import Flight
-from bench.federation.participants import Clients, ServerSide
+from bench.federation.in_flight import InFlight
+from bench.federation.participants import Clients, ServerState
 from bench.federation.scores import Evaluation
 from bench.federation.setup import degenerate, divide_clients, make_method
 from bench.federation.snapshot import Packer, unpack
@@ -57,12 +57,12 @@ class Federation:
         threads: int = 1,
         public: Dataset | None = None,
         offload: bool = False,
-        recordings: Recordings | None = None,
+        recordings: GraphCache | None = None,
     ) -> None:
         self.settings = settings
         settle(torch.device(device), settings.precision)
         self.method = make_method(settings)
-        self._arena = Arena(
+        self._device_data = DeviceData(
             dataset,
             partition,
             device=torch.device(device),
@@ -78,12 +78,12 @@ class Federation:
         synchronous = isinstance(self.method.trigger, Everyone)
         if settings.pm_until_broadcast and not (synchronous and settings.wait_free):
             raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
-        self.server = ServerSide(settings, self._arena, dataset.shape, ids)
+        self.server = ServerState(settings, self._device_data, dataset.shape, ids)
         size = max(self.server.initial_model(i).weights.nbytes for i in ids)
         keep_freed_memory(size)
         self.engine = Engine(
             settings,
-            self._arena,
+            self._device_data,
             self.method.hp,
             size=size,
             executor=executor,
@@ -91,8 +91,8 @@ class Federation:
             recordings=recordings,
         )
         self.method.init(self.server)
-        self.clients = Clients(self.method, self.server, self._arena, local_buffers=settings.batchnorm == "local")
-        self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._arena, new)
+        self.clients = Clients(self.method, self.server, self._device_data, local_buffers=settings.batchnorm == "local")
+        self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._device_data, new)
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
@@ -102,7 +102,7 @@ class Federation:
         self._settled = 0.0
         self.ledger: list[dict[str, Any]] = []
         self.warnings = degenerate(self.method) + self._too_few() + self._no_tf32()
-        self._flights: list[Flight] = []
+        self._flights: list[InFlight] = []
         self._starts = 0
         self._begun: dict[int, int] = {}
         self._held: dict[int, dict[str, Any]] = {}
@@ -167,7 +167,7 @@ class Federation:
             program = self.method.unselected_round(client, self._held[i])
             if program is not None:
                 left = limit - self._unattended.get(i, 0) if policy == "cap" else None
-                running = Running(i, program, self._address(i), limit=left)
+                running = ProgramRun(i, program, self._address(i), limit=left)
                 trips.append(Trip(client, running, self._held[i], size, "personal training"))
         self.engine.run([trip.program for trip in trips])
         for trip in trips:
@@ -199,7 +199,7 @@ class Federation:
         return [f"the server waits for {trigger.k} messages, but only {n} clients can send one: {n} make a version"]
 
     def _no_tf32(self) -> list[str]:
-        if self.settings.precision != "tf32" or self._arena.device.type == "cuda":
+        if self.settings.precision != "tf32" or self._device_data.device.type == "cuda":
             return []
         return ["precision tf32 changes nothing on a CPU: the products of this cell are in float32"]
 
@@ -262,7 +262,7 @@ class Federation:
             if present or self._flights:
                 return present
 
-    def _launch(self, ids: list[int], now: float) -> list[Flight]:
+    def _launch(self, ids: list[int], now: float) -> list[InFlight]:
         """Send the current version to clients and compute their rounds, side by side."""
         trips = []
         for i in ids:
@@ -270,7 +270,7 @@ class Federation:
             if self.settings.unselected == "cap":
                 self._held[i] = down
             client = self.clients.copy(i)
-            program = Running(i, self.method.client_round(client, down), self._address(i))
+            program = ProgramRun(i, self.method.client_round(client, down), self._address(i))
             trips.append(Trip(client, program, down, self._traffic.download(down)))
         budget: Budget | None = None
         if self.settings.pm_until_broadcast:
@@ -293,7 +293,7 @@ class Federation:
             self._traffic.download(replies[message.client])
         return replies
 
-    def _land(self, flights: list[Flight]) -> None:
+    def _land(self, flights: list[InFlight]) -> None:
         """The clients show their new states."""
         own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
         for flight in flights:
@@ -330,8 +330,8 @@ class Federation:
     def path(self) -> dict[str, str | int]:
         """What computed it: numbers are promised to be the same bytes on the same path only."""
         return {
-            "device": str(self._arena.device),
-            "models": str(self._arena.home),
+            "device": str(self._device_data.device),
+            "models": str(self._device_data.home),
             "executor": self.engine.executor,
             "precision": self.settings.precision,
             "lanes": self.engine.lanes,
@@ -372,7 +372,7 @@ class Federation:
 
     def restore(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        placed = {name: tensor.to(self._arena.home) for name, tensor in tensors.items()}
+        placed = {name: tensor.to(self._device_data.home) for name, tensor in tensors.items()}
 
         def back(value: Any) -> Any:
             return unpack(value, placed, self.server.specs)
@@ -386,4 +386,4 @@ class Federation:
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
         self._local = {int(i): back(w) for i, w in plain["local"].items()}
         self._held = underway["held"]
-        self._flights = [Flight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
+        self._flights = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]

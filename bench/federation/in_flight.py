@@ -8,7 +8,7 @@ from bench.params import Params
 
 
 @dataclass
-class Flight:
+class InFlight:
     """A client's round under way, its work already computed.
 
     Attributes:
@@ -43,7 +43,7 @@ class Flight:
         }
 
     @classmethod
-    def of(cls, plain: dict[str, Any], client: Client) -> "Flight":
+    def of(cls, plain: dict[str, Any], client: Client) -> "InFlight":
         """The inverse of `plain`; `client` is the one it names, without state."""
         client.state = plain["state"]
         messages = [(time, Message(**message)) for time, message in plain["messages"]]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.engine.device_data import Arena
+from bench.engine.device_data import DeviceData
 from bench.federation.setup import architectures
 from bench.method import Client, Message, Method, mean
 from bench.models.factory import build, prepare
@@ -18,22 +18,22 @@ from bench.settings import Settings
 _BUFFERS = "bench.buffers"
 
 
-class ServerSide:
+class ServerState:
     """The server (see `bench.method.Server`): its state, and the initial values that all methods of a seed share."""
 
-    def __init__(self, settings: Settings, arena: Arena, shape: tuple[int, ...], clients: list[int]) -> None:
+    def __init__(self, settings: Settings, device_data: DeviceData, shape: tuple[int, ...], clients: list[int]) -> None:
         self.state: dict[str, Any] = {}
         self.round = 0
-        self.num_classes = arena.num_classes
-        self.sizes = {i: len(arena.partition.train[i]) for i in clients}
+        self.num_classes = device_data.num_classes
+        self.sizes = {i: len(device_data.partition.train[i]) for i in clients}
         self.selected: list[int] = []
-        self.public_size = arena.public_size
-        self.public_classes = arena.public_classes
+        self.public_size = device_data.public_size
+        self.public_classes = device_data.public_classes
         self.specs: dict[str, Spec] = {}
         self._settings = settings
-        self._arena = arena
+        self._device_data = device_data
         self._shape = shape
-        self._architectures = architectures(settings, [len(one) for one in arena.partition.train])
+        self._architectures = architectures(settings, [len(one) for one in device_data.partition.train])
         self._initial: dict[tuple[str, int, int], Params] = {}
         for client in clients:
             self.initial_model(client)
@@ -71,7 +71,7 @@ class ServerSide:
         empty = torch.zeros(0, dtype=getattr(torch, self._settings.dtype))
         weights = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.params)])
         buffers = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.buffers)])
-        return Params(weights.to(self._arena.home), buffers.to(self._arena.home), spec)
+        return Params(weights.to(self._device_data.home), buffers.to(self._device_data.home), spec)
 
 
 class Clients:
@@ -82,11 +82,11 @@ class Clients:
         local_buffers: whether BatchNorm buffers stay with the clients (the policy `local`).
     """
 
-    def __init__(self, method: Method, server: ServerSide, arena: Arena, *, local_buffers: bool) -> None:
+    def __init__(self, method: Method, server: ServerState, device_data: DeviceData, *, local_buffers: bool) -> None:
         self.ids = sorted(server.sizes)
         self._method = method
         self._server = server
-        self._arena = arena
+        self._device_data = device_data
         self.local_buffers = local_buffers
         self._known: dict[int, Client] = {}
 
@@ -99,8 +99,8 @@ class Clients:
 
     def bare(self, i: int) -> Client:
         """A client without state."""
-        counts = torch.as_tensor(self._arena.counts[i], device=self._arena.home)
-        return Client(i, len(self._arena.partition.train[i]), counts)
+        counts = torch.as_tensor(self._device_data.counts[i], device=self._device_data.home)
+        return Client(i, len(self._device_data.partition.train[i]), counts)
 
     def copy(self, i: int) -> Client:
         """A client whose state may be written to without anybody noticing."""

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from bench.data import Indices
-from bench.engine.device_data import Arena
+from bench.engine.device_data import DeviceData
 from bench.engine.engine import Engine
 from bench.engine.predict import Task, accuracy_and_loss
 from bench.params import Params
@@ -57,14 +57,14 @@ class _Places:
 class Scorer:
     """Scores models on a partition's validation and test samples."""
 
-    def __init__(self, engine: Engine, arena: Arena, sizes: dict[int, int]) -> None:
+    def __init__(self, engine: Engine, device_data: DeviceData, sizes: dict[int, int]) -> None:
         self._engine = engine
-        self._pool = arena.local
+        self._pool = device_data.local
         self._sizes = sizes
         ids = sorted(sizes)
-        parts = {"validation": arena.partition.validation, "test": arena.partition.test}
+        parts = {"validation": device_data.partition.validation, "test": device_data.partition.test}
         union = {s: np.concatenate([np.zeros(0, np.int64), *(parts[s][i] for i in ids)]) for s in SPLITS}
-        common = arena.partition.global_test
+        common = device_data.partition.global_test
         whole = {"validation": union["validation"], "test": common if len(common) else union["test"]}
         self._needed = np.unique(np.concatenate([whole["test"], *union.values()]))
         self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in whole.items()}

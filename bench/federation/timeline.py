@@ -8,9 +8,9 @@ uploads leave at the end of the local work, A = max_j(s_j + G_j + P_j + U_j), an
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from bench.engine.engine import Running, Sent, Work
+from bench.engine.engine import ProgramRun, Sent, Work
 from bench.federation.clock import Clock
-from bench.federation.in_flight import Flight
+from bench.federation.in_flight import InFlight
 from bench.federation.traffic import Ledger, Size
 from bench.method import Client, Message
 
@@ -41,7 +41,7 @@ class Trip(NamedTuple):
     """
 
     client: Client
-    program: Running
+    program: ProgramRun
     down: dict[str, Any]
     size: Size | None
     kind: str = "training"
@@ -63,10 +63,10 @@ class Timer:
         self._wait_free = wait_free
         self._draws = True
 
-    def flights(self, trips: list[Trip], version: int, now: float) -> list[Flight]:
+    def flights(self, trips: list[Trip], version: int, now: float) -> list[InFlight]:
         """The flights of clients to which a version is sent now; an `Exchange` waits for the slowest of them."""
         self._draws = version < TIMELINE_VERSIONS
-        flights = [Flight(t.client, now, local=t.program.result) for t in trips]
+        flights = [InFlight(t.client, now, local=t.program.result) for t in trips]
         walks = [self._walk(trip, flight, version, now) for trip, flight in zip(trips, flights, strict=True)]
         waiting = {i: next(walk, None) for i, walk in enumerate(walks)}
         while arrivals := [arrival for arrival in waiting.values() if arrival is not None]:
@@ -91,7 +91,7 @@ class Timer:
             steps[i] = max(1, int((next_model - dry.free[i]) / one))
         return steps
 
-    def _walk(self, trip: Trip, flight: Flight, version: int, now: float) -> Generator[float, float, None]:
+    def _walk(self, trip: Trip, flight: InFlight, version: int, now: float) -> Generator[float, float, None]:
         """Time a client's events; at an `Exchange` yields its arrival and takes when the server is ready."""
         i = trip.client.id
         there = now if trip.size is None else self._span(i, "download", now, self._clock.down(i, trip.size))

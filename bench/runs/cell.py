@@ -22,7 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.data import Dataset, Partition, without_tests
-from bench.engine.executors import Recordings
+from bench.engine.executors import GraphCache
 from bench.errors import UserError, shortage
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
@@ -298,7 +298,7 @@ class _Run:
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
 
 
-def _recordings(settings: Settings, device: str) -> Recordings:
+def _recordings(settings: Settings, device: str) -> GraphCache:
     """What cells that differ in seed or partition share where one process runs them after each other: to record a
     method's steps takes as long as tens of their rounds."""
     found = _last_recordings(settings.method, json.dumps(settings.hp), settings.dtype, device)
@@ -307,8 +307,8 @@ def _recordings(settings: Settings, device: str) -> Recordings:
 
 
 @functools.lru_cache(1)  # most grids have the cells of a method one after the other
-def _last_recordings(method: str, hp: str, dtype: str, device: str) -> Recordings:
-    return Recordings()
+def _last_recordings(method: str, hp: str, dtype: str, device: str) -> GraphCache:
+    return GraphCache()
 
 
 def choose_device(wish: str) -> str:

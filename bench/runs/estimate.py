@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 from bench.engine.device_data import KEEP_NORMALISED
 from bench.engine.engine import lanes_on
-from bench.engine.memory import Footprint
+from bench.engine.memory import MemoryMeter
 from bench.engine.predict import samples_at_once
 from bench.engine.step import is_convolutional
 from bench.errors import UserError
@@ -208,7 +208,7 @@ def _bytes_of(work: Callable[[int], None], samples: int) -> float:
     """The bytes at the peak of work on so many samples, from two and four of them."""
     peaks: list[float] = []
     for few in (2, 4):
-        with Footprint() as footprint:
+        with MemoryMeter() as footprint:
             work(few)
         peaks.append(footprint.peak)
     return peaks[0] + (peaks[1] - peaks[0]) / 2 * (samples - 2)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from bench.data import Dataset, Partition
-from bench.engine.memory import Footprint
+from bench.engine.memory import MemoryMeter
 from bench.federation.federation import Federation
 from bench.models.factory import build
 from bench.rng import generator
@@ -76,7 +76,7 @@ def held(method: str, hp: str) -> tuple[Held, Held]:
     would take the time and the memory that are to be known."""
     found = []
     for clients in (6, 9):  # with fewer, what is held for each of them does not make the peak yet
-        with Footprint() as footprint:
+        with MemoryMeter() as footprint:
             federation = _small(method, hp, *STAND_IN, clients)
             for _ in range(2):  # in the first round nothing old makes way for what is new
                 federation.advance()
@@ -92,7 +92,7 @@ def in_a_step(method: str, hp: str) -> float:
     values, and what two samples take in the small network that is counted with."""
     peaks: list[float] = []
     for lanes in (2, 6):
-        with Footprint() as footprint:
+        with MemoryMeter() as footprint:
             federation = _small(method, hp, *STAND_IN, 6, steps=1)
             federation.engine.lanes = lanes
             federation.advance()

@@ -47,7 +47,7 @@ _PROCESSES.set_forkserver_preload(PRELOAD)
 
 
 @dataclass(frozen=True)
-class Task:
+class CellTask:
     """A cell to run; `options` is the JSON of `bench.runs.cell.Options`."""
 
     settings: Settings
@@ -66,11 +66,11 @@ class _Held:
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    task: Task | None = None
+    task: CellTask | None = None
 
 
 def run_cells(
-    tasks: Iterable[Task], jobs: int, on_event: Callable[[Event], None], unwanted: Collection[str] = ()
+    tasks: Iterable[CellTask], jobs: int, on_event: Callable[[Event], None], unwanted: Collection[str] = ()
 ) -> bool:
     """Run cells in `jobs` worker processes until none is left; False when the user stopped it.
 
@@ -96,10 +96,10 @@ def run_cells(
 class _Pool:
     """The workers and what is left to do."""
 
-    def __init__(self, tasks: Iterable[Task], on_event: Callable[[Event], None], unwanted: Collection[str]) -> None:
+    def __init__(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str]) -> None:
         self._tasks = iter(tasks)
-        self._returned: deque[Task] = deque()
-        self._held: list[tuple[float, Task]] = []
+        self._returned: deque[CellTask] = deque()
+        self._held: list[tuple[float, CellTask]] = []
         self._workers: list[_Worker] = []
         self._on_event = on_event
         self._unwanted = unwanted
@@ -139,7 +139,7 @@ class _Pool:
     def _has_room(self, jobs: int) -> bool:
         return len(self._working()) < jobs
 
-    def _next(self) -> Task | None:
+    def _next(self) -> CellTask | None:
         return self._returned.popleft() if self._returned else next(self._tasks, None)
 
     def _idle(self) -> _Worker:
@@ -149,7 +149,7 @@ class _Pool:
         self._workers.append(_start_worker())
         return self._workers[-1]
 
-    def _give(self, worker: _Worker, task: Task) -> None:
+    def _give(self, worker: _Worker, task: CellTask) -> None:
         try:
             worker.pipe.send(task)
         except BrokenPipeError:  # it died while it had nothing to do: no cell's fault
@@ -284,7 +284,7 @@ def _work(pipe: Connection) -> None:
     """A worker's life: take tasks from the pipe, send events, end with the pipe."""
     for sign in _SIGNALS:  # they may reach the whole group; the parent says what to do
         signal.signal(sign, signal.SIG_IGN)
-    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[CellTask] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_take, args=(pipe, tasks, stopping), daemon=True).start()
 
@@ -310,7 +310,7 @@ def _work(pipe: Connection) -> None:
             return  # an error on the device spoils the whole process; the next cell gets a new one
 
 
-def _take(pipe: Connection, tasks: "queue.SimpleQueue[Task]", stopping: threading.Event) -> None:
+def _take(pipe: Connection, tasks: "queue.SimpleQueue[CellTask]", stopping: threading.Event) -> None:
     """Hear the parent while a cell runs; without a parent there is nothing to go on for."""
     while True:
         try:

@@ -68,7 +68,7 @@ def sizes(federation: Federation) -> list[float]:
         client = federation.clients[i]
         start = federation.server.state["model"]
         teacher = spectrum(client.state["personal"], o.tau, o)
-        x, y = federation._arena.local.take(torch.from_numpy(federation._arena.positions(i, "train")))
+        x, y = federation._device_data.local.take(torch.from_numpy(federation._device_data.positions(i, "train")))
         w = start.weights.clone().requires_grad_()
         ce = torch.nn.functional.cross_entropy(Forward()(start.with_weights(w), x), y)
         d = divergence(start.with_weights(w), teacher, o.tau, o)

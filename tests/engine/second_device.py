@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from bench.engine.memory import Footprint
+from bench.engine.memory import MemoryMeter
 
 NAME = "lazy"
 """A device that PyTorch knows and has no code for, so that nothing runs there but by way of this module."""
@@ -49,7 +49,7 @@ class There(Tensor):
         return self.cpu().tolist()
 
 
-class SecondDevice(Footprint):
+class SecondDevice(MemoryMeter):
     """As a context: there is a device called NAME, whose tensors are counted.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 from bench.engine import engine, recording
 from bench.engine import predict as outputs
 from bench.engine.batches import Address
-from bench.engine.engine import Executor, Running
+from bench.engine.engine import Executor, ProgramRun
 from bench.federation.federation import Diverged, Federation
 from bench.forward import Forward
 from bench.method import (
@@ -82,7 +82,7 @@ def test_a_full_gradient_is_the_mean_over_all_samples(executor: str) -> None:
     seen, federation = ask(program, executor=executor)
     data, w = toy_data(), federation.server.initial_model()
     for i, (gradients, loss) in seen.items():
-        at = federation._arena.partition.train[i]
+        at = federation._device_data.partition.train[i]
         x, y = data.x[at].astype(float), data.y[at]
         p = softmax(logits(federation, w, x))
         assert float(loss) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean(), rel=1e-9)
@@ -105,7 +105,7 @@ def test_predict_and_evaluate(executor: str) -> None:
     expected = softmax(logits(federation, w, public.x.astype(float)))
     for i, (given, (losses, accuracies)) in seen.items():
         np.testing.assert_allclose(given.numpy(), expected, rtol=1e-9)
-        at = federation._arena.partition.train[i]
+        at = federation._device_data.partition.train[i]
         p = softmax(logits(federation, w, toy_data().x[at].astype(float)))
         y = toy_data().y[at]
         assert float(losses[0]) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean())
@@ -122,7 +122,7 @@ def test_a_limit_ends_trainings_and_leaves_gradients_whole() -> None:
 
     federation = toy("fedavg", sizes=[9, 9], batch_size=2)
     w = federation.server.initial_model()
-    running = [Running(i, program(w), Address(0, 0, 0), limit=limit) for i, limit in enumerate((None, 3))]
+    running = [ProgramRun(i, program(w), Address(0, 0, 0), limit=limit) for i, limit in enumerate((None, 3))]
     federation.engine.run(running)
     (whole, *steps), (limited, *cut) = (p.result for p in running)
     assert torch.equal(whole, limited)
@@ -174,12 +174,12 @@ def test_the_holdout_is_the_clients_own_and_fixed() -> None:
         seen, federation = ask(program)
     finally:
         Probe.holdout = 0.0
-    sizes = {i: len(federation._arena.partition.train[i]) for i in seen}
+    sizes = {i: len(federation._device_data.partition.train[i]) for i in seen}
     assert seen == {i: (n - int(0.4 * n), int(0.4 * n)) for i, n in sizes.items()}
     for i in seen:
-        both = [set(federation._arena.positions(i, kind)) for kind in ("remainder", "holdout")]
+        both = [set(federation._device_data.positions(i, kind)) for kind in ("remainder", "holdout")]
         assert not both[0] & both[1]
-        assert both[0] | both[1] == set(federation._arena.positions(i, "train"))
+        assert both[0] | both[1] == set(federation._device_data.positions(i, "train"))
 
 
 def test_an_optimizer_goes_on_where_it_stopped() -> None:

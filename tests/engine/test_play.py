@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from bench.engine import recording
-from bench.engine.loops import Alone, Look, Play
+from bench.engine.loops import ClientLoop, CohortLoop, EvalLoop
 from bench.engine.packing import pack
 from bench.engine.recording import Recorded
 from bench.engine.threads import side_by_side
@@ -37,7 +37,7 @@ def play(run: Callable[..., list[Tensor]], chunk: int) -> list[Tensor]:
 
 
 def scripted(tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
-    recorded = Recorded(step, Play)
+    recorded = Recorded(step, CohortLoop)
     made = recorded._record(tensors)
     assert isinstance(made, torch.jit.ScriptModule)
     return made
@@ -47,7 +47,7 @@ LIKE = [torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.te
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
-@pytest.mark.parametrize("run", [Play(step), scripted(LIKE)], ids=["python", "torchscript"])
+@pytest.mark.parametrize("run", [CohortLoop(step), scripted(LIKE)], ids=["python", "torchscript"])
 def test_every_client_takes_its_steps_from_its_own_state_with_its_own_context(
     run: Callable[..., list[Tensor]], chunk: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_every_client_takes_its_steps_from_its_own_state_with_its_own_context(
 
 def test_a_function_is_recorded_after_some_calls_with_equal_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_RECORD_AFTER", 4)
-    look = Recorded(lambda tensors: [torch.einsum("ld,lsd->ls", tensors[0], tensors[2]) + tensors[1]], Look)
+    look = Recorded(lambda tensors: [torch.einsum("ld,lsd->ls", tensors[0], tensors[2]) + tensors[1]], EvalLoop)
     found = []
     for groups in (3, 2, 1):  # recorded in the third run, when there were five calls
         weights = [torch.full((2,), float(i)) for i in range(2 * groups)]
@@ -86,7 +86,7 @@ def test_a_function_that_decides_by_numbers_is_never_recorded(in_place: bool, mo
         (one,) = torch.autograd.grad(by.sum(), [by])
         return [tensors[0] + one if tensors[0].sum() >= 0 else tensors[0] - one]
 
-    recorded, like = Recorded(away_from_zero, Alone, in_place=in_place), [torch.zeros(2), torch.zeros(2)]
+    recorded, like = Recorded(away_from_zero, ClientLoop, in_place=in_place), [torch.zeros(2), torch.zeros(2)]
     for start in (0.0, -1.0, 1.0, -2.0):
         (found,) = recorded.run(like, 3, [torch.full((2,), start)], [torch.ones(3, 2)], [])
         assert found.tolist() == [start - 3 if start < 0 else start + 3] * 2
@@ -99,7 +99,7 @@ def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.Monkey
     def weighted(tensors: list[Tensor]) -> list[Tensor]:
         return [tensors[0] + tensors[1] * torch.from_numpy(1 / tensors[1].numpy())]
 
-    recorded, like = Recorded(weighted, Alone, in_place=True), [torch.zeros(2), torch.tensor([1.0, 2.0])]
+    recorded, like = Recorded(weighted, ClientLoop, in_place=True), [torch.zeros(2), torch.tensor([1.0, 2.0])]
     for given in ([[1.0, 2.0]] * 3, [[3.0, 4.0]], [[5.0, 1.0]]):
         seats = recorded.run(like, len(given), [torch.zeros(2)], [torch.tensor(given)], [])
         assert seats[0].tolist() == pytest.approx([len(given)] * 2)
@@ -115,18 +115,18 @@ def test_operations_that_torchscript_takes_for_others_are_played_by_python(
     def where_not_positive(tensors: list[Tensor]) -> list[Tensor]:
         return [tensors[0] + (~((tensors[1] > 0) & True)).to(tensors[1].dtype)]
 
-    recorded, like = Recorded(where_not_positive, Alone, in_place=in_place), [torch.zeros(2), torch.ones(2)]
+    recorded, like = Recorded(where_not_positive, ClientLoop, in_place=in_place), [torch.zeros(2), torch.ones(2)]
     for _ in range(3):
         (found,) = recorded.run(like, 3, [torch.zeros(2)], [torch.tensor([[1.0, -1.0]] * 3)], [])
         assert found.tolist() == [0, 3]
     (made,) = recorded._recorded.values()
-    assert isinstance(made, Alone)
+    assert isinstance(made, ClientLoop)
     assert isinstance(made.step, fx.GraphModule)  # recorded all the same
 
 
 def test_only_the_first_shape_is_waited_for_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
-    recorded = Recorded(lambda tensors: [tensors[0] + tensors[1]], Alone, patience=3)
+    recorded = Recorded(lambda tensors: [tensors[0] + tensors[1]], ClientLoop, patience=3)
     known = []
     for width in (2, 5):
         for _ in range(7):
@@ -147,7 +147,7 @@ def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch
             both.wait()
         return [tensors[0] + tensors[1]]
 
-    recorded = Recorded(add, Alone, in_place=True)
+    recorded = Recorded(add, ClientLoop, in_place=True)
     like = [torch.zeros(2), torch.zeros(2)]
 
     def job() -> list[float]:

@@ -67,7 +67,7 @@ def test_models_that_rest_on_the_host_train_the_same(method: str, executor: str)
     """Nothing of them stays on the device between two rounds."""
     there, device = _both(method, 2, offload=True, executor=executor, model="mlp")
     assert there.path["models"] == "cpu"
-    pools = [there._arena.local, there._arena.pool("public")]
+    pools = [there._device_data.local, there._device_data.pool("public")]
     samples = sum(tensor.here.nbytes for pool in pools for tensor in (pool.x, pool.y))
     constants = 2.1 * there.server.initial_model().weights.nbytes  # of SCD's loss; five clients have a model
     assert device.live < samples + constants

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from bench.engine.memory import Footprint
+from bench.engine.memory import MemoryMeter
 from bench.runs.memory_forecast import held, models, rest_on_host
 from bench.settings import Settings
 from tests.harness.device_memory import device_memory
 
 
 def test_a_footprint_is_what_is_there_at_one_time() -> None:
-    with Footprint() as footprint:
+    with MemoryMeter() as footprint:
         x = torch.zeros(1000)
         y = x + 1
         view = y[:10]

@@ -171,8 +171,8 @@ def test_the_head_after_the_upload_follows_the_formula() -> None:
     """One full batch: the head moves by -lr times the gradient of CE(logits + head(features)) at the updated model."""
     federation = toy("fedrod", sizes=[8], hp={"head_phase": "after"}, epochs=1, batch_size=8, momentum=0.0)
     run(federation, 1)
-    (positions,) = federation._arena.partition.train
-    pool = federation._arena.local
+    (positions,) = federation._device_data.partition.train
+    pool = federation._device_data.local
     x, y = pool.take(torch.from_numpy(positions))
     local = federation._local[0].tensors()
     z = x.flatten(1) @ local["inner.weight"].T
