@@ -1,3 +1,3 @@
-"""pfl-bench: the method interface, the engine, the federation loop and the command line."""
+"""pFLeague: the method interface, the engine, the federation loop and the command line."""
 
 __version__ = "0.1.0"

@@ -75,8 +75,8 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         if not getattr(package, "PFL_BENCH", False):
             raise UserError(
-                f"the package {self.package!r} found at {getattr(package, '__file__', '?')} is not pfl-bench's: "
-                "another distribution of that name hides it. Install pfl-bench in an environment of its own."
+                f"the package {self.package!r} found at {getattr(package, '__file__', '?')} is not pFLeague's: "
+                "another distribution of that name hides it. Install pFLeague in an environment of its own."
             )
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")

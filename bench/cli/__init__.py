@@ -41,7 +41,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from bench import __version__
 
-        print(f"pfl-bench {__version__}")
+        print(f"pFLeague {__version__}")
         raise typer.Exit
 
 

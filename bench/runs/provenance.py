@@ -42,7 +42,7 @@ def stolen_seconds(table: Path = Path("/proc/stat")) -> float:
 
 
 def _commit() -> str | None:
-    """The commit of pfl-bench's sources, `-dirty` after edits; None outside a git checkout of them."""
+    """The commit of pFLeague's sources, `-dirty` after edits; None outside a git checkout of them."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -58,7 +58,7 @@ def _commit() -> str | None:
 def _versions() -> dict[str, str]:
     from bench import __version__
 
-    found = {"pfl-bench": __version__, "python": platform.python_version()}
+    found = {"pFLeague": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

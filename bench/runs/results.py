@@ -94,7 +94,7 @@ def load_run(run: Path) -> RunView:
     """Read a run folder.
 
     Raises:
-        UserError: it is not one, its `run.json` is damaged, or another version of pfl-bench wrote it.
+        UserError: it is not one, its `run.json` is damaged, or another version of pFLeague wrote it.
     """
     info = read_json(run / "run.json")
     if info is None:

@@ -219,7 +219,7 @@ def test_help_imports_nothing_heavy(environment: dict[str, str]) -> None:
 
 
 def test_version_and_help(bench_here: Bench) -> None:
-    assert bench_here("--version").stdout.startswith("pfl-bench ")
+    assert bench_here("--version").stdout.startswith("pFLeague ")
     assert "--checkpoint-seconds" in bench_here("run", "--help").stdout
 
 
