@@ -230,7 +230,8 @@ class Method:
             a missing one by Remark 4.1 of the SCD paper and flags it.
         mean_of: entries of the server's state that are broadcast and replaced by the mean of the uploads of that name.
         everyone: all clients take part in every round, whatever the participation.
-        holdout: share of a client's training data behind `holdout` feeds (FedFomo's validation split).
+        holdout: share of a client's training data behind `holdout` feeds (FedFomo's validation split); a client with
+            too few samples for it has its validation samples there.
         public: it needs public samples (the cell's setting `public`).
         mixes_models: its clients may have models of different architectures (the cell's setting `client_models`).
     """

@@ -1,9 +1,10 @@
 """FedFomo: Zhang, Sapra, Fidler, Yeung and Alvarez 2021 (ICLR), "Personalized Federated Learning with First Order Model
 Optimization".
 
-Clients weigh the models of others by what these gain on a hold-out split, per unit of distance, and move towards the
-helpful ones before they train. The server relays the uploads of the last round. A client's own model is with the client
-and would have weight 0: it is never sent and takes none of the M places.
+Clients weigh models by what these gain on a hold-out split, per unit of distance, and move towards the helpful ones
+before they train. The server relays the uploads of the last round. Gain and distance are measured from the client's
+model before its last local training, so its own trained model is a candidate like the others; it is with the client
+already, is never sent and takes none of the M places.
 """
 
 import torch
@@ -31,7 +32,8 @@ class Hyper(Hyperparameters):
     explore_decay: float = hp(0.05, ge=0)
 
     def degenerate(self) -> list[str]:
-        return ["models = 0: FedFomo is Local, without the hold-out split"] if self.models == 0 else []
+        text = "models = 0: FedFomo is Local that takes back what did not help on the hold-out split"
+        return [text] if self.models == 0 else []
 
 
 @METHODS.register("fedfomo")
@@ -48,7 +50,7 @@ class FedFomo(Method):
         server.state["affinity"] = torch.eye(len(server.sizes), dtype=like.dtype, device=like.device)
 
     def init_client(self, server: Server, client: Client) -> None:
-        client.state["personal"] = server.initial_model()
+        client.state["before"] = client.state["personal"] = server.initial_model()
 
     def broadcast(self, server: Server, client: Client) -> State:
         return {"models": {n: server.state["models"][n] for n in self.choice(server, client.id)}}
@@ -70,26 +72,29 @@ class FedFomo(Method):
     def client_round(self, client: Client, down: State) -> Program:
         start, weights = yield from self.combination(client, down)
         trained = yield Train({"w": start}, loss=cross_entropy, feed=REMAINDER)
-        client.state["personal"] = trained["w"]
+        client.state["before"], client.state["personal"] = start, trained["w"]
         yield Upload({"model": trained["w"], "weights": weights})
 
     def combination(self, client: Client, down: State) -> Program:
-        """theta + sum_n w_n (theta_n - theta) with w clipped and normalised, and w as it was before that."""
-        own, models = client.state["personal"], list(down["models"].values())
-        if not models:
-            return own, own.weights[:0]
-        losses, _ = yield Evaluate([own, *models], "holdout")
-        received = torch.stack([w.weights for w in models])
-        distance = (received - own.weights).norm(dim=1)
+        """theta + sum_n w_n (theta_n - theta) with w clipped and normalised, and w of the received as before that.
+
+        theta is the model before the last local training; n = 0 is the model after it. Where nothing helps, the client
+        goes back to theta if its training did harm, and keeps what it trained if the hold-out split does not tell.
+        """
+        theta, own = client.state["before"], client.state["personal"]
+        candidates = [own, *down["models"].values()]
+        losses, _ = yield Evaluate([theta, *candidates], "holdout")
+        weights_of = torch.stack([w.weights for w in candidates])
+        distance = (weights_of - theta.weights).norm(dim=1)
         gain = (losses[0] - losses[1:]).to(distance)
         weights = torch.where(distance > 0, gain / distance, 0.0)
         helpful = weights.clamp(min=0)
         if not helpful.any():
-            return own, weights
+            return theta if gain[0] < 0 else own, weights[1:]
         share = helpful / helpful.sum()
         # The shares sum to 1, so theta cancels; without it no rounding can make a running variance negative.
-        buffers = share @ torch.stack([w.buffers for w in models])
-        return Params(share @ received, buffers, own.spec), weights
+        buffers = share @ torch.stack([w.buffers for w in candidates])
+        return Params(share @ weights_of, buffers, own.spec), weights[1:]
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
         ids, affinity = sorted(server.sizes), server.state["affinity"].clone()

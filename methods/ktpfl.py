@@ -1,8 +1,10 @@
 """KT-pFL: Zhang, Guo, Ma, Wang, Xu and Wu, "Parameterized Knowledge Transfer for Personalized Federated Learning",
 NeurIPS 2021, in the heterogeneous form, whose clients exchange soft predictions.
 
-Client k minimises CE + lam KL(sum_j c_kj s_j || s_k) over public samples. The rows of the coefficient matrix c are
-distributions over the clients; they are learned on the server, with rho ||c_k - 1/K||^2 beside the divergence.
+Client k minimises CE + lam KL(sum_j c_kj s_j || s_k) over public samples; all soft predictions s, the student's own
+included, are softmax(logits / T), so distilling one's own predictions changes nothing. The rows of the coefficient
+matrix c are distributions over the clients; they are learned on the server, with rho ||c_k - 1/K||^2 beside the
+divergence.
 """
 
 from typing import Any, Self
@@ -18,7 +20,7 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of KT-pFL; `temperature` is that of the uploads, `eta3` the step size of the coefficients."""
+    """Hyperparameters of KT-pFL; `temperature` (T) softens predictions, `eta3` is the step size of the coefficients."""
 
     temperature: float = hp(10.0, gt=0, search=Range(1, 20, log=True))
     lam: float = hp(1.0, gt=0, search=Range(0.1, 10, log=True))
@@ -116,8 +118,8 @@ def onto_simplex(rows: Tensor) -> Tensor:
 
 
 def distillation_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """lam times the mean over public samples of KL(target || probabilities)."""
-    scores = model(values["w"], batch.x).log_softmax(1)
+    """lam times the mean over public samples of KL(target || own soft predictions)."""
+    scores = (model(values["w"], batch.x) / ctx.hp.temperature).log_softmax(1)
     divergence = nn.functional.kl_div(scores, ctx.target[batch.index], reduction="none").sum(1)
     loss: Tensor = ctx.hp.lam * batch.mean(divergence)
     return loss

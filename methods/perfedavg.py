@@ -15,12 +15,15 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of Per-FedAvg; the outer rate beta is the cell's learning rate."""
+    """Hyperparameters of Per-FedAvg; the outer rate beta is the cell's learning rate.
+
+    `personal_steps`: steps from the generic to a personalized model, one batch each; None: an epoch.
+    """
 
     variant: Literal["fo", "hf"] = hp("hf", static=True)
     alpha: float = hp(0.01, ge=0, search=Range(1e-3, 1e-1, log=True))
     delta: float = hp(1e-3, gt=0)
-    personal_epochs: int = hp(1, ge=0, static=True)
+    personal_steps: int | None = hp(1, ge=0, static=True)
 
     def degenerate(self) -> list[str]:
         return ["alpha = 0: Per-FedAvg is FedAvg with equal weights"] if self.alpha == 0 else []
@@ -47,7 +50,8 @@ class PerFedAvg(Method):
         trained = yield Train(
             {"w": down["model"]},
             loss=cross_entropy,
-            epochs=self.hp.personal_epochs,
+            epochs=1,
+            steps=self.hp.personal_steps,
             optimizer=SGD(lr=self.hp.alpha, momentum=0.0, weight_decay=0.0),
         )
         return trained["w"]

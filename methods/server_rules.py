@@ -4,8 +4,9 @@ FedAsync: Xie et al. 2019, "Asynchronous Federated Optimization", Algorithm 1 (s
 FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", Algorithm 1.
 
 Staleness counts server versions between a client's download and the version its upload goes into. FedAsync's proximal
-term belongs to the client: FedProx under this rule is the paper's algorithm, FedAvg its case rho = 0. Running
-statistics are not steered by staleness (a variance could turn negative): they become the mean of what arrived.
+term belongs to the client: FedProx under this rule is the paper's algorithm, FedAvg its case rho = 0. FedAsync mixes
+running statistics with the same share as weights: a convex combination cannot turn a variance negative. A step of
+FedBuff could, so there they become the mean of what arrived.
 """
 
 from collections.abc import Sequence
@@ -81,11 +82,10 @@ class FedAsync(ServerRule):
         carrying = [m for m in messages if name in m.values]
         if not carrying:
             return old
-        new = _main(old)
+        new = old
         for m in carrying:
-            share = self.hp.alpha * self.hp.weight(m.staleness)
-            new = (1 - share) * new + share * _main(m[name])
-        return _renewed(old, new, carrying, name, equal=True)
+            new = _mixed(new, m[name], self.hp.alpha * self.hp.weight(m.staleness))
+        return new
 
 
 @SERVER_RULES.register("fedbuff")
@@ -114,6 +114,13 @@ class FedBuff(ServerRule):
 
 def _main(value: Params | Tensor) -> Tensor:
     return value.weights if isinstance(value, Params) else value
+
+
+def _mixed(old: Any, new: Any, share: float) -> Any:
+    """(1 - share) old + share new; of a model value both weights and running statistics."""
+    if isinstance(old, Params):
+        return Params(_mixed(old.weights, new.weights, share), _mixed(old.buffers, new.buffers, share), old.spec)
+    return (1 - share) * old + share * new
 
 
 def _renewed(

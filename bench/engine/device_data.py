@@ -157,7 +157,10 @@ class DeviceData:
         if samples == "train":
             return train
         held = self._holdout[owner]
-        return train[held] if samples == "holdout" else train[~held]
+        if samples == "remainder":
+            return train[~held]
+        # A client with too few samples to hold any out is judged by its validation samples, where it has some.
+        return train[held] if held.any() else self.partition.validation[owner]
 
     def _draw_holdout(self, seed: int, client: int, share: float) -> npt.NDArray[np.bool_]:
         n = len(self.partition.train[client])

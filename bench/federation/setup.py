@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.errors import UserError
-from bench.method import Method, ServerRule
+from bench.method import Arrivals, Method, ServerRule
 from bench.plugin import METHODS, SERVER_RULES
 from bench.rng import generator
 from bench.settings import ModelsBySize, Settings
@@ -50,7 +50,8 @@ def make_method(settings: Settings) -> Method:
     """The method of a cell with its hyperparameters and its server rule.
 
     Raises:
-        UserError: the method is unknown, or its aggregation is not a mean that a server rule could replace.
+        UserError: the method is unknown, its aggregation is not a mean that a server rule could replace, or its
+            learning rate would decay with every upload.
     """
     kind = METHODS.get(settings.method)
     method: Method = kind(kind.Hyper(**settings.hp))
@@ -65,4 +66,9 @@ def make_method(settings: Settings) -> Method:
                 f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply"
             )
         method.rule = rule(rule.Hyper(**options))
+    if settings.lr_decay < 1 and isinstance(method.trigger, Arrivals) and method.trigger.k == 1:
+        raise UserError(
+            f"lr_decay = {settings.lr_decay:g} counts server versions, and under the rule of {settings.name!r} every "
+            "upload makes one: the learning rate would fall with each upload of any client. Leave it at 1 there."
+        )
     return method

@@ -1,5 +1,7 @@
 """Per-FedAvg against its formulas, and what a zero inner step amounts to."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -24,10 +26,11 @@ def meta_gradient(w: Array, variant: str, t: int, i: int) -> Array:
     return w
 
 
+@pytest.mark.parametrize("personal_steps", [1, 2, None])
 @pytest.mark.parametrize("variant", ["fo", "hf"])
-def test_follows_the_formulas(variant: str) -> None:
-    """Two clients, two rounds; the mean is uniform; the personalized model is an epoch from the generic one."""
-    hyper = {"variant": variant, "alpha": ALPHA, "delta": DELTA}
+def test_follows_the_formulas(variant: str, personal_steps: int | None) -> None:
+    """Two clients, two rounds; the mean is uniform; the personalized model is some steps (or an epoch) further."""
+    hyper = {"variant": variant, "alpha": ALPHA, "delta": DELTA, "personal_steps": personal_steps}
     federation = toy("perfedavg", sizes=SIZES, hp=hyper, **PLAIN)
     run(federation, 2)
     w = initial(federation)
@@ -35,7 +38,12 @@ def test_follows_the_formulas(variant: str) -> None:
         w = np.mean([meta_gradient(w, variant, t, i) for i in range(2)], axis=0)
     near(generic(federation), w)
     for i, found in personal(federation).items():
-        near(found, descend(w, local_batches(SIZES, 2, i), lr=ALPHA))
+        near(found, descend(w, itertools.islice(local_batches(SIZES, 2, i), personal_steps), lr=ALPHA))
+
+
+def test_a_personalized_model_is_one_step_from_the_generic_one() -> None:
+    """Unless told otherwise: the authors adapt by one step on one batch."""
+    assert perfedavg.Hyper().personal_steps == 1
 
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])

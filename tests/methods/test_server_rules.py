@@ -8,7 +8,7 @@ import torch
 
 from bench.errors import UserError
 from bench.federation.federation import Federation
-from bench.method import Message
+from bench.method import Message, Params
 from methods.server_rules import AsyncHyper, BufferHyper, FedAsync, FedBuff
 from tests.engine.problems import everything, generic, personal, run, toy
 from tests.methods.reference import PLAIN, Array, descend, initial, local_batches, near
@@ -102,6 +102,22 @@ def some_messages(*stale: int) -> tuple[torch.Tensor, list[Message]]:
     ]
 
 
+def test_fedasync_mixes_running_statistics_as_it_mixes_weights() -> None:
+    """By hand: a = 0.6 at staleness 0, and half of that at 3; the server does not take over the last client's."""
+    w = toy("fedavg", model="test_norm").server.initial_model()
+    expected = w
+    for k, share in ((0, ALPHA), (3, ALPHA / 2)):
+        upload = Params(w.weights + 1 + k, w.buffers + 2 + k, w.spec)
+        expected = Params(
+            (1 - share) * expected.weights + share * upload.weights,
+            (1 - share) * expected.buffers + share * upload.buffers,
+            w.spec,
+        )
+        w = FedAsync(AsyncHyper(alpha=ALPHA)).combine(w, [Message(0, {"model": upload}, 1.0, 0, staleness=k)], "model")
+    torch.testing.assert_close(w.weights, expected.weights)
+    torch.testing.assert_close(w.buffers, expected.buffers)
+
+
 def test_fedasync_with_falling_alpha_is_the_mean() -> None:
     """alpha_j = 1 / j for the j-th arrival, no weighting: the uniform mean of all uploads."""
     w, messages = some_messages(0, 1, 2, 3)
@@ -183,6 +199,9 @@ def in_flight(federation: Federation) -> list[int]:
 
 
 def test_what_cannot_be() -> None:
-    """A method without a mean."""
+    """A method without a mean, and a learning rate that would decay with every upload."""
+    with pytest.raises(UserError, match="every upload makes one"):
+        toy("fedavg", server=rule("fedasync"), lr_decay=0.99)
+    toy("fedavg", server=rule("fedbuff", buffer=2), lr_decay=0.99)
     with pytest.raises(UserError, match="does not aggregate by a mean"):
         toy("local", server=rule("fedasync"))

@@ -1,4 +1,4 @@
-"""Settings that take other branches of a method run alike in both executors and after a checkpoint."""
+"""Settings that take other branches of a method run alike in both executors and after a checkpoint; further names."""
 
 import json
 from typing import Any
@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from bench.federation.federation import Federation
+from bench.method import METHODS, Hyperparameters, Method, Server
+from methods.variants import variant
 from tests.engine.problems import assert_same, everything, run, toy, toy_data
 
 CORNERS: dict[str, dict[str, Any]] = {
@@ -58,3 +60,26 @@ def test_checkpoint_in_the_middle(case: dict[str, Any]) -> None:
     (expected, expected_plain), (ended, ended_plain) = undisturbed.state(), second.state()
     assert ended_plain == expected_plain
     assert all(torch.equal(ended[name], expected[name]) for name in expected)
+
+
+class WithSuper(Method):
+    """A copy of its body would look for the base of a class that it is no instance of."""
+
+    def init(self, server: Server) -> None:
+        super().init(server)
+
+
+class WithoutSuper(Method):
+    """It names its base."""
+
+    def init(self, server: Server) -> None:
+        Method.init(self, server)
+
+
+def test_a_body_with_super_is_refused_when_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At import, not at the first cell; a body that names its base may have several names."""
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    with pytest.raises(TypeError, match=r"WithSuper\.init has super\(\)"):
+        variant("copied", WithSuper, Hyperparameters)
+    variant("copied", WithoutSuper, Hyperparameters)
+    assert METHODS.get("copied")
