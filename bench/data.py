@@ -22,6 +22,8 @@ class Dataset:
         mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises.
         checksum: hex digest of the content (part of a cell's identity).
         classes: names of the classes; may be empty.
+        rows: `[n]` which row of the user's file each sample is, where the harness moved a held-out test part to the
+            end; None: the samples are in the file's order. A split from a file counts rows.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Dataset:
     std: tuple[float, ...]
     checksum: str
     classes: tuple[str, ...] = ()
+    rows: Indices | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,7 +44,12 @@ class Dataset:
 
     def training_part(self) -> "Dataset":
         """The same without the official test part."""
-        return replace(self, x=self.x[: self.n_train], y=self.y[: self.n_train])
+        return self.subset(slice(self.n_train), self.n_train)
+
+    def subset(self, which: slice | Indices, n_train: int) -> "Dataset":
+        """Some of the samples, `n_train` of which are the training part."""
+        rows = None if self.rows is None else self.rows[which]
+        return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ def without_tests(dataset: Dataset, partition: Partition) -> tuple[Dataset, Part
     used = np.unique(np.concatenate([*partition.train, *partition.validation]))
     if np.array_equal(used, np.arange(dataset.n_train)):  # so the samples need not be copied
         return dataset.training_part(), partition
-    smaller = replace(dataset, x=dataset.x[used], y=dataset.y[used], n_train=len(used))
+    smaller = dataset.subset(used, len(used))
     train, validation = (
         tuple(np.searchsorted(used, one) for one in lists) for lists in (partition.train, partition.validation)
     )

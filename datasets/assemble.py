@@ -25,6 +25,7 @@ def assemble(
     std: Sequence[float] | None,
     classes: Sequence[str] = (),
     checksum: str = "",
+    rows: Indices | None = None,
 ) -> Dataset:
     """The data set of given arrays; normalisation that is not given is computed from the training part.
 
@@ -36,6 +37,7 @@ def assemble(
         mean, std: per channel, in units of `x / 255` for images and of `x` otherwise.
         classes: names of the classes; without them there are as many classes as the largest label says.
         checksum: of the content, where reading all of it again would take long; computed if empty.
+        rows: of the user's file, in the order of the samples, if that is another one.
 
     Raises:
         UserError: `mean` or `std` does not fit the channels, or a label is out of range.
@@ -54,24 +56,27 @@ def assemble(
         std=computed[1] if std is None else _per_channel(name, "std", std, x),
         checksum=checksum or content_checksum(x, y, n_train),
         classes=tuple(classes),
+        rows=rows,
     )
 
 
 def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:
-    """Reorder samples into a training part and a fixed stratified test part of 25 % of each class.
+    """Samples in the order of `held_out_order`, and the size of their training part."""
+    order, n_train = held_out_order(y)
+    return x[order], y[order], n_train
+
+
+def held_out_order(y: Array) -> tuple[Indices, int]:
+    """An order with a fixed stratified test part of 25 % of each class at the end, and the size of the training part.
 
     The draw is the same for every seed and partition. A class of one sample stays in the training part.
-
-    Returns:
-        x, y, and the size of the training part.
     """
     rng = generator("official test part")
     test = np.zeros(len(y), dtype=bool)
     for label in np.unique(y):
         own = rng.permutation(np.flatnonzero(y == label))
         test[own[: int(TEST_SHARE * len(own) + 0.5)]] = True
-    order = np.argsort(test, kind="stable")
-    return x[order], y[order], int((~test).sum())
+    return np.argsort(test, kind="stable"), int((~test).sum())
 
 
 def channel_statistics(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

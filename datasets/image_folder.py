@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.assemble import assemble, hold_out
+from datasets.assemble import assemble, held_out_order
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -53,15 +53,16 @@ def load(
     if strangers := [one for one in test if one not in train]:
         raise UserError(f"{folder / 'test' / strangers[0]} is a class without a folder in {folder / 'train'}")
     x, y = _read(train, list(train), size)
-    n_train = len(y)
+    n_train, rows = len(y), None
     if split:
         x_test, y_test = _read(test, list(train), size)
         if x_test.shape[1:] != x.shape[1:]:
             raise UserError(_sizes_differ(folder / "test", x_test[0], x[0]))
         x, y = np.concatenate([x, x_test]), np.concatenate([y, y_test])
     else:
-        x, y, n_train = hold_out(x, y)
-    return assemble(name or folder.resolve().name, x, y, n_train, mean=mean, std=std, classes=list(train))
+        rows, n_train = held_out_order(y)
+        x, y = x[rows], y[rows]
+    return assemble(name or folder.resolve().name, x, y, n_train, mean=mean, std=std, classes=list(train), rows=rows)
 
 
 def natural(name: str) -> tuple[list[tuple[float, str]], str]:

@@ -8,7 +8,7 @@ from bench.data import Dataset, Indices
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.arrays import Array, read_npz
-from datasets.assemble import assemble, hold_out
+from datasets.assemble import assemble, held_out_order
 
 _PARTS = ("train", "val", "test")
 _CHANNELS = (1, 3, 4)
@@ -40,11 +40,16 @@ def load(
         UserError: the file is missing or damaged, or an array has another shape or type.
     """
     file = Path(path)
-    return assemble(name or file.stem, *read_samples(file), mean=mean, std=std)
+    x, y, n_train = read_samples(file)
+    rows = None
+    if n_train == len(y):
+        rows, n_train = held_out_order(y)
+        x, y = x[rows], y[rows]
+    return assemble(name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows)
 
 
 def read_samples(file: Path) -> tuple[Array, Indices, int]:
-    """Images or features and labels of all parts, and the size of the training part, which comes first.
+    """Images or features and labels of all parts in the file's order, and how many come before the test part.
 
     Raises:
         UserError: as `load`.
@@ -54,12 +59,18 @@ def read_samples(file: Path) -> tuple[Array, Indices, int]:
     images = parts["train"][0]
     x = np.empty((len(y), *images.shape[1:]), images.dtype)  # concatenate would keep channels last, at a second copy
     np.concatenate([images for images, _ in parts.values()], out=x)
-    return (x, y, len(y) - len(parts["test"][1])) if "test" in parts else hold_out(x, y)
+    return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0)
 
 
 def _read(file: Path) -> dict[str, tuple[Array, Indices]]:
     """The parts of a file in the order train, val, test, checked against each other."""
     arrays = read_npz(file)
+    known = {f"{part}_{kind}" for part in _PARTS for kind in ("images", "labels")}
+    if unknown := sorted(arrays.keys() - known):
+        raise UserError(
+            f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(known))}. If it says "
+            "whose samples are whose, write the clients into a split file (partition `file`); else leave it out"
+        )
     parts = {part: _part(file, part, arrays) for part in _PARTS if f"{part}_images" in arrays}
     if "train" not in parts:
         raise UserError(f"{file} has no array 'train_images'; the keys are those of MedMNIST")

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,22 +41,55 @@ def file(dataset: Dataset, *, clients: int, seed: int, path: str) -> Split:
     are absent; an empty `global_test` means that the generic model is tested on the union of the local tests.
 
     Args:
-        dataset: indices count its training part, then its test part, from 0.
+        dataset: indices are rows of the user's file in its order; of a file with parts (and of official sets) they
+            count the training part, then the test part, from 0.
         clients: must be the number of lists.
         seed: of what the harness makes.
         path: the file; a relative path starts at the current directory.
 
     Raises:
         UserError: the file is missing or malformed, the number of clients differs, an index is out of range or twice in
-            a list, training or validation lists overlap, or a training sample is also a test sample.
+            a list, training or validation lists overlap, a training sample is also a test sample, or lists without
+            tests train on samples that are kept for tests.
     """
     split = _read(Path(path))
     for name in _LISTS:
         lists = getattr(split, name)
         if lists is not None and len(lists) != clients:
             raise UserError(f"{path}: '{name}' has {len(lists)} lists; the cell has {clients} clients")
-    _check(path, dataset, split)
+    owner = _check(path, len(dataset.y), split)
+    return _placed(_tested(path, dataset, split, owner), _places(dataset))
+
+
+def _places(dataset: Dataset) -> Indices:
+    """Which sample each row of the file is."""
+    return np.arange(len(dataset.y)) if dataset.rows is None else np.argsort(dataset.rows)
+
+
+def _tested(path: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
+    """The split, with the union of its local tests as common test where no test part is left for that."""
+    kept_for_tests = _places(dataset) >= dataset.n_train
+    trained = np.flatnonzero((owner >= 0) & kept_for_tests)
+    if trained.size and split.test is None:
+        where = "of the official test part"
+        if dataset.rows is not None:
+            where = "which is among those held out for tests, as the data have no test part of their own"
+        raise UserError(f"{path} trains on sample {trained[0]}, {where}; then it must say what is tested: give 'test'")
+    if split.test is not None and split.global_test is None and (trained.size or dataset.rows is not None):
+        return replace(split, global_test=np.zeros(0, np.int64))
     return split
+
+
+def _placed(split: Split, places: Indices) -> Split:
+    """The lists as samples of the data set."""
+
+    def all_of(lists: Sequence[Indices] | None) -> list[Indices] | None:
+        return None if lists is None else [places[one] for one in lists]
+
+    train = all_of(split.train)
+    assert train is not None
+    common = None if split.global_test is None else places[split.global_test]
+    return Split(train, all_of(split.validation), all_of(split.test), common)
 
 
 def _read(path: Path) -> Split:
@@ -101,9 +136,9 @@ def _from_npz(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check(path: str, dataset: Dataset, split: Split) -> None:
-    n = len(dataset.y)
-    owner = np.full(n, -1)  # the client that trains or validates on a sample
+def _check(path: str, n: int, split: Split) -> Indices:
+    """By row, the client that trains or validates on it, or -1."""
+    owner = np.full(n, -1)
     for name in ("train", "validation"):
         for client, own in enumerate(getattr(split, name) or []):
             place = f"{path}: client {client}'s list in '{name}'"
@@ -115,12 +150,7 @@ def _check(path: str, dataset: Dataset, split: Split) -> None:
         _check_test(f"{path}: client {client}'s list in 'test'", own, owner)
     if split.global_test is not None:
         _check_test(f"{path}: 'global_test'", split.global_test, owner)
-    from_test_part = np.flatnonzero(owner[dataset.n_train :] >= 0)
-    if from_test_part.size and (split.test is None or split.global_test is None):
-        raise UserError(
-            f"{path} trains on sample {dataset.n_train + from_test_part[0]} of the official test part; "
-            "then it must give 'test' and 'global_test' too"
-        )
+    return owner
 
 
 def _check_test(place: str, own: Indices, owner: Indices) -> None:

@@ -10,14 +10,16 @@ from bench.method import (
     METHODS, SGD, Batch, Client, Do, Method, Params, Program, Range, Server, State, Train, Upload, Values,
     cross_entropy, hp,
 )  # fmt: skip
-from methods.spectrum import SpectralOptions, divergence, spectrum
+from methods.spectrum import SpectralOptions, agree, divergence, spectrum
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "recommended": {},
-    "paper_literal": {"normalise": "none"},
+    "generalised_kl": {},
+    "simplex": {"normalise": "simplex", "fft_norm": "backward"},
+    "as_printed": {"normalise": "none", "fft_norm": "backward"},
+    "restart": {"personal_start": "generic"},
     "released_code": {
-        "normalise": "simplex", "order": "normalise_first", "transform": "fft2_layer", "params": "weights_only",
-        "detach_student": True, "skip_first_batch": True, "extra_l2": 0.2,
+        "normalise": "simplex", "order": "normalise_first", "transform": "fft2_layer", "fft_norm": "backward",
+        "params": "weights_only", "detach_student": True, "skip_first_batch": True, "extra_l2": 0.2,
         "tau": 0.4, "lambda_g": 0.3, "lambda_p": 0.4,
     },
 }  # fmt: skip
@@ -26,16 +28,19 @@ PRESETS: dict[str, dict[str, Any]] = {
 class Hyper(SpectralOptions):
     """Hyperparameters of SCD; lambda_g and lambda_p are the rows of Tables 7 and 8 that equal Table 1.
 
-    A preset sets what is not given: `paper_literal` is the printed formula, `released_code` what the authors' code
-    does.
+    A preset sets what is not given. `generalised_kl` reads D as a generalised KL divergence of orthonormal spectra,
+    `simplex` as a KL divergence of spectra that sum to 1, `as_printed` takes the formula to the letter,
+    `released_code` does what the authors' code does, and in `restart` the personal phase begins with the client's
+    updated generic model (`personal_start`) instead of its own of the round before.
     """
 
-    preset: Literal["recommended", "paper_literal", "released_code"] = "recommended"
+    preset: Literal["generalised_kl", "simplex", "as_printed", "released_code", "restart"] = "generalised_kl"
     tau: float = hp(0.4, ge=0, le=1, static=True, search=Range(0.05, 1.0))
     lambda_g: float = hp(0.05, ge=0, search=Range(1e-3, 1e3, log=True))
     lambda_p: float = hp(0.01, ge=0, search=Range(1e-3, 1e3, log=True))
     personal_epochs: int | None = hp(None, ge=0, static=True)
     personal_lr: float | None = hp(None, gt=0, static=True)
+    personal_start: Literal["kept", "generic"] = "kept"
 
     @model_validator(mode="before")
     @classmethod
@@ -46,7 +51,7 @@ class Hyper(SpectralOptions):
         found = []
         if self.lambda_g == 0 or self.tau == 0:
             found.append("lambda_g = 0 (or tau = 0): the generic model of SCD is that of FedAvg")
-        if self.lambda_p == 0:
+        if self.lambda_p == self.extra_l2 == 0 and self.personal_start == "kept":
             found.append("lambda_p = 0: the personalized models of SCD are those of Local")
         if self.detach_student:
             found.append("detach_student: the spectral term has no gradient, as in the released code")
@@ -72,19 +77,20 @@ class SCD(Method):
             context={"teacher": spectrum(kept, o.tau, o)},
         )
         yield Upload({"model": generic["w"]})  # from here on the network is busy and the client is not waiting
-        yield from self.personal_phase(client, generic["w"])
+        yield from self.personal_phase(client, generic["w"], down["model"])
         return generic["w"]
 
     def unselected_round(self, client: Client, down: State) -> Program:
-        yield from self.personal_phase(client, down["model"])
+        yield from self.personal_phase(client, down["model"], down["model"])
 
-    def personal_phase(self, client: Client, generic: Params) -> Program:
+    def personal_phase(self, client: Client, generic: Params, received: Params) -> Program:
         """Algorithm 1, lines 5 to 7: the personalized model learns from data and from the generic one's spectrum."""
         o = self.hp
+        start = generic if o.personal_start == "generic" else client.state["personal"]
         personal = yield Train(
-            {"w": client.state["personal"]},
+            {"w": start},
             step=personal_step,
-            context={"teacher": spectrum(generic, 1.0, o), "generic": generic.weights},
+            context={"teacher": spectrum(generic, 1.0, o), "received": received.weights},
             epochs=o.personal_epochs,
             optimizer=SGD(lr=o.personal_lr),
         )
@@ -118,12 +124,15 @@ def _step(do: Do, values: Values, batch: Batch, ctx: Any, lam: Tensor, tau: floa
     if ctx.hp.scale != "grad_balance":
         gradients, values = do.gradient(whole, values, batch, ctx)
     else:
+        w = values["w"]
         spectral, _ = do.gradient(term, values, batch, ctx)
         gradients, values = do.gradient(cross_entropy, values, batch, ctx)
         g, h = gradients["w"], spectral["w"]
-        gradients = {"w": g + lam * g.norm() / h.norm().clamp_min(torch.finfo(h.dtype).tiny) * h}
-    if "generic" in vars(ctx):
-        away = values["w"].weights - ctx.generic
+        ratio = g.norm() / h.norm().clamp_min(torch.finfo(h.dtype).tiny)
+        # At agreement h is rounding noise (or 0), and must not be scaled up to a step.
+        gradients = {"w": g + lam * torch.where(agree(w, ctx.teacher, tau, ctx.hp), 0.0, ratio * h)}
+    if "received" in vars(ctx):
+        away = values["w"].weights - ctx.received
         pull = torch.where(first, 0.0, ctx.hp.extra_l2) / away.norm().clamp_min(torch.finfo(away.dtype).tiny)
         gradients = {"w": gradients["w"] + pull * away}
     return do.update(values, gradients)

@@ -24,7 +24,8 @@ class SpectralOptions(Hyperparameters):
         normalise: `simplex` (sum 1: a true KL divergence), `mean` (mean 1: d times that), `none` (as printed; not a
             divergence), `gen_kl` (as printed plus the terms -p + q of the generalised KL divergence).
         order: whether truncation comes before normalisation.
-        layout: one transform of all parameters, or one per tensor with tau of each.
+        layout: one transform of all parameters (`flat`), or one per tensor with tau of each: normalised over all
+            tensors together (`per_layer`), or each by itself, the divergences summed (`sum_of_layers`).
         transform: `dft` counts conjugate frequencies as the full DFT does, `rfft` each distinct one once, `fft2_layer`
             takes the two-dimensional DFT of each tensor as an (out, rest) matrix.
         band: whether tau is a share of the full DFT's entries or of the distinct frequencies.
@@ -35,14 +36,15 @@ class SpectralOptions(Hyperparameters):
         eps: added inside the logarithms, in units of the teacher's mean entry.
         detach_student: the released code's missing gradient: the term is computed and moves nothing.
         skip_first_batch: leave the regulariser out of the first batch of each epoch (released code).
-        extra_l2: the released code's additional `extra_l2 * ||w - generic||` in the personal phase.
+        extra_l2: the released code's additional `extra_l2 * ||w - w_G||` in the personal phase, with w_G the generic
+            model as it was received.
     """
 
-    normalise: Literal["simplex", "mean", "none", "gen_kl"] = "simplex"
+    normalise: Literal["simplex", "mean", "none", "gen_kl"] = "gen_kl"
     order: Literal["truncate_first", "normalise_first"] = "truncate_first"
-    layout: Literal["flat", "per_layer"] = "flat"
+    layout: Literal["flat", "per_layer", "sum_of_layers"] = "flat"
     transform: Literal["dft", "rfft", "fft2_layer"] = "dft"
-    fft_norm: Literal["backward", "ortho"] = "backward"
+    fft_norm: Literal["backward", "ortho"] = "ortho"
     band: Literal["paper", "rfft_fraction"] = "paper"
     direction: Literal["student_teacher", "teacher_student"] = "student_teacher"
     params: Literal["trainable", "weights_only"] = "trainable"
@@ -63,9 +65,31 @@ class Counts(NamedTuple):
 
 def spectrum(w: Params, tau: float, o: Any) -> Tensor:
     """The normalised magnitudes of w inside the band, one per distinct frequency."""
-    pieces = _pieces(w, o)
+    return torch.cat([_spectrum(group, tau, o) for group in _groups(w, o)])
+
+
+def divergence(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
+    """D(student || teacher) of the paper, `[]`; `teacher` is a `spectrum` with the same tau and options."""
+    if tau == 0:
+        return w.weights.new_zeros(())
+    total = torch.zeros((), dtype=torch.float64, device=teacher.device)
+    begin = 0
+    for group in _groups(w, o):
+        student = _spectrum(group, tau, o)
+        own, begin = teacher[begin : begin + len(student)], begin + len(student)
+        total = total + _divergence(student, own, _weights(group, tau, o, teacher).inside, o)
+    return (total * w.spec.d if o.scale == "d" else total).to(teacher.dtype)
+
+
+def agree(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
+    """Whether w has the teacher's spectrum but for rounding, `[]`: then the gradient of D has no direction."""
+    student = spectrum(w, tau, o)
+    return (student - teacher).norm() <= math.sqrt(torch.finfo(teacher.dtype).eps) * teacher.norm()
+
+
+def _spectrum(pieces: list[Tensor], tau: float, o: Any) -> Tensor:
     magnitudes = torch.cat([_transform(piece, o) for piece in pieces])
-    counts = _counts(tuple(tuple(p.shape) for p in pieces), tau, _choices(o), magnitudes.dtype, magnitudes.device)
+    counts = _weights(pieces, tau, o, magnitudes)
     kept = counts.inside if o.order == "truncate_first" else counts.whole
     # Sums over millions of entries cancel in float32.
     total = (kept * magnitudes).sum(dtype=torch.float64)
@@ -77,26 +101,26 @@ def spectrum(w: Params, tau: float, o: Any) -> Tensor:
     return magnitudes
 
 
-def divergence(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
-    """D(student || teacher) of the paper, `[]`; `teacher` is a `spectrum` with the same tau and options."""
-    if tau == 0:
-        return w.weights.new_zeros(())
-    student = spectrum(w, tau, o)
+def _divergence(student: Tensor, teacher: Tensor, counts: Tensor, o: Any) -> Tensor:
     if o.detach_student:
         student = student.detach()
-    pieces = _pieces(w, o)
-    counts = _counts(tuple(tuple(p.shape) for p in pieces), tau, _choices(o), student.dtype, student.device).inside
     first, second = (student, teacher) if o.direction == "student_teacher" else (teacher, student)
     eps = o.eps * teacher.mean()
     terms = first * torch.log((first + eps) / (second + eps))
     if o.normalise == "gen_kl":
         terms = terms - first + second
     total = (counts * terms).sum(dtype=torch.float64)
-    if o.reduction == "mean":
-        total = total / counts.sum(dtype=torch.float64)
-    if o.scale == "d":
-        total = total * w.spec.d
-    return total.to(student.dtype)
+    return total / counts.sum(dtype=torch.float64) if o.reduction == "mean" else total
+
+
+def _weights(pieces: list[Tensor], tau: float, o: Any, like: Tensor) -> Counts:
+    return _counts(tuple(tuple(p.shape) for p in pieces), tau, _choices(o), like.dtype, like.device)
+
+
+def _groups(w: Params, o: Any) -> list[list[Tensor]]:
+    """The pieces that are normalised together."""
+    pieces = _pieces(w, o)
+    return [[piece] for piece in pieces] if o.layout == "sum_of_layers" else [pieces]
 
 
 def _pieces(w: Params, o: Any) -> list[Tensor]:
@@ -108,7 +132,7 @@ def _pieces(w: Params, o: Any) -> list[Tensor]:
     if o.transform == "fft2_layer":
         return [t.reshape(t.shape[0], -1) if t.dim() > 1 else t for t in chosen]
     flat = [t.reshape(-1) for t in chosen]
-    return flat if o.layout == "per_layer" else [torch.cat(flat)]
+    return [torch.cat(flat)] if o.layout == "flat" else flat
 
 
 def _transform(piece: Tensor, o: Any) -> Tensor:
@@ -168,7 +192,7 @@ def _counts(
     layout, transform, band = choices
     if transform == "fft2_layer":
         sizes = [math.prod(shape) for shape in shapes]
-        blocks = sizes if layout == "per_layer" else [sum(sizes)]
+        blocks = [sum(sizes)] if layout == "flat" else sizes
         inside = np.concatenate([np.arange(d) < math.ceil(tau * d) for d in blocks]).astype(np.float64)
         whole = np.ones_like(inside)
     else:

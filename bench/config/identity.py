@@ -42,6 +42,10 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     science["dataset_options"].pop("path", None)  # its content is in the checksum
     if science["public"]:
         science["public"].pop("path", None)
+    if science["partition"] == "file" and settings.dataset_options.get("path"):
+        science["partition_options"]["counts"] = (
+            "rows of the user's file"  # before, samples after the test part was cut
+        )
     if path := science["partition_options"].get("path"):
         science["partition_options"]["path"] = _content(Path(path))
     identity = {

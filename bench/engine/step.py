@@ -159,23 +159,22 @@ def differentiate_alone(objective: Objective, trained: Flat) -> tuple[Flat, tupl
     return dict(zip(trained, gradients, strict=True)), rest
 
 
-class _Sides(dict[str, Batch]):
-    """Side batches by name, which note who is looked at."""
+class _NotedBatch(Batch):
+    """A batch that notes whether a loss looks at its samples."""
 
-    def __init__(self, batches: Mapping[str, Batch]) -> None:
-        super().__init__(batches)
-        self.read: set[str] = set()
+    seen = False
 
-    def __getitem__(self, name: str) -> Batch:
-        self.read.add(name)
-        return super().__getitem__(name)
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("x", "y", "index", "weight", "share"):
+            object.__setattr__(self, "seen", True)
+        return super().__getattribute__(name)
 
 
 class _Do:
     """The tools of one step (see `bench.requests.Do`).
 
     Attributes:
-        reads: by name of a feed, how many gradients were taken of its batch; a gradient may read several.
+        reads: by name of a feed, how many gradients were taken of its batch; a gradient may read several, or none.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class _Do:
         recipe: Recipe,
         state: dict[str, State],
         lr: Mapping[str, Tensor],
-        sides: _Sides,
+        batches: Mapping[str, _NotedBatch],
         differentiate: Differentiate,
     ) -> None:
         self._recipe = recipe
@@ -191,14 +190,15 @@ class _Do:
         self._optimizers = dict(recipe.optimizers)
         self._cuts = dict(recipe.cuts)
         self._lr = lr
-        self._sides = sides
+        self._batches = batches
         self.state = dict(state)
         self.loss: Tensor | None = None
         self.reads: Counter[str] = Counter()
 
     def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
         """Gradients of the trained parts, and the values with moved buffers."""
-        self._sides.read.clear()
+        for one in self._batches.values():
+            one.seen = False
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
             model = Forward(frozen=self._recipe.frozen, bf16=self._recipe.bf16)
@@ -208,8 +208,7 @@ class _Do:
 
         trained = {name: self._take(name, values[name]) for name in self._optimizers}
         gradients, (self.loss, buffers) = self._differentiate(objective, trained)
-        own = next((name for name, side in self._sides.items() if side is batch), MAIN)
-        self.reads.update({own} | self._sides.read)
+        self.reads.update(name for name, one in self._batches.items() if one.seen)
         return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
@@ -255,9 +254,7 @@ def make_step(
         values = rebuild(parts, recipe.parts)
         ctx = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
         inside = _batch(batch)
-        sides = _Sides(inside.side)
-        inside.side = sides
-        do = _Do(recipe, state, lr, sides, differentiate)
+        do = _Do(recipe, state, lr, {MAIN: inside, **inside.side}, differentiate)  # type: ignore[dict-item]
         if recipe.step is not None:
             values = recipe.step(do, values, inside, ctx)
         else:
@@ -271,8 +268,8 @@ def make_step(
     return step
 
 
-def _batch(raw: dict[str, Any]) -> Batch:
-    return Batch(
+def _batch(raw: dict[str, Any]) -> _NotedBatch:
+    return _NotedBatch(
         x=raw.get("x"),
         y=raw.get("y"),
         index=raw["index"],

@@ -3,7 +3,6 @@
 import functools
 import importlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +53,7 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
             "another data set"
         )
     drawn = np.sort(free[generator("public set", settings.seed).choice(len(free), size, replace=False)])
-    return replace(public, x=public.x[drawn], y=public.y[drawn], n_train=size)
+    return public.subset(drawn, size)
 
 
 def _free(settings: Settings, dataset: Dataset) -> Indices:

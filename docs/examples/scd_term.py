@@ -19,22 +19,25 @@ from methods.scd import Hyper
 from methods.spectrum import divergence, spectrum
 
 ROUNDS = (1, 5, 20)
+READINGS = [("gen_kl", "ortho"), ("simplex", "backward"), ("mean", "backward"), ("gen_kl", "backward")]
+READINGS += [("none", "ortho"), ("none", "backward")]
 KIND = ("global", "test", "accuracy")
 
 
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| normalise | round | CE gradient | D | D gradient | ratio at lambda_g = 0.05 | GM after 20 rounds |")
+    print("| normalise, DFT | round | CE gradient | D | D gradient | ratio at lambda_g = 0.05 | GM after 20 rounds |")
     print("|---|---|---|---|---|---|---|")
-    for normalise in ("simplex", "mean", "gen_kl", "none"):
-        report(normalise)
+    for normalise, norm in READINGS:
+        report(normalise, norm)
 
 
-def report(normalise: str) -> None:
+def report(normalise: str, norm: str) -> None:
     """One run; the means over clients."""
+    hp = Hyper(normalise=normalise, fft_norm=norm).model_dump()
     settings = Settings(
-        method="scd", hp=Hyper(normalise=normalise).model_dump(), alpha=0.1, lr=0.05, momentum=0.5, rounds=max(ROUNDS),
+        method="scd", hp=hp, alpha=0.1, lr=0.05, momentum=0.5, rounds=max(ROUNDS),
         model="mlp", model_options={"hidden": 64},
     )  # fmt: skip
     data = DATASETS.get("digits")(data_root=Path("."), download=False)
@@ -55,9 +58,9 @@ def report(normalise: str) -> None:
         final = f"diverged ({error})"
     for version, ce, d, spectral in lines:
         ratio = 0.05 * spectral / ce
-        print(f"| {normalise} | {version:.0f} | {ce:.3g} | {d:.3g} | {spectral:.3g} | {ratio:.2g} | {final} |")
+        print(f"| {normalise}, {norm} | {version:.0f} | {ce:.3g} | {d:.3g} | {spectral:.3g} | {ratio:.2g} | {final} |")
     if not lines:
-        print(f"| {normalise} | 1 | – | – | – | – | {final} |")
+        print(f"| {normalise}, {norm} | 1 | – | – | – | – | {final} |")
 
 
 def sizes(federation: Federation) -> list[float]:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.data import Dataset, Partition
+from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
+from bench.plugin import DATASETS
 from datasets.partitions import make_partition
 
 # samples 0 to 7 are the official training part, 8 to 11 the test part
@@ -111,7 +112,7 @@ def changed(**lists: Any) -> dict[str, Any]:
         (changed(global_test=[99]), "'global_test' goes from 99 to 99"),
         (changed(train=[[0], [4]]), "'train' has 2 lists; the cell has 3 clients"),
         (changed(test=[[8]]), "'test' has 1 lists"),
-        (changed(train=[[0, 8], [4], []], test=None), "sample 8 of the official test part; then it must give"),
+        (changed(train=[[0, 8], [4], []], test=None), "sample 8, of the official test part; then it must say"),
         (changed(train=[[0, -1], [4], []]), r"train\.0\.1: Input should be greater than or equal to 0"),
         (changed(train=None), "train: Field required"),
         (
@@ -162,3 +163,53 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for name in ("absent.json", "absent.npz"):
         with pytest.raises(UserError, match=f"{name} does not exist"):
             make(tmp_path / name)
+
+
+def people(folder: Path, samples: int = 40, clients: int = 4) -> tuple[Dataset, list[list[int]]]:
+    """A user's .npz without a test part, whose pictures show their row, and whose rows belong to people in turn."""
+    rows = np.arange(samples)
+    pictures = np.repeat(rows.astype(np.uint8), 4).reshape(samples, 2, 2)
+    np.savez(folder / "own.npz", train_images=pictures, train_labels=rows // clients % 3)
+    own = [rows[rows % clients == client].tolist() for client in range(clients)]
+    return DATASETS.get("npz")(data_root=folder, download=False, path=str(folder / "own.npz")), own
+
+
+def shown(dataset: Dataset, samples: Indices) -> list[int]:
+    """The rows that pictures show."""
+    return sorted(dataset.x[samples, 0, 0, 0].tolist())
+
+
+def test_indices_are_rows_of_the_users_file(tmp_path: Path) -> None:
+    """Every client has exactly its person's rows, though the loader moved a held-out test part to the end."""
+    dataset, own = people(tmp_path)
+    assert dataset.rows is not None
+    assert shown(dataset, np.arange(40)) == list(range(40))
+    assert dataset.x[:, 0, 0, 0].tolist() != list(range(40))
+    train, test = [rows[:8] for rows in own], [rows[8:] for rows in own]
+    path = write(tmp_path, {"train": train, "test": test})
+    partition = make_partition(
+        dataset, "file", clients=4, alpha=None, seed=0, protocol="honest", validation_share=0.5,
+        options={"path": str(path)},
+    )  # fmt: skip
+    for i in range(4):
+        assert shown(dataset, np.concatenate([partition.train[i], partition.validation[i]])) == train[i]
+        assert shown(dataset, partition.test[i]) == test[i]
+    assert partition.global_test.size == 0  # the union of what the split tests
+
+
+def test_people_without_tests_are_refused(tmp_path: Path) -> None:
+    """Their rows are partly held out: a split that does not say what is tested would train on tests."""
+    dataset, own = people(tmp_path)
+    path = write(tmp_path, {"train": own})
+    with pytest.raises(UserError, match=r"held out for tests, .* it must say what is tested: give 'test'"):
+        make_partition(
+            dataset, "file", clients=4, alpha=None, seed=0, protocol="honest", validation_share=0.0,
+            options={"path": str(path)},
+        )  # fmt: skip
+
+
+def test_a_split_that_gives_tests_may_train_on_the_official_test_part(tmp_path: Path) -> None:
+    """The generic model is then tested on the union of the local tests."""
+    lists = {"train": [[0, 8], [4], []], "test": [[10], [11], []]}
+    partition = make(write(tmp_path, lists))
+    assert partition.global_test.size == 0

@@ -107,7 +107,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"participation": 0.5}])
 def test_without_models_it_is_local_where_training_helps(alone: str, settings: dict[str, Any]) -> None:
-    """On the remainder, with a learning rate at which every epoch helps on the hold-out split; with models it is not."""
+    """On the remainder, at a learning rate at which every epoch helps on the hold-out split; with models it is not."""
     settings = {"lr": 0.01, "momentum": 0.0, **settings}
     federation, other = toy("fedfomo", hp={"models": 0}, **settings), toy(alone, **settings)
     run(federation, 6)

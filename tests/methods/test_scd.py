@@ -1,7 +1,7 @@
 """SCD's spectral mathematics against the paper's formulas written with the full transform in numpy."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,8 +12,10 @@ from torch import nn
 
 from bench.method import Params
 from bench.params import Spec
-from methods.scd import Hyper
+from methods.scd import PRESETS, Hyper
 from methods.spectrum import SpectralOptions, divergence, spectrum
+from tests.engine.problems import generic, personal, run, toy
+from tests.methods.reference import LR, PLAIN, descend, gradient, initial, local_batches, near
 
 
 def vector(values: Any) -> Params:
@@ -25,7 +27,7 @@ def vector(values: Any) -> Params:
 
 
 def options(**given: Any) -> SpectralOptions:
-    return SpectralOptions(**{"eps": 0.0, **given})
+    return SpectralOptions(**{"eps": 0.0, "normalise": "simplex", "fft_norm": "backward", **given})
 
 
 def paper(student: np.ndarray, teacher: np.ndarray, tau: float, normalise: str) -> float:
@@ -108,7 +110,8 @@ def test_zero_weights_have_a_finite_gradient() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"layout": "per_layer"}, {"transform": "rfft"}, {"transform": "fft2_layer"}, {"band": "rfft_fraction"},
+        {"layout": "per_layer"}, {"layout": "sum_of_layers"},
+        {"transform": "rfft"}, {"transform": "fft2_layer"}, {"band": "rfft_fraction"},
         {"direction": "teacher_student"}, {"params": "weights_only", "layout": "per_layer"}, {"reduction": "mean"},
         {"scale": "d"}, {"order": "normalise_first"},
     ],
@@ -126,10 +129,85 @@ def test_every_option_changes_the_value(given: dict[str, Any]) -> None:
     assert value(options(**given)) != pytest.approx(value(options()), rel=1e-6)
 
 
+def two_layers() -> tuple[Params, Params]:
+    """A student and a teacher of two layers with biases."""
+    spec = Spec.of("layers", nn.Sequential(nn.Linear(5, 4, device="meta"), nn.Linear(4, 3, device="meta")))
+    rng = np.random.default_rng(1)
+    empty = torch.zeros(0, dtype=torch.float64)
+    a, b = (Params(torch.tensor(rng.normal(size=spec.d)), empty, spec) for _ in range(2))
+    return a, b
+
+
+@pytest.mark.parametrize("normalise", ["simplex", "mean", "none", "gen_kl"])
+def test_a_sum_of_layers_is_the_sum_of_their_divergences(normalise: str) -> None:
+    """Each tensor with a spectrum, a band and a normalisation of its own."""
+    student, teacher = two_layers()
+    o = options(layout="sum_of_layers", normalise=normalise)
+    found = divergence(student, spectrum(teacher, 0.4, o), 0.4, o)
+    pairs = zip(student.tensors().values(), teacher.tensors().values(), strict=True)
+    expected = sum(paper(a.numpy().ravel(), b.numpy().ravel(), 0.4, normalise) for a, b in pairs)
+    assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
 def test_presets_fill_in_what_is_not_given() -> None:
     assert Hyper(preset="released_code").detach_student
     assert Hyper(preset="released_code", lambda_g=0.7).lambda_g == 0.7
-    assert Hyper(preset="paper_literal").normalise == "none"
+    assert Hyper(preset="as_printed").normalise == "none"
+    assert Hyper(preset="simplex").normalise == "simplex"
+    assert (Hyper().normalise, Hyper().fft_norm) == ("gen_kl", "ortho")
+    assert set(PRESETS) == set(get_args(Hyper.model_fields["preset"].annotation))
     resolved = Hyper(preset="released_code").model_dump()
     assert Hyper(**resolved).model_dump() == resolved
     assert SimpleNamespace(**resolved).tau == 0.4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("normalise", ["simplex", "gen_kl", "mean"])
+def test_at_agreement_a_balanced_term_moves_nothing(normalise: str, dtype: str) -> None:
+    """In the first step of round 1 both models are the initial one: with any lambda GM is FedAvg's; later it is not."""
+    hp = {"scale": "grad_balance", "normalise": normalise, "lambda_g": 10.0}
+    one_step = {"sizes": [8, 8], "dtype": dtype, "epochs": 1, "batch_size": 8}
+    balanced, plain = toy("scd", hp=hp, **one_step), toy("fedavg", **one_step)
+    run(balanced, 1)
+    run(plain, 1)
+    assert torch.equal(generic(balanced), generic(plain))
+    run(balanced, 2)
+    run(plain, 2)
+    assert generic(balanced).isfinite().all()
+    assert not torch.allclose(generic(balanced), generic(plain), rtol=1e-3)
+
+
+def test_the_clock_bills_a_gradient_without_data_as_no_samples() -> None:
+    """The balanced term takes a gradient of its own, of the weights alone."""
+    seconds = []
+    for scale in ("one", "grad_balance"):
+        federation = toy("scd", hp={"scale": scale})
+        run(federation, 2)
+        seconds.append(federation.now)
+    assert seconds[0] == seconds[1]
+
+
+def test_the_released_code_pulls_to_the_received_model() -> None:
+    """One personal step by hand in round 2, where received and updated generic models differ: beta (w - w_G) / |.|."""
+    hp = {"preset": "released_code", "extra_l2": 0.3, "lambda_g": 0.0, "skip_first_batch": False}
+    settings: dict[str, Any] = {"sizes": [4, 4], **PLAIN}
+    federation = toy("scd", hp=hp, **settings)
+    run(federation, 1)
+    received = generic(federation).numpy()
+    kept = {i: w.numpy() for i, w in personal(federation).items()}
+    run(federation, 1)
+    for i, found in personal(federation).items():
+        away = kept[i] - received
+        ((x, y),) = local_batches([4, 4], 1, i)
+        near(found, kept[i] - LR * (gradient(kept[i], x, y) + 0.3 * away / np.linalg.norm(away)))
+
+
+def test_restart_begins_with_the_updated_generic_model() -> None:
+    """Without the terms it is the generic model after a second training on the same batches."""
+    hp = {"preset": "restart", "lambda_g": 0.0, "lambda_p": 0.0}
+    federation = toy("scd", sizes=[9, 5], hp=hp, **PLAIN)
+    start = initial(federation)
+    run(federation, 1)
+    for i, found in personal(federation).items():
+        twice = descend(descend(start, local_batches([9, 5], 0, i)), local_batches([9, 5], 0, i))
+        near(found, twice)
