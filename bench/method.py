@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from bench.optim import SGD, Adam
-from bench.params import Params, join
+from bench.params import NORMALISATION, Params, join
 from bench.plugin import METHODS, SERVER_RULES
 from bench.requests import (
     Batch,
@@ -32,9 +32,9 @@ from bench.requests import (
 )
 
 __all__ = [
-    "METHODS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical", "Client", "Do", "Evaluate",
-    "Everyone", "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict",
-    "Program", "Range", "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values",
+    "METHODS", "NORMALISATION", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical", "Client", "Do",
+    "Evaluate", "Everyone", "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params",
+    "Predict", "Program", "Range", "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values",
     "cross_entropy", "hp", "join", "mean",
 ]  # fmt: skip
 
@@ -220,6 +220,14 @@ class ServerRule:
         """The new value of `server.state[name]`."""
         return mean(messages, name)
 
+    def update(self, state: State, old: Any, messages: Sequence[Message], name: str) -> tuple[Any, State]:
+        """The new value of `server.state[name]`, and what the rule keeps for that entry (an empty dict at first).
+
+        A rule that keeps something overrides this. What it keeps is the same kinds of values as in `server.state`; it
+        lies there under `rule` and is replaced, never changed in place.
+        """
+        return self.combine(old, messages, name), state
+
 
 class Method:
     """Base of all methods; a method overrides what its algorithm box says.
@@ -282,7 +290,10 @@ class Method:
         Default: the server rule's combination of every entry of `mean_of`.
         """
         for name in self.mean_of:
-            server.state[name] = self.rule.combine(server.state[name], messages, name)
+            kept = server.state.get("rule", {})
+            server.state[name], state = self.rule.update(kept.get(name, {}), server.state[name], messages, name)
+            if state:
+                server.state["rule"] = {**kept, name: state}
         return None
 
     def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:

@@ -5,7 +5,7 @@ theirs (SGD with momentum buffer `v = m v + g`, Adam with bias correction; weigh
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,9 @@ Schedule = Literal["constant", "cosine"]
 class SGD:
     """Stochastic gradient descent. A setting that is None is taken from the cell.
 
+    Where momentum, weight decay and nesterov are all left open, it is the cell's optimizer, whichever that is, with
+    this learning rate, clip and schedule.
+
     Attributes:
         lr: learning rate; with `schedule="cosine"` it falls to 0 over the request's steps.
         clip: largest Euclidean norm of the gradient of this part.
@@ -32,6 +35,11 @@ class SGD:
     nesterov: bool | None = None
     clip: float | None = None
     schedule: Schedule = "constant"
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing in it asks for SGD rather than for the cell's optimizer."""
+        return self.momentum is None and self.weight_decay is None and self.nesterov is None
 
     def init(self, w: Tensor) -> State:
         """Fresh state for weights `w [d]`."""
@@ -72,6 +80,15 @@ class Adam:
         scale = lr / (1 - first**step)
         denominator = (square / (1 - second**step)).sqrt() + self.eps
         return w - scale * mean / denominator, {"mean": mean, "square": square, "step": step}
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weight decay shrinks the weights themselves (Loshchilov and Hutter 2019), as torch.optim.AdamW."""
+
+    def update(self, w: Tensor, g: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+        """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""
+        return Adam.update(replace(self, weight_decay=0.0), w - lr * self.weight_decay * w, g, state, lr)
 
 
 Optimizer = SGD | Adam

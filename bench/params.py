@@ -14,6 +14,14 @@ from torch import Tensor, nn
 
 Prefixes = tuple[str, ...]
 
+NORMALISATION: tuple[type[nn.Module], ...] = (
+    nn.modules.batchnorm._NormBase,  # batch and instance normalisation, of any dimension
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+"""Layers that normalise; for `Spec.of_type`."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -96,6 +104,16 @@ class Spec:
             ValueError: nothing is under one of them.
         """
         return _kept(self, prefixes, False)
+
+    def of_type(self, *kinds: type[nn.Module]) -> Prefixes:
+        """The layers of these types that hold tensors, wherever they stand: prefixes for `part` and `without`."""
+        return _of_type(self.whole or self, kinds)
+
+
+@functools.cache  # asked for every client in every round
+def _of_type(spec: Spec, kinds: tuple[type[nn.Module], ...]) -> Prefixes:
+    layers = (name for name, layer in spec.module.named_modules() if isinstance(layer, kinds))
+    return tuple(name for name in layers if any(e.under((name,)) for e in spec.params + spec.buffers))
 
 
 @functools.cache  # asked for every client in every round

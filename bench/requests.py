@@ -129,7 +129,7 @@ class Train(NamedTuple):  # one for each client in each round: a frozen dataclas
         step: static function `step(do, values, batch, ctx) -> values` in place of the plain gradient step.
         epochs, steps: how long; both None: as the cell says. Steps win over epochs.
         feed: the batches; `side`: further batches by name, drawn beside the main one.
-        optimizer: for all parts, or by part; None: the cell's SGD for every part.
+        optimizer: for all parts, or by part; None: the cell's for every part.
         optimizer_state: a state to go on from, by part (as in `Trained`).
         only: prefixes of the tensors that train, by part; the rest of the part is frozen.
         context: tensors and model values for the loss, by name.

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from bench.profiles import Profile, resolve
+from bench.profiles import Listed, Profile, resolve
 
 
 class PublicSet(BaseModel):
@@ -28,6 +28,33 @@ class ModelsBySize(BaseModel):
 
     by: Literal["size"]
     models: tuple[str, ...] = Field(min_length=2, description="the last is that of small clients")
+
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerSettings(BaseModel):
+    """The optimizer of local training; learning rate, weight decay and SGD's momentum are settings of the cell."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    betas: Annotated[tuple[_Decay, _Decay] | None, Listed] = None
+    eps: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _of_adam_only(self) -> "OptimizerSettings":
+        if self.name == "sgd" and (self.betas is not None or self.eps is not None):
+            raise ValueError("sgd has no `betas` and no `eps`; its settings are `momentum` and `nesterov`")
+        return self
+
+
+def _optimizer(value: Any) -> Any:
+    """A bare name as a mapping, with Adam's defaults filled in: what is spelt out does not make another cell."""
+    value = {"name": value} if isinstance(value, str) else value
+    if isinstance(value, dict) and value.get("name") in ("adam", "adamw"):
+        return {"betas": (0.9, 0.999), "eps": 1e-8, **value}
+    return value
 
 
 def _switch(value: Any) -> Any:
@@ -105,8 +132,11 @@ class Settings(BaseModel):
     batch_size: int = Field(10, ge=1)
     lr: float = Field(0.01, gt=0)
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after each round")
-    momentum: float = Field(0.0, ge=0, lt=1)
-    nesterov: bool = False
+    optimizer: Annotated[OptimizerSettings, BeforeValidator(_optimizer)] = Field(
+        OptimizerSettings(), description="of local training: sgd, adam, adamw, or {name: adam, betas: [...], eps: ...}"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    nesterov: bool = Field(False, description="of sgd")
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
 

@@ -209,6 +209,9 @@ class _Resolver:
         if cell.precision != "fp32" and cell.dtype != "float32":
             problem = f"precision {cell.precision} is for float32; take out `dtype: {cell.dtype}` or `precision`"
             self.document.complain(layer["precision"][1], problem)
+        if cell.optimizer.name != "sgd" and (cell.momentum or cell.nesterov):
+            problem = f"optimizer {cell.optimizer.name} has no momentum of sgd; take out `momentum` and `nesterov`"
+            self.document.complain(layer["optimizer"][1], problem)
         if cell.new_clients >= cell.clients:
             problem = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
             self.document.complain(layer["new_clients"][1], problem)

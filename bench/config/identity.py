@@ -39,6 +39,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     science = settings.model_dump(mode="json", exclude={"label", "case"})
     if science["partition_seed"] is None:
         science["partition_seed"] = science["seed"]
+    if settings.optimizer.name == "sgd":
+        del science["optimizer"]  # cells from before there was a choice keep their ids
     science["dataset_options"].pop("path", None)  # its content is in the checksum
     if science["public"]:
         science["public"].pop("path", None)

@@ -17,7 +17,7 @@ from bench.engine.batches import (
 )
 from bench.engine.device_data import DeviceData
 from bench.engine.step import MAIN, Cut, Kinds, Recipe, kinds
-from bench.optim import SGD, Optimizer, State, learning_rates
+from bench.optim import SGD, Adam, AdamW, Optimizer, State, learning_rates
 from bench.params import Params
 from bench.requests import Feed, Train
 from bench.settings import Settings
@@ -160,6 +160,10 @@ def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Opt
 
 def _resolve(optimizer: Optimizer, settings: Settings, round: int) -> Optimizer:
     """Fill what the request left open from the cell; the cell's decay applies to the cell's rate only."""
+    if isinstance(optimizer, SGD) and optimizer.open and settings.optimizer.name != "sgd":
+        kind = AdamW if settings.optimizer.name == "adamw" else Adam
+        of_cell = settings.optimizer.model_dump(exclude={"name"}) | {"weight_decay": settings.weight_decay}
+        optimizer = kind(optimizer.lr, clip=optimizer.clip, schedule=optimizer.schedule, **of_cell)
     cell: dict[str, Any] = {"lr": settings.lr * settings.lr_decay**round, "clip": settings.grad_clip}
     if isinstance(optimizer, SGD):
         cell |= {name: getattr(settings, name) for name in ("momentum", "weight_decay", "nesterov")}

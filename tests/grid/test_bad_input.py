@@ -91,6 +91,12 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         GOOD + "precision: bf16\ndtype: float64",
         "3: precision bf16 is for float32; take out `dtype: float64` or `precision`",
     ),
+    (GOOD + "optimizer: adm", "3: optimizer = \"adm\" should be 'sgd', 'adam' or 'adamw'"),
+    (GOOD + "optimizer: {name: adam, betas: [0.9, 1]}", "3: optimizer.betas[1] = 1 should be less than 1"),
+    (
+        GOOD + "optimizer: adam\nmomentum: 0.5",
+        "3: optimizer adam has no momentum of sgd; take out `momentum` and `nesterov`",
+    ),
     (GOOD + "nesterov: yes", '3: nesterov = "yes" should be true or false'),
     (GOOD + "clients: 0", "3: clients = 0 should be greater than or equal to 1"),
     (GOOD + "seed: -1", "3: seed = -1 should be greater than or equal to 0"),

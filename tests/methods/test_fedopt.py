@@ -1,0 +1,101 @@
+"""FedOpt and server momentum, the rules that keep something from round to round, against their formulas."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.errors import UserError
+from tests.engine.problems import assert_same, everything, generic, personal, run, toy
+from tests.methods.reference import PLAIN, descend, initial, local_batches, near
+
+SIZES = [9, 5]
+HP = {"eta": 0.05, "beta1": 0.6, "beta2": 0.7, "tau": 0.01}
+
+
+@pytest.mark.parametrize("kind", ["adam", "yogi", "adagrad"])
+def test_follows_the_formulas(kind: str) -> None:
+    """Two clients, three rounds, coordinate by coordinate."""
+    federation = toy("fedopt", sizes=SIZES, hp={"kind": kind, **HP}, **PLAIN)
+    run(federation, 3)
+    x = initial(federation)
+    m, v = [0.0] * 21, [0.01**2] * 21
+    for t in range(3):
+        sent = [descend(x, local_batches(SIZES, t, i)) for i in range(2)]
+        moved = x.copy()
+        for k in range(21):
+            d = (9 * sent[0][k] + 5 * sent[1][k]) / 14 - x[k]
+            m[k] = 0.6 * m[k] + 0.4 * d
+            if kind == "adagrad":
+                v[k] += d**2
+            elif kind == "yogi":
+                v[k] += 0.3 * d**2 if d**2 > v[k] else -0.3 * d**2
+            else:
+                v[k] = 0.7 * v[k] + 0.3 * d**2
+            moved[k] += 0.05 * m[k] / (np.sqrt(v[k]) + 0.01)
+        x = moved
+    near(generic(federation), x)
+
+
+def test_a_large_tau_is_fedavg() -> None:
+    """sqrt(v) stays at its start tau, so that eta = 2 tau without first moments makes the step the mean update."""
+    federation, fedavg = toy("fedopt", hp={"eta": 2e9, "tau": 1e9, "beta1": 0.0, "kind": "adagrad"}), toy("fedavg")
+    run(federation, 3)
+    run(fedavg, 3)
+    torch.testing.assert_close(generic(federation), generic(fedavg), rtol=1e-6, atol=1e-8)
+
+
+def test_the_rule_under_fedavg_is_the_method() -> None:
+    """Bit for bit, running statistics included; momentum as a rule is FedAvgM."""
+    for rule, method in (("fedopt", "fedopt"), ("momentum", "fedavgm")):
+        one = toy("fedavg", server={"name": rule}, model="test_norm")
+        other, plain = toy(method, model="test_norm"), toy("fedavg", model="test_norm")
+        for federation in (one, other, plain):
+            run(federation, 3)
+        a, b, c = (f.server.state["model"] for f in (one, other, plain))
+        assert torch.equal(a.weights, b.weights)
+        assert torch.equal(a.buffers, b.buffers)
+        assert not torch.allclose(a.weights, c.weights)
+
+
+def test_every_entry_has_its_own_moments() -> None:
+    """FedPer declares a body, FedRoD with a hyper-network a model and the network."""
+    federation = toy("fedrod", hp={"head": "hyper"}, server={"name": "momentum"})
+    run(federation, 2)
+    kept = federation.server.state["rule"]
+    assert kept["model"]["velocity"].shape != kept["hyper"]["velocity"].shape
+    body, plain = toy("fedper", server={"name": "fedopt"}), toy("fedper")
+    run(body, 2)
+    run(plain, 2)
+    assert all(not torch.equal(personal(body)[i], personal(plain)[i]) for i in personal(body))
+
+
+@pytest.mark.parametrize("rule", ["fedopt", "momentum"])
+def test_what_a_rule_keeps_survives_a_checkpoint(rule: str) -> None:
+    """A run that is restored goes on with the same moments."""
+    undisturbed, first, second = (toy("fedprox", server={"name": rule}) for _ in range(3))
+    run(undisturbed, 4)
+    run(first, 2)
+    second.restore(*first.state())
+    run(second, 2)
+    assert_same(everything(undisturbed), everything(second), 0)
+    fresh = toy("fedprox", server={"name": rule})
+    first.server.state.pop("rule")  # what forgetting them would do
+    fresh.restore(*first.state())
+    run(fresh, 2)
+    assert not torch.equal(generic(fresh), generic(undisturbed))
+
+
+def test_a_method_without_a_mean_takes_no_rule() -> None:
+    settings: dict[str, Any] = {"server": {"name": "fedopt"}}
+    with pytest.raises(UserError, match="does not aggregate by a mean"):
+        toy("scaffold", **settings)
+
+
+def test_degenerate_momentum_is_announced_and_is_fedavg() -> None:
+    federation, plain = toy("fedavg", server={"name": "momentum", "beta": 0.0}), toy("fedavg")
+    run(federation, 2)
+    run(plain, 2)
+    assert federation.warnings == ["beta = 0 with server_lr = 1: server momentum is the plain mean"]
+    torch.testing.assert_close(generic(federation), generic(plain), rtol=1e-10, atol=1e-12)
