@@ -154,6 +154,7 @@ def load(runs: list[Path]) -> Store:
             found[view.id, view.label] = view
     cells = _named(list(found.values()))
     _refuse_rivals(cells)
+    _refuse_unpaired(cells)
     return Store(tuple(view.info for view in views), cells, _figures([tidy(run) for run in runs], cells))
 
 
@@ -195,6 +196,22 @@ def _refuse_rivals(cells: tuple[Cell, ...]) -> None:
                 f"{cell.row} ({cell.task}, seed {cell.trial}, protocol {protocol}) is there twice, as "
                 f"{other.view.folder} and as {cell.view.folder}: the method's code, its data or the version changed in "
                 "between. Report the runs one by one; `bench compare` shows what changed."
+            )
+
+
+def _refuse_unpaired(cells: tuple[Cell, ...]) -> None:
+    """Cells of one task and trial must have had one partition: every comparison of methods is a paired one."""
+    known: dict[tuple[str, ...], tuple[Cell, str]] = {}
+    for cell in cells:
+        if cell.state != "done":
+            continue
+        found = cell.view.status.partition.get("hash", "")
+        other, expected = known.setdefault((cell.view.settings.protocol, cell.task, cell.trial), (cell, found))
+        if found != expected:
+            raise UserError(
+                f"{cell.row} and {other.row} ({cell.task}, seed {cell.trial}) were trained on different partitions of "
+                f"the data ({found} in {cell.view.folder}, {expected} in {other.view.folder}): the data or the "
+                "partition changed in between, so they cannot be compared. Run one of them again with --fresh."
             )
 
 

@@ -1,8 +1,8 @@
 """Who a cell is: the hash of everything that its result depends on, and of nothing else.
 
-It covers the scientific settings, the declared data, and the code of the method and of its server rule. It leaves out
-how a cell is called (label, case), where its files lie, and the machine. Engine and libraries are covered by
-`RESULT_VERSION`.
+It covers the scientific settings, the declared data, and the code of the method, of its server rule, and of data sets,
+partitions and models that are the user's own. It leaves out how a cell is called (label, case), where its files lie,
+and the machine. Engine, libraries and what comes with the harness are covered by `RESULT_VERSION`.
 """
 
 import ast
@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
-from bench.plugin import METHODS, SERVER_RULES, Registry
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES, Registry
 from bench.settings import Settings
 
 RESULT_VERSION = 2
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
 
 
+_PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -58,6 +59,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     }
     if settings.server is not None:
         identity["rule"] = _code(SERVER_RULES, settings.server["name"])
+    if own := _own_code(settings):
+        identity["own"] = own
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 
@@ -87,6 +90,20 @@ def method_code(name: str) -> str:
         UserError: the method is unknown or has no source file.
     """
     return _code(METHODS, name)
+
+
+def is_own(registry: Registry[Any], name: str) -> bool:
+    """Whether something registered comes from outside the harness, so that no `RESULT_VERSION` speaks for it."""
+    return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
+
+
+def _own_code(settings: Settings) -> dict[str, str]:
+    """Digests of the code of the user's own data sets, partition and models, by kind and name."""
+    parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
+    if settings.public is not None:
+        parts.append((DATASETS, settings.public.name))
+    parts += [(MODELS, name) for name in (settings.model, *settings.architectures)]
+    return {f"{registry.kind} {name}": _code(registry, name) for registry, name in parts if is_own(registry, name)}
 
 
 def _code(registry: Registry[Any], name: str) -> str:

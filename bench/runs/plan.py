@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from bench.config.identity import cell_id, declared_checksum
+from bench.config.identity import cell_id, declared_checksum, is_own
 from bench.errors import UserError
-from bench.plugin import did_you_mean
+from bench.plugin import DATASETS, PARTITIONS, did_you_mean
 from bench.runs.loading import load_dataset, load_partition, load_public
 from bench.runs.results import cell_name
 from bench.settings import Settings
@@ -43,18 +43,23 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
     Raises:
         UserError: data is missing or damaged, or cannot be divided as asked for.
     """
-    planned, seen = [], set()
+    planned: list[PlannedCell] = []
+    partition_hash: dict[str, str] = {}
     for settings in cells:
         dataset = load_dataset(settings, data_root, download=download)
         key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS)), sort_keys=True)
-        if key not in seen:
-            seen.add(key)
+        if key not in partition_hash:
             try:
-                load_partition(settings, dataset)
+                partition_hash[key] = load_partition(settings, dataset).hash
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
         load_public(settings, data_root, download=download)
-        planned.append(PlannedCell(cell_id(settings, declared_checksum(settings)), settings))
+        content = [declared_checksum(settings)]
+        if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
+            content.append(dataset.checksum)
+        if is_own(PARTITIONS, settings.partition):
+            content.append(partition_hash[key])
+        planned.append(PlannedCell(cell_id(settings, " ".join(content)), settings))
     return planned
 
 

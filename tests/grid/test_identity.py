@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bench.config import identity
 from bench.config.identity import cell_id, declared_checksum, method_code
 from bench.errors import UserError
-from bench.plugin import METHODS, SERVER_RULES
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES
+from bench.runs import loading
+from bench.runs.plan import plan
 from bench.settings import Settings
+from datasets.partitions import Split
 
 CELL = Settings(method="plain", alpha=0.5)
 
@@ -118,7 +122,7 @@ print(cell_id(Settings.model_validate(json.loads(sys.argv[1])), "data"))
     cell = CELL.model_copy(update={"method": "fedavg"})
     done = subprocess.run(
         [sys.executable, "-c", program, json.dumps(cell.model_dump())],
-        env={"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(identity.__file__).parents[1])},
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(identity.__file__).parents[2])},
         capture_output=True,
         text=True,
         check=True,
@@ -222,6 +226,79 @@ def test_code_of_a_server_rule_counts(package: Path, file: str, old: str, new: s
     (package / file).write_text(text.replace(old, new))
     assert (cell_id(ruled, "data") == before) == same
     assert cell_id(CELL, "data") == other
+
+
+OWN = """
+import numpy as np
+from datasets.assemble import assemble
+from datasets.partitions import Split
+from someone_elses import helper
+
+
+def data(*, data_root, download, shuffled=False):
+    labels = np.arange(40) % 2
+    return assemble("own", np.ones((40, 3), np.float32), labels, 30, mean=[0] * 3, std=[1] * 3)
+
+
+def halves(dataset, *, clients, seed):
+    return Split([np.arange(0, 15), np.arange(15, 30)])
+
+
+def net(shape, classes):
+    return None
+"""
+
+
+@pytest.fixture
+def own(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set, a partition and a model in a package of the user's own."""
+    (package / "own.py").write_text(OWN)
+    import someone_elses.own as module  # type: ignore[import-not-found]
+
+    for registry, item in ((DATASETS, module.data), (PARTITIONS, module.halves), (MODELS, module.net)):
+        registry.names()
+        monkeypatch.setitem(registry._items, "own", item)
+    return package / "own.py"
+
+
+CHANGES = [("np.arange(40) % 2", "np.arange(40)[::-1] % 2"), ("return None", "return 0 * None"), ("15, 30", "16, 30")]
+
+
+@pytest.mark.parametrize("key", ["dataset", "partition", "model"])
+@pytest.mark.parametrize(("old", "new"), CHANGES)
+def test_code_of_own_data_sets_partitions_and_models_counts(own: Path, key: str, old: str, new: str) -> None:
+    """Whatever changes in their file, or in one that it imports; what comes with the harness has its version."""
+    cell = CELL.model_copy(update={key: "own"})
+    before, other = cell_id(cell, "data"), cell_id(CELL, "data")
+    own.write_text(own.read_text().replace(old, new))
+    assert cell_id(cell, "data") != before
+    own.write_text(OWN)
+    assert cell_id(cell, "data") == before
+    (own.parent / "helper.py").write_text("def double(x):\n    return 3 * x\n")
+    assert cell_id(cell, "data") != before
+    assert cell_id(CELL, "data") == other
+
+
+def test_samples_and_lists_of_own_data_sets_and_partitions_count(
+    own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where their code stays and what it reads changes: labels that come from elsewhere, other lists."""
+    module = sys.modules["someone_elses.own"]
+    cell = CELL.model_copy(update={"dataset": "own", "partition": "own", "alpha": None, "clients": 2})
+
+    def planned() -> str:
+        loading._dataset.cache_clear()
+        return plan([cell], tmp_path, download=False)[0].id
+
+    before = planned()
+    assert planned() == before
+    with monkeypatch.context() as changed:
+        changed.setattr(module.np, "ones", np.zeros)
+        assert planned() != before
+    with monkeypatch.context() as changed:
+        changed.setattr(module, "Split", lambda lists: Split(lists[::-1]))
+        assert planned() != before
+    assert planned() == before
 
 
 def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:

@@ -23,15 +23,37 @@ def test_what_changed_is_shown_the_largest_first(store_writer, tmp_path):
     table = compare_runs(before, after)
     assert [(label, entries[1].note) for label, entries in table.rows] == [("fedavg", "1"), ("scd", "0")]
     failed, changed = (entries for _, entries in table.rows)
-    assert [entry.note for entry in failed[3:5]] == ["done", "failed"]
-    assert [entry.number for entry in changed[7:11:3]] == ["+1.000", "0.000"]
+    assert [entry.note for entry in failed[4:6]] == ["done", "failed"]
+    assert [entry.number for entry in changed[8:12:3]] == ["+1.000", "0.000"]
 
 
 def test_a_cell_in_one_run_only(store_writer, tmp_path):
     runs = [store_writer(tmp_path / str(seeds), seeds=seeds, methods=("scd",), alphas=(1.0,)) for seeds in (1, 2)]
     ((label, entries),) = compare_runs(*runs).rows
-    assert (label, entries[3].note, entries[4].note) == ("scd", "not in the grid", "done")
-    assert entries[6].value == pytest.approx(86, abs=3)
+    assert (label, entries[4].note, entries[5].note) == ("scd", "not in the grid", "done")
+    assert entries[7].value == pytest.approx(86, abs=3)
+
+
+def test_runs_of_different_sizes_match_by_their_cells(store_writer, tmp_path):
+    """With one alpha a task is called by its data set alone; its cells are the same all the same."""
+    both = store_writer(tmp_path / "both", seeds=2, methods=("scd",), alphas=(1.0, 0.1))
+    one = store_writer(tmp_path / "one", seeds=2, methods=("scd",), alphas=(1.0,))
+    table = compare_runs(both, one)
+    assert table.caption.startswith("4 cells, 2 the same in both runs, 2 that differ")
+    assert {entries[5].note for _, entries in table.rows} == {"not in the grid"}
+    assert {entries[0].note for _, entries in table.rows} == {"digits, α=0.1"}
+
+
+def test_settings_that_changed_are_named(store_writer, tmp_path):
+    """A cell with another learning rate has another id; it is matched by label, task and seed."""
+    before, after = (store_writer(tmp_path / name, seeds=1, methods=("scd",), alphas=(1.0,)) for name in "ab")
+    path = after / "run.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["cells"][0]["settings"]["lr"] = 0.5
+    path.write_text(json.dumps(content), encoding="utf-8")
+    _new_id(after, "scd-1-0")
+    ((_, entries),) = compare_runs(before, after).rows
+    assert entries[3].note == "lr=0.01 → 0.5"
 
 
 def _raise_gm(path, gain):
