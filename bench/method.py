@@ -3,7 +3,7 @@
 A method is one file that reads like its paper's algorithm box. It imports this module and nothing deeper.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.optim import SGD, Adam
 from bench.params import NORMALISATION, Params, join
-from bench.plugin import METHODS, SERVER_RULES
+from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.requests import (
     Batch,
     Categorical,
@@ -32,10 +32,10 @@ from bench.requests import (
 )
 
 __all__ = [
-    "METHODS", "NORMALISATION", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical", "Client", "Do",
-    "Evaluate", "Everyone", "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params",
-    "Predict", "Program", "Range", "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values",
-    "cross_entropy", "hp", "join", "mean",
+    "METHODS", "NORMALISATION", "SELECTIONS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical",
+    "Client", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method",
+    "Normal", "Params", "Predict", "Program", "Range", "Selection", "Server", "ServerRule", "State", "Tick", "Train",
+    "Trained", "Upload", "Values", "cross_entropy", "hp", "join", "mean",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]
@@ -201,6 +201,10 @@ class Tick:
 
 
 Trigger = Everyone | Arrivals | Tick
+
+Selection = Callable[[Sequence[int], Sequence[int], int, int, np.random.Generator], list[int]]
+"""From the ids of the clients that train, their numbers of training samples, how many are wanted, the round from 0 and
+its generator to the ids selected (`methods/selections.py`)."""
 
 
 class ServerRule:

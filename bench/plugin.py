@@ -1,7 +1,7 @@
 """Registration of methods, data sets, partitions and models, ours and other people's.
 
-Ours are found in the packages beside this one, other people's through the entry-point groups
-`bench.methods`, `bench.datasets`, `bench.partitions`, `bench.models` and `bench.serverrules`; either kind registers
+Ours are found in the packages beside this one, other people's through the entry-point groups `bench.methods`,
+`bench.datasets`, `bench.partitions`, `bench.models`, `bench.serverrules` and `bench.selections`; either kind registers
 itself by decorator:
 
     @METHODS.register("fedavg")
@@ -90,3 +90,4 @@ DATASETS: Registry[Any] = Registry("data set", "datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
 SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
+SELECTIONS: Registry[Any] = Registry("selection", "methods")

@@ -6,6 +6,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 
 from bench.profiles import Listed, Profile, resolve
 
+DEFAULT_SELECTION = "uniform"
+
 
 class PublicSet(BaseModel):
     """Public samples: of any data set of the same shape as the clients' data; all further keys are its options."""
@@ -119,6 +121,9 @@ class Settings(BaseModel):
 
     rounds: int = Field(30, ge=1, description="server versions")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients selected in a round")
+    selection: str = Field(
+        DEFAULT_SELECTION, description="how they are selected: uniform, by_size, round_robin or one's own"
+    )
     unselected: Literal["idle", "broadcast", "cap"] = Field(
         "idle", description="personal training of clients that are not selected (Appendix F of the SCD paper)"
     )

@@ -169,8 +169,12 @@ def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Gri
             registry.get(entry["name"])
             written.append((entry, path))
     of_name = Counter(entry["name"] for entry, _ in written)
-    read = _method if axis == "methods" else _dataset
-    return [read(document, entry, path, of_name[entry["name"]] > 1) for entry, path in written]
+    if axis == "methods":
+        return [_method(document, entry, path, of_name[entry["name"]] > 1) for entry, path in written]
+    of_label = Counter((entry["name"], str(entry.get("label", ""))) for entry, _ in written)
+    return [
+        _dataset(document, entry, path, _told_apart(entry, of_name[entry["name"]], of_label)) for entry, path in written
+    ]
 
 
 def _method(document: Document, data: dict[str, Any], path: Path, several: bool) -> GridEntry:
@@ -195,7 +199,15 @@ def _method(document: Document, data: dict[str, Any], path: Path, several: bool)
     return GridEntry(name, str(label), path, own, settings)
 
 
-def _dataset(document: Document, data: dict[str, Any], path: Path, several: bool) -> GridEntry:
+def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str, str]]) -> str:
+    """What tells an entry from others of its data set: its label, and what it says where several have that label."""
+    label = str(data.get("label", ""))
+    if of_name == 1:
+        return ""
+    return label if label and of_label[data["name"], label] == 1 else f"{label} {_spelled_out(data)}".strip()
+
+
+def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) -> GridEntry:
     # `name` says which data set it is, so what the user's own data are called is their `label` here
     given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set")}
     options, problems = complete_options(DATASETS, data["name"], given)
@@ -203,7 +215,7 @@ def _dataset(document: Document, data: dict[str, Any], path: Path, several: bool
         document.complain((*path, "label" if key == "name" else key) if key else path, problem)
     own = {key: (value, (*path, key)) for key, value in options.items()}
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
-    return GridEntry(data["name"], str(data.get("label", _spelled_out(data))) if several else "", path, own, settings)
+    return GridEntry(data["name"], text, path, own, settings)
 
 
 def _cases(document: Document) -> list[GridEntry]:

@@ -1,8 +1,8 @@
 """Who a cell is: the hash of everything that its result depends on, and of nothing else.
 
-It covers the scientific settings, the declared data, and the code of the method, of its server rule, and of data sets,
-partitions and models that are the user's own. It leaves out how a cell is called (label, case), where its files lie,
-and the machine. Engine, libraries and what comes with the harness are covered by `RESULT_VERSION`.
+It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and of
+data sets, partitions and models that are the user's own. It leaves out how a cell is called (label, case), where its
+files lie, and the machine. Engine, libraries and what comes with the harness are covered by `RESULT_VERSION`.
 """
 
 import ast
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES, Registry
-from bench.settings import Settings
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, Registry
+from bench.settings import DEFAULT_SELECTION, Settings
 
 RESULT_VERSION = 2
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
@@ -35,7 +35,7 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         data_checksum: of `declared_checksum`.
 
     Raises:
-        UserError: the method or its server rule is unknown or has no source file.
+        UserError: the method, its server rule or its selection is unknown or has no source file.
     """
     science = settings.model_dump(mode="json", exclude={"label", "case"})
     if science["partition_seed"] is None:
@@ -51,6 +51,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         )
     if path := science["partition_options"].get("path"):
         science["partition_options"]["path"] = _content(Path(path))
+    if settings.selection == DEFAULT_SELECTION:
+        del science["selection"]  # cells from before there was a choice keep their ids
     identity = {
         "settings": science,
         "data": data_checksum,
@@ -59,6 +61,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     }
     if settings.server is not None:
         identity["rule"] = _code(SERVER_RULES, settings.server["name"])
+    if settings.selection != DEFAULT_SELECTION:
+        identity["selection"] = _code(SELECTIONS, settings.selection)
     if own := _own_code(settings):
         identity["own"] = own
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
 from bench.errors import UserError
-from bench.plugin import METHODS, PARTITIONS, SERVER_RULES, Registry, did_you_mean
+from bench.plugin import METHODS, PARTITIONS, SELECTIONS, SERVER_RULES, Registry, did_you_mean
 from bench.settings import Settings
 
 Problems = dict[str, str]  # what is wrong, by key; "" for what no single key is to blame for
@@ -147,6 +147,8 @@ def check_setting(key: str, value: Any) -> Any:
         if name not in model.model_fields:
             raise UserError(unknown("hyperparameter", name, list(model.model_fields), repr(method)))
         return check_field(model, name, value)
+    if key == "selection" and isinstance(value, str):
+        SELECTIONS.get(value)
     return check_server(value) if key == "server" else check_field(Settings, key, value)
 
 

@@ -24,7 +24,7 @@ from bench.federation.evaluation import Evaluator
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState
 from bench.federation.scores import Evaluation
-from bench.federation.setup import degenerate, divide_clients, make_method
+from bench.federation.setup import degenerate, divide_clients, make_method, make_selection
 from bench.federation.snapshot import Packer, unpack
 from bench.federation.timeline import Span, Timer, Trip
 from bench.federation.traffic import Ledger
@@ -62,6 +62,7 @@ class Federation:
         self.settings = settings
         settle(torch.device(device), settings.precision)
         self.method = make_method(settings)
+        self._selection = make_selection(settings, self.method)
         self._device_data = DeviceData(
             dataset,
             partition,
@@ -243,7 +244,8 @@ class Federation:
         if self.method.everyone or self._share() == len(ids):
             return self._present(ids)
         rng = generator("selection", self.settings.seed, self.version)
-        return self._present(sorted(int(i) for i in rng.choice(ids, self._share(), replace=False)))
+        sizes = [self.server.sizes[i] for i in ids]
+        return self._present(sorted(self._selection(ids, sizes, self._share(), self.version, rng)))
 
     def _present(self, ids: list[int]) -> list[int]:
         return [i for i in ids if not self._clock.drops_out(i, self.version)]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.errors import UserError
-from bench.method import Arrivals, Method, ServerRule
-from bench.plugin import METHODS, SERVER_RULES
+from bench.method import Arrivals, Method, Selection, ServerRule
+from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
-from bench.settings import ModelsBySize, Settings
+from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings
 
 
 def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[int]]:
@@ -72,3 +72,18 @@ def make_method(settings: Settings) -> Method:
             "upload makes one: the learning rate would fall with each upload of any client. Leave it at 1 there."
         )
     return method
+
+
+def make_selection(settings: Settings, method: Method) -> Selection:
+    """How the cell's clients are selected.
+
+    Raises:
+        UserError: unknown, or the server does not select a round's clients: it starts whoever is idle.
+    """
+    found: Selection = SELECTIONS.get(settings.selection)
+    if settings.selection != DEFAULT_SELECTION and isinstance(method.trigger, Arrivals):
+        raise UserError(
+            f"`selection: {settings.selection}` is for rounds, and under the rule of {settings.name!r} clients start "
+            f"one by one as others finish. Leave it at {DEFAULT_SELECTION!r} there."
+        )
+    return found

@@ -266,3 +266,12 @@ def test_names_are_safe_in_tables_and_paths(name: str) -> None:
     if not name_problem(name):
         assert Path("runs", name).parent == Path("runs")
         assert len(name.splitlines()) == 1
+
+
+def test_one_labelled_data_set_may_stand_there_with_different_settings(load: Load) -> None:
+    """The label is the same, for the data are; what else an entry says tells the cells apart."""
+    grid = load(
+        "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A, set: {rounds: 5}},"
+        "{name: npz, path: a, label: A, set: {rounds: 9}}, {name: npz, path: b, label: B}]}"
+    )
+    assert rows(grid, "rounds", "case") == [(5, "A path=a rounds=5"), (9, "A path=a rounds=9"), (30, "B")]

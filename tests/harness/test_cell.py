@@ -232,7 +232,7 @@ def test_python_m_bench_cell_needs_few_packages(cell: Cell, environment: dict[st
     """On `npz` data, with every package blocked that a bare GPU machine lacks."""
     config = {"settings": cell(rounds=2).model_dump(), "folder": str(tmp_path / "cell"), "options": {"device": "cpu"}}
     (tmp_path / "cell.json").write_text(json.dumps(config))
-    missing = ["rich", "typer", "mlflow", "sklearn", "scipy", "optuna", "matplotlib", "torchvision", "ray"]
+    missing = ["rich", "typer", "mlflow", "sklearn", "scipy", "optuna", "matplotlib", "torchvision"]
     code = f"import sys, runpy\nsys.modules.update(dict.fromkeys({missing}))\n"
     code += "sys.argv = ['bench.runs.cell', 'cell.json']\n"
     code += "runpy.run_module('bench.runs.cell', run_name='__main__')\n"
