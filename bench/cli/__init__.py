@@ -20,6 +20,7 @@ for command in (
     sweep.sweep,
     show.show,
     look.status,
+    look.clean,
     look.log,
     look.results,
     look.report,

@@ -20,21 +20,52 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
-def status(run: RunFolder) -> None:
+def status(
+    run: RunFolder,
+    all_: Annotated[bool, typer.Option("--all", help="Also cells of earlier settings, code or data.")] = False,
+) -> None:
     """Say what is done, running, failed and left, and how long the rest will take."""
     from bench.runs.progress import duration_text
-    from bench.runs.results import load_run
+    from bench.runs.results import load_run, other_cells
 
     cells = list({cell.id: cell for cell in load_run(run).cells}.values())
     for cell in cells:
-        reason = f", {cell.status.reason}" if cell.status.reason else ""
-        print(f"{cell.id}  {cell.name}: {cell.status.state}, {cell.status.rounds}/{cell.settings.rounds}{reason}")
+        print(_status_line(cell))
+    if all_ and (others := other_cells(run)):
+        print(f"of earlier settings, code or data ({len(others)} cells, not in results and reports):")
+        for cell in others:
+            print(_status_line(cell))
     counts = Counter(cell.status.state for cell in cells)
     print(f"{len(cells)} cells: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
     left = _seconds_left(cells)
     if left:
         running = max(1, counts["running"])
         print(f"about {duration_text(left / running)} left with {running} side by side")
+
+
+def _status_line(cell: "CellView") -> str:
+    reason = f", {cell.status.reason}" if cell.status.reason else ""
+    return f"{cell.id}  {cell.name}: {cell.status.state}, {cell.status.rounds}/{cell.settings.rounds}{reason}"
+
+
+def clean(
+    run: RunFolder,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove them; without it they are only listed.")] = False,
+) -> None:
+    """Remove the cells of a run folder that belong to earlier settings, code or data."""
+    from bench.runs import store
+    from bench.runs.results import other_cells
+
+    others = other_cells(run)
+    for cell in others:
+        print(_status_line(cell))
+        if yes:
+            try:
+                store.forget(cell.folder)
+            except store.BusyError as error:
+                raise UserError(f"{error}. Stop that `bench run` first.") from None
+    done = "removed" if yes else f"would be removed; `bench clean {shlex.quote(str(run))} --yes` does it"
+    print(f"{len(others)} cells {done}" if others else "nothing to remove: all cells belong to the latest settings")
 
 
 def log(

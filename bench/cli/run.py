@@ -33,6 +33,7 @@ def run(
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,
+    take_over: Annotated[bool, typer.Option(help="Use the folder of another grid; its cells are kept.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only list the cells and estimate their cost.")] = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Least time between two checkpoints.")] = 300.0,
     keep: Annotated[
@@ -56,6 +57,8 @@ def run(
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder = out or Path("runs") / loaded.name
     _refuse_file(folder)
+    if not take_over:
+        _refuse_other_grid(folder, loaded.name)
     if not quiet:
         _print_warnings(chosen)
     if dry_run:
@@ -81,6 +84,8 @@ def run(
     write_run(folder, loaded, planned)
     if fresh:
         _forget(folder, wanted)
+    if not quiet:
+        _print_others(folder)
     stopped = not work(folder, wanted, options.model_dump_json(), workers, mirror, quiet=quiet, verbose=verbose)
     _finish(folder, wanted, quiet=quiet)
     if stopped:
@@ -101,6 +106,34 @@ def _refuse_file(folder: Path) -> None:
     place = next((place for place in (folder, *folder.parents) if place.exists()), None)
     if place and not place.is_dir():
         raise UserError(f"--out {folder}: {place} is a file, not a folder")
+
+
+def _refuse_other_grid(folder: Path, name: str) -> None:
+    """Refuse a folder in which another grid has its cells: they would vanish from results and reports."""
+    from bench.errors import UserError
+    from bench.runs import store
+
+    before = (store.read_json(folder / "run.json") or {}).get("grid", name)
+    if before != name:
+        raise UserError(
+            f"{folder} has the cells of grid {before!r}, and this one is {name!r}. Give another --out, or --take-over "
+            "to use the folder for this grid: the others' cells stay there, but results and reports no longer show them"
+        )
+
+
+def _print_others(folder: Path) -> None:
+    """Say how many finished cells there are that the latest grid does not have."""
+    from bench.runs.results import other_cells
+    from bench.runs.store import FINISHED
+
+    finished = sum(cell.status.state in FINISHED for cell in other_cells(folder))
+    if finished:
+        place = shlex.quote(str(folder))
+        print(
+            f"{finished} finished cells here belong to other settings, code or data: kept, not shown. "
+            f"`bench status {place} --all` lists them, `bench clean {place}` removes them.",
+            file=sys.stderr,
+        )
 
 
 def _print_warnings(cells: "Sequence[Settings]") -> None:

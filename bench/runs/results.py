@@ -112,6 +112,24 @@ def load_run(run: Path) -> RunView:
     return RunView(run, info, cells)
 
 
+def other_cells(run: Path) -> list[CellView]:
+    """Cells that lie in a run folder and are not in its `run.json`: of earlier settings, code or data.
+
+    Raises:
+        UserError: it is no run folder.
+    """
+    current = {cell.id for cell in load_run(run).cells}
+    found = []
+    for file in sorted(run.glob("*/settings.json")):
+        if file.parent.name not in current:
+            try:
+                settings = Settings(**read_json(file))
+            except (UserError, ValidationError, TypeError):
+                continue  # written by another version, or damaged: nobody can say what it was
+            found.append(CellView(file.parent.name, settings.name, settings, file.parent, read_status(file.parent)))
+    return found
+
+
 def tidy(run: Path) -> pd.DataFrame:
     """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
 

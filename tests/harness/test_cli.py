@@ -250,3 +250,40 @@ def test_one_trial_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tm
     some = ("--out", run, "--device", "cpu", "--executor", "sequential", "--no-tracking")
     bench("sweep", "--study", file, "--jobs", "1", *some)
     assert set(states(run).values()) == {"done"}
+
+
+def test_finished_cells_of_other_settings_are_named_and_can_be_removed(
+    bench_here: Bench, grid: Grid, tmp_path: Path
+) -> None:
+    """A changed setting makes new cells; the finished ones do not vanish without a word."""
+    run = tmp_path / "run"
+    common = ("run", "--out", run, "--device", "cpu", "--jobs", 1)
+    bench_here(*common, "--grid", grid(methods=["fedavg", "fedper"], rounds=1))
+    changed = bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1, lr=0.2))
+    assert "2 finished cells here belong to other settings, code or data: kept, not shown" in changed.stderr
+    assert "fedper" not in bench_here("status", run).stdout
+    listed = bench_here("status", run, "--all").stdout
+    assert "of earlier settings, code or data (2 cells" in listed
+    assert "fedper blobs alpha=1 seed=0: done, 1/1" in listed
+    assert "2 cells would be removed" in bench_here("clean", run).stdout
+    assert len(list(run.glob("*/settings.json"))) == 3
+    assert "2 cells removed" in bench_here("clean", run, "--yes").stdout
+    assert [folder.parent.name for folder in run.glob("*/settings.json")] == [cells(run)["fedavg"].id]
+    assert "nothing to remove" in bench_here("clean", run, "-y").stdout
+    again = bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1, lr=0.2))
+    assert "0 cells to run, 1 finished before" in again.stderr
+    assert "belong to other settings" not in again.stderr
+
+
+def test_the_folder_of_another_grid_is_refused_unless_asked_for(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
+    """Its cells would leave results and reports."""
+    run = tmp_path / "run"
+    common = ("run", "--out", run, "--device", "cpu", "--jobs", 1)
+    bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1))
+    other = grid(methods=["local"], rounds=1, name="another")
+    refused = bench_here(*common, "--grid", other, code=2)
+    assert "has the cells of grid 'small', and this one is 'another'" in refused.stderr
+    assert list(cells(run)) == ["fedavg"]
+    taken = bench_here(*common, "--grid", other, "--take-over")
+    assert "1 finished cells here belong to other settings" in taken.stderr
+    assert list(cells(run)) == ["local"]
