@@ -61,6 +61,7 @@ class Partition:
             client or between clients; test lists may overlap between clients, never within one.
         global_test: the common test samples; empty: the generic model is tested on the union of the local tests.
         summary: one line for people.
+        kept: samples that some seed may test on and none trains or validates on, beside the official test part.
     """
 
     train: tuple[Indices, ...]
@@ -68,6 +69,7 @@ class Partition:
     test: tuple[Indices, ...]
     global_test: Indices
     summary: str = field(default="", compare=False)
+    kept: Indices = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
 
     def __len__(self) -> int:
         return len(self.train)

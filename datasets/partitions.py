@@ -1,14 +1,15 @@
 """Partitions of a data set over clients (design, section 7).
 
-A registered partition is a factory `(dataset, *, clients, [alpha], seed, **options) -> Split`: it has a parameter
-`alpha` if and only if it needs one. `make_partition` adds what it leaves open: local test sets, validation shares and
-the global test set. All draws have addresses that begin with (seed, "partition").
+A registered partition is a factory `(dataset, *, clients, [alpha], [fixed_tests], seed, **options) -> Split`: it has a
+parameter `alpha` if and only if it needs one, and `fixed_tests` if it draws tests of its own. `make_partition` adds
+what it leaves open: local test sets, validation shares and the global test set. All draws have addresses that begin
+with (seed, "partition"), but for one: which samples are kept for tests is the same for every seed.
 """
 
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
+from datasets.local_parts import label_counts, local_tests, split_validation
 
 MAX_DRAWS = 1000
 _NONE: Indices = np.empty(0, np.int64)
@@ -35,13 +37,14 @@ class Split:
     Attributes:
         train: local training data; with `validation` None, validation shares are still to be taken from it.
         validation, test: as in `Partition`.
-        global_test: as in `Partition`; None is the whole official test part.
+        global_test, kept: as in `Partition`; None is the whole official test part.
     """
 
     train: Sequence[Indices]
     validation: Sequence[Indices] | None = None
     test: Sequence[Indices] | None = None
     global_test: Indices | None = None
+    kept: Indices = field(default_factory=lambda: _NONE)
 
 
 def make_partition(
@@ -58,8 +61,9 @@ def make_partition(
     """Divide a data set.
 
     Local test sets have the label mix of all local training data, that is, before the validation share is taken. Under
-    the protocol `paper` no validation share is taken; under `tuning` there are no test sets, and the test part is not
-    read.
+    the protocol `paper` no validation share is taken, and a partition that draws tests of its own draws them anew for
+    every seed; under the others it keeps the same samples for tests whatever the seed, so that the trials of a sweep
+    have seen none of those that are reported on. Under `tuning` there are no test sets, and the test part is not read.
 
     Raises:
         UserError: unknown partition; `alpha` missing, out of range or not wanted; more clients than training samples;
@@ -73,11 +77,14 @@ def make_partition(
         raise UserError(f"partition {name!r} has no alpha; remove alpha = {alpha}")
     if not 1 <= clients <= dataset.n_train:
         raise UserError(f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}")
-    given = {"alpha": alpha} if "alpha" in known else {}
+    given: dict[str, Any] = {"alpha": alpha} if "alpha" in known else {}
+    if "fixed_tests" in known:
+        given["fixed_tests"] = protocol != "paper"
     split: Split = factory(dataset, clients=clients, seed=seed, **given, **options)
     if protocol == "tuning":
         split = replace(split, test=[_NONE] * len(split.train), global_test=_NONE)
-    return _complete(dataset, split, seed, 0.0 if protocol == "paper" else validation_share)
+    paper = protocol == "paper"
+    return _complete(dataset, split, seed, 0.0 if paper else validation_share, floor=paper)
 
 
 @PARTITIONS.register("dirichlet")
@@ -91,6 +98,7 @@ def dirichlet(
     min_samples: NonNegativeInt = 0,
     top_up: NonNegativeInt = 0,
     shares: Shares | None = None,
+    fixed_tests: bool = False,
 ) -> Split:
     """Label skew: of each class, client i gets the share d_i of a draw d ~ Dir(alpha * 1_N) (SCD, Appendix B).
 
@@ -102,6 +110,7 @@ def dirichlet(
         min_samples: draw again until every client has that many (PGFed's released code).
         top_up: clients with fewer samples get so many, at random, of the clients that have the most.
         shares: divide all samples, those of the official test part too, and `cut` each client's.
+        fixed_tests: with `shares`, keep the same samples for tests whatever the seed.
 
     Raises:
         UserError: there are too few samples, or no draw gives every client `min_samples`.
@@ -113,9 +122,10 @@ def dirichlet(
             f"{clients} clients cannot have {least} samples each: {dataset.name} has {len(y)} to deal out; lower "
             "min_samples, top_up or the number of clients"
         )
+    kept = _kept(y, shares, fixed_tests)
     for draw in range(MAX_DRAWS):
         again = [draw] if draw else []
-        own = _deal(y, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
+        own = _deal(y, kept, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
         if min(map(len, own)) >= min_samples:
             break
     else:
@@ -123,18 +133,21 @@ def dirichlet(
             f"none of {MAX_DRAWS} draws with alpha = {alpha} gives each of {clients} clients {min_samples} samples of "
             f"{dataset.name}; take a smaller min_samples, a larger alpha or fewer clients, or top_up instead"
         )
-    return _finish(_topped_up(own, top_up, seed), shares, seed)
+    return _finish(_topped_up(own, top_up, seed), shares, kept if fixed_tests else None, seed)
 
 
 @PARTITIONS.register("iid")
-def iid(dataset: Dataset, *, clients: int, seed: int, shares: Shares | None = None) -> Split:
-    """Every client gets the same number of samples, but for one, at random; `shares` as in `dirichlet`.
+def iid(dataset: Dataset, *, clients: int, seed: int, shares: Shares | None = None, fixed_tests: bool = False) -> Split:
+    """Every client gets the same number of samples, but for one, at random; `shares`, `fixed_tests` as in `dirichlet`.
 
     Raises:
         UserError: the shares add up to more than 1.
     """
-    shuffled = generator(seed, "partition", "iid").permutation(len(_dealt(dataset, shares)))
-    return _finish([np.sort(part) for part in np.array_split(shuffled, clients)], shares, seed)
+    y = _dealt(dataset, shares)
+    kept = _kept(y, shares, fixed_tests)
+    shuffled = _spread(generator(seed, "partition", "iid").permutation(len(y)), kept)
+    own = [np.sort(part) for part in np.array_split(shuffled, clients)]
+    return _finish(own, shares, kept if fixed_tests else None, seed)
 
 
 @PARTITIONS.register("classes")
@@ -146,6 +159,7 @@ def classes(
     k: PositiveInt,
     same_classes: bool = False,
     test_share: Share = 0.2,
+    fixed_tests: bool = False,
 ) -> Split:
     """k classes per client, of each the N-th part of the official training part: the partition of SPFL.
 
@@ -158,6 +172,8 @@ def classes(
         k: classes per client.
         same_classes: all clients have the same ones (the paper's IID case); else each draws its own.
         test_share: of each bucket.
+        fixed_tests: keep the same samples for tests whatever the seed, that share of each class, and cut both parts of
+            the class into buckets.
 
     Raises:
         UserError: there are fewer than k classes.
@@ -165,6 +181,7 @@ def classes(
     if k > dataset.num_classes:
         raise UserError(f"partition 'classes': k = {k}, and {dataset.name} has {dataset.num_classes} classes")
     y = dataset.y[: dataset.n_train]
+    kept = kept_for_tests(y, test_share) if fixed_tests else np.zeros(len(y), bool)
     pools = [
         generator(seed, "partition", "class", label).permutation(np.flatnonzero(y == label))
         for label in range(dataset.num_classes)
@@ -173,17 +190,34 @@ def classes(
     for client in range(clients):
         rng = generator(seed, "partition", "classes of", 0 if same_classes else client)
         chosen = np.sort(rng.choice(dataset.num_classes, k, replace=False))
-        buckets = [np.split(pools[c][: len(pools[c]) // clients * clients], clients)[client] for c in chosen]
-        halves = [divide(bucket, np.array([1 - test_share, test_share])) for bucket in buckets]
+        if fixed_tests:
+            halves = [
+                [_bucket(pools[c][of_part[pools[c]]], clients, client) for of_part in (~kept, kept)] for c in chosen
+            ]
+        else:
+            shares = np.array([1 - test_share, test_share])
+            halves = [divide(_bucket(pools[c], clients, client), shares) for c in chosen]
         train.append(np.sort(np.concatenate([first for first, _ in halves])))
         test.append(np.sort(np.concatenate([second for _, second in halves])))
-    return Split(train, test=test, global_test=_NONE)
+    return Split(train, test=test, global_test=_NONE, kept=np.flatnonzero(kept))
 
 
-def cut(own: Indices, shares: Shares, seed: int, client: int) -> list[Indices]:
+def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
+    """Mark the samples that are kept for tests: that share of each class, the same for every seed and client."""
+    kept = np.zeros(len(y), bool)
+    for label in np.unique(y):
+        own = generator("partition", "kept for tests", int(label)).permutation(np.flatnonzero(y == label))
+        kept[own[: int(share * len(own) + 0.5)]] = True
+    return kept
+
+
+def cut(
+    own: Indices, shares: Shares, seed: int, client: int, kept: npt.NDArray[np.bool_] | None = None
+) -> list[Indices]:
     """Cut a client's samples at random into training, validation and test; what the shares leave over is not used.
 
-    Of several values for training the client draws one, as in COMET. It depends on no other client.
+    Of several values for training the client draws one, as in COMET. It depends on no other client. With `kept` the
+    test is what the client has of those samples, and the others are cut.
 
     Raises:
         UserError: the shares add up to more than 1.
@@ -194,7 +228,12 @@ def cut(own: Indices, shares: Shares, seed: int, client: int) -> list[Indices]:
         raise UserError(f"shares = {list(shares)} should add up to 1 at most: for training, validation and test")
     rng = generator(seed, "partition", "shares", client)
     chosen = np.array([rng.choice(choices), *others])
-    *parts, _ = divide(rng.permutation(own), np.append(chosen, 1 - chosen.sum()))
+    if kept is None:
+        *parts, _ = divide(rng.permutation(own), np.append(chosen, 1 - chosen.sum()))
+    else:
+        of_rest = chosen[:2] / max(1 - chosen[2], np.finfo(float).tiny)  # nothing is left where all is kept
+        *parts, _ = divide(rng.permutation(own[~kept[own]]), np.append(of_rest, 1 - of_rest.sum()))
+        parts.append(own[kept[own]])
     return [np.sort(part) for part in parts]
 
 
@@ -206,7 +245,7 @@ def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
 
 def partition_counts(dataset: Dataset, partition: Partition) -> npt.NDArray[np.int64]:
     """Training samples `[clients, classes]`, without the validation shares."""
-    return _label_counts(dataset, partition.train)
+    return label_counts(dataset, partition.train)
 
 
 def draw_partition(dataset: Dataset, partition: Partition, path: Path) -> None:
@@ -248,12 +287,31 @@ def _dealt(dataset: Dataset, shares: Shares | None) -> Indices:
     return dataset.y[: dataset.n_train] if shares is None else dataset.y
 
 
-def _deal(y: Indices, rng: np.random.Generator, clients: int, alpha: float, balanced: bool) -> list[Indices]:
+def _kept(y: Indices, shares: Shares | None, fixed_tests: bool) -> npt.NDArray[np.bool_]:
+    """Which of the samples that are divided every seed keeps for tests."""
+    return kept_for_tests(y, shares[2]) if fixed_tests and shares else np.zeros(len(y), bool)
+
+
+def _spread(pool: Indices, kept: npt.NDArray[np.bool_]) -> Indices:
+    """The list with its kept samples evenly among the others: any stretch has its share of them, but for rounding."""
+    parts = [pool[~kept[pool]], pool[kept[pool]]]
+    places = np.concatenate([(np.arange(len(part)) + 0.5) / max(1, len(part)) for part in parts])
+    return np.concatenate(parts)[np.argsort(places, kind="stable")]
+
+
+def _bucket(pool: Indices, clients: int, client: int) -> Indices:
+    """One of as many equal parts as there are clients; the remainder is in none."""
+    return np.split(pool[: len(pool) // clients * clients], clients)[client]
+
+
+def _deal(
+    y: Indices, kept: npt.NDArray[np.bool_], rng: np.random.Generator, clients: int, alpha: float, balanced: bool
+) -> list[Indices]:
     """Divide each class by one draw."""
     own: list[list[Indices]] = [[] for _ in range(clients)]
     held = np.zeros(clients)
     for label in range(y.max() + 1):
-        pool = rng.permutation(np.flatnonzero(y == label))
+        pool = _spread(rng.permutation(np.flatnonzero(y == label)), kept)
         part = rng.dirichlet(np.full(clients, alpha))
         if balanced:
             part = np.where(held < len(y) / clients, np.maximum(part, np.finfo(float).tiny), 0)
@@ -277,22 +335,23 @@ def _topped_up(own: list[Indices], least: int, seed: int) -> list[Indices]:
     return own
 
 
-def _finish(own: list[Indices], shares: Shares | None, seed: int) -> Split:
+def _finish(own: list[Indices], shares: Shares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
     if shares is None:
         return Split(own)
-    train, validation, test = zip(*(cut(one, shares, seed, i) for i, one in enumerate(own)), strict=True)
-    return Split(train, validation if shares[1] else None, test, _NONE)
+    train, validation, test = zip(*(cut(one, shares, seed, i, kept) for i, one in enumerate(own)), strict=True)
+    always = _NONE if kept is None else np.flatnonzero(kept)
+    return Split(train, validation if shares[1] else None, test, _NONE, always)
 
 
-def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float) -> Partition:
+def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float, *, floor: bool) -> Partition:
     train, validation = split.train, split.validation
     if validation is None:
-        test = _local_tests(dataset, train, seed) if split.test is None else split.test
-        cut = [_validation(dataset.y, own, validation_share, seed, i) for i, own in enumerate(train)]
+        test = local_tests(dataset, train, seed, floor) if split.test is None else split.test
+        cut = [split_validation(dataset.y, own, validation_share, seed, i) for i, own in enumerate(train)]
         train, validation = [rest for rest, _ in cut], [held for _, held in cut]
     else:
         whole = [np.concatenate(both) for both in zip(train, validation, strict=True)]
-        test = _local_tests(dataset, whole, seed) if split.test is None else split.test
+        test = local_tests(dataset, whole, seed, floor) if split.test is None else split.test
     official = np.arange(dataset.n_train, len(dataset.y))
     return Partition(
         train=tuple(train),
@@ -300,54 +359,12 @@ def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float
         test=tuple(test),
         global_test=official if split.global_test is None else split.global_test,
         summary=_summary(dataset, train, validation, test),
+        kept=split.kept,
     )
 
 
-def _local_tests(dataset: Dataset, train: Sequence[Indices], seed: int) -> list[Indices]:
-    """Draw local test sets from the official test part with each client's label mix, without replacement.
-
-    Of class j, client i gets floor(n_ij * n_test / n_train) samples, as the authors' code of SCD does, and at most all
-    there are. By the floor a small client's test set can be empty; such a client drops out of averages over clients.
-    """
-    n_test = len(dataset.y) - dataset.n_train
-    y_test = dataset.y[dataset.n_train :]
-    pools = [dataset.n_train + np.flatnonzero(y_test == label) for label in range(dataset.num_classes)]
-    wanted = _label_counts(dataset, train) * n_test // dataset.n_train
-    tests = []
-    for client, row in enumerate(wanted):
-        rng = generator(seed, "partition", "test", client)
-        drawn = [rng.permutation(pool)[:count] for pool, count in zip(pools, row, strict=True) if count]
-        tests.append(np.sort(np.concatenate([*drawn, _NONE])))
-    return tests
-
-
-def _validation(y: Indices, own: Indices, share: float, seed: int, client: int) -> tuple[Indices, Indices]:
-    """Take the validation share from one client's samples, of each class in proportion (largest remainders).
-
-    At least one sample stays for training, so a one-sample client has no validation.
-    """
-    size = max(0, min(round(share * len(own)), len(own) - 1))
-    if size == 0:
-        return own, own[:0]
-    rng = generator(seed, "partition", "validation", client)
-    shuffled = rng.permutation(len(own))
-    labels, counts = np.unique(y[own], return_counts=True)
-    ties = rng.permutation(len(labels))
-    whole, remainder = np.divmod(counts * size, len(own))
-    order = np.lexsort((ties, -remainder))
-    whole[order[: size - whole.sum()]] += 1
-    held = np.zeros(len(own), dtype=bool)
-    for label, count in zip(labels, whole, strict=True):
-        held[shuffled[y[own[shuffled]] == label][:count]] = True
-    return own[~held], own[held]
-
-
-def _label_counts(dataset: Dataset, lists: Sequence[Indices]) -> npt.NDArray[np.int64]:
-    return np.stack([np.bincount(dataset.y[own], minlength=dataset.num_classes) for own in lists])
-
-
 def _summary(dataset: Dataset, train: Sequence[Indices], validation: Sequence[Indices], test: Sequence[Indices]) -> str:
-    counts = _label_counts(dataset, train)
+    counts = label_counts(dataset, train)
     sizes = counts.sum(axis=1)
     parts = [
         f"{len(sizes)} clients",

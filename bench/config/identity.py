@@ -19,7 +19,7 @@ from bench.errors import UserError
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, Registry
 from bench.settings import DEFAULT_SELECTION, Settings
 
-RESULT_VERSION = 2
+RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
 
 

@@ -18,7 +18,7 @@ from bench.settings import Settings
 
 Problems = dict[str, str]  # what is wrong, by key; "" for what no single key is to blame for
 
-FROM_THE_HARNESS = {"data_root", "download", "dataset", "clients", "alpha", "seed", "shape", "classes"}
+FROM_THE_HARNESS = {"data_root", "download", "dataset", "clients", "alpha", "fixed_tests", "seed", "shape", "classes"}
 
 
 _IN_WORDS_OF_YAML = {

@@ -27,7 +27,7 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
     """The public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
 
     Of the clients' own data set only samples that no client holds are taken; where clients hold all of its training
-    part, samples that none is validated or tested on.
+    part, samples that none is validated or tested on. What is kept for tests of other seeds is never taken.
 
     Raises:
         UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data.
@@ -61,7 +61,7 @@ def _free(settings: Settings, dataset: Dataset) -> Indices:
     if settings.protocol == "tuning":  # a trial must not see the tests either
         settings = settings.model_copy(update={"protocol": "honest"})
     partition = load_partition(settings, dataset)
-    judged = np.concatenate([*partition.validation, *partition.test, partition.global_test])
+    judged = np.concatenate([*partition.validation, *partition.test, partition.global_test, partition.kept])
     training = np.arange(dataset.n_train)
     free = np.setdiff1d(training, np.concatenate([*partition.train, judged]))
     return free if len(free) else np.setdiff1d(training, judged)

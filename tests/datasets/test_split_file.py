@@ -76,7 +76,7 @@ def test_both_formats_have_one_hash(tmp_path: Path) -> None:
 def test_the_harness_makes_what_is_absent(tmp_path: Path) -> None:
     partition = make(write(tmp_path, {"train": [[0, 1, 2, 3], [4, 5], [6]]}))
     assert [len(own) for own in partition.validation] == [2, 1, 0]
-    assert [len(own) for own in partition.test] == [2, 1, 0]  # floor(4 * 4 / 8), floor(2 * 4 / 8), floor(1 * 4 / 8)
+    assert [len(own) for own in partition.test] == [2, 1, 1]  # 4 * 4 / 8, 2 * 4 / 8, and 1 * 4 / 8 rounded up
     assert set(partition.test[0]) == {8, 9}
     assert partition.global_test.tolist() == [8, 9, 10, 11]
     assert all(len(held) == 0 for held in make(tmp_path / "split.json", protocol="paper").validation)

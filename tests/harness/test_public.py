@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_refused(cell: Cell, arrays: Path, tmp_path: Path) 
 def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
     cell: Cell, arrays: Path, tmp_path: Path, partition: str, options: dict[str, Any], protocol: str
 ) -> None:
-    """Where clients hold all of its training part, samples that they train on; never one that judges a model."""
+    """Where clients hold all of its training part, those that they train on; none that judges any seed's models."""
     alpha = 1.0 if partition == "dirichlet" else None
     changes = {"partition": partition, "partition_options": options, "alpha": alpha, "protocol": protocol}
     settings = public(cell, arrays).model_copy(update=changes)
@@ -61,7 +61,7 @@ def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
     judged = settings.model_copy(update={"protocol": "honest"}) if protocol == "tuning" else settings
     found, parts = load_public(settings, tmp_path), load_partition(judged, whole)
     assert found is not None
-    lists = [*parts.validation, *parts.test, parts.global_test, *(parts.train if options else [])]
+    lists = [*parts.validation, *parts.test, parts.global_test, parts.kept, *(parts.train if options else [])]
     held = np.unique(np.concatenate(lists))
     rows = [row.tobytes() for row in whole.x]
     assert len(set(rows)) == len(rows)

@@ -1,0 +1,68 @@
+"""What the harness takes for each client by itself: its local test set and its validation share."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.data import Dataset, Indices
+from bench.rng import generator
+
+_NONE: Indices = np.empty(0, np.int64)
+
+
+def local_tests(dataset: Dataset, train: Sequence[Indices], seed: int, floor: bool) -> list[Indices]:
+    """Draw local test sets from the official test part with each client's label mix, without replacement.
+
+    Of class j, client i is due n_ij * n_test / n_train samples. By largest remainders it gets its rounded sum of them,
+    of each class at most one more or less than due. With `floor` it gets the whole numbers only, as by the code of
+    SCD's authors: at many classes that is far fewer samples, and some classes are in no test. A client that is due less
+    than half a sample has no test and drops out of averages over clients.
+    """
+    n_test = len(dataset.y) - dataset.n_train
+    y_test = dataset.y[dataset.n_train :]
+    pools = [dataset.n_train + np.flatnonzero(y_test == label) for label in range(dataset.num_classes)]
+    due = label_counts(dataset, train) * n_test
+    tests = []
+    for client, row in enumerate(due):
+        if floor:
+            wanted = row // dataset.n_train
+        else:
+            total = int(row.sum() / dataset.n_train + 0.5)
+            wanted = _largest_remainders(row, dataset.n_train, total, generator(seed, "partition", "test ties", client))
+        rng = generator(seed, "partition", "test", client)
+        drawn = [rng.permutation(pool)[:count] for pool, count in zip(pools, wanted, strict=True) if count]
+        tests.append(np.sort(np.concatenate([*drawn, _NONE])))
+    return tests
+
+
+def _largest_remainders(parts: Indices, unit: int, total: int, rng: np.random.Generator) -> Indices:
+    """Whole numbers that add up to `total`, each the floor of `parts / unit` or one more; ties are broken at random."""
+    ties = rng.permutation(len(parts))
+    whole, remainder = np.divmod(parts, unit)
+    order = np.lexsort((ties, -remainder))
+    whole[order[: total - whole.sum()]] += 1
+    return whole
+
+
+def split_validation(y: Indices, own: Indices, share: float, seed: int, client: int) -> tuple[Indices, Indices]:
+    """Take the validation share from one client's samples, of each class in proportion (largest remainders).
+
+    At least one sample stays for training, so a one-sample client has no validation.
+    """
+    size = max(0, min(round(share * len(own)), len(own) - 1))
+    if size == 0:
+        return own, own[:0]
+    rng = generator(seed, "partition", "validation", client)
+    shuffled = rng.permutation(len(own))
+    labels, counts = np.unique(y[own], return_counts=True)
+    whole = _largest_remainders(counts * size, len(own), size, rng)
+    held = np.zeros(len(own), dtype=bool)
+    for label, count in zip(labels, whole, strict=True):
+        held[shuffled[y[own[shuffled]] == label][:count]] = True
+    return own[~held], own[held]
+
+
+def label_counts(dataset: Dataset, lists: Sequence[Indices]) -> npt.NDArray[np.int64]:
+    """Samples of each class in each list, `[clients, classes]`."""
+    return np.stack([np.bincount(dataset.y[own], minlength=dataset.num_classes) for own in lists])
