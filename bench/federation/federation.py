@@ -5,7 +5,6 @@ changes, at their simulated times. A server version closes by the method's trigg
 K messages have arrived, or the round clock ticks.
 """
 
-import platform
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from bench.engine.batches import Address
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Budget, Diverged, Engine, Executor, ProgramRun, Sent, Work, settle
 from bench.engine.executors import GraphCache
+from bench.engine.kernels import cpu_kernels
 from bench.engine.memory import keep_freed_memory
 from bench.errors import UserError
 from bench.federation.clock import Clock
@@ -339,7 +339,7 @@ class Federation:
             "lanes": self.engine.lanes,
             "intra_op_threads": torch.get_num_threads(),
             "torch": torch.__version__,
-            "cpu": platform.processor() or platform.machine(),
+            "cpu": cpu_kernels(),
         }
 
     # -- checkpoints --------------------------------------------------------------------------------------------------

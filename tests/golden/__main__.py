@@ -1,0 +1,33 @@
+"""Pin what is computed now; what may not change is refused."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.golden.pins import CELLS, DIGESTS, IDS, golden_id, grid_ids, read, run
+
+
+def main() -> int:
+    """Write both files, or say which numbers changed under an id that did not."""
+    known: dict[str, Any] = read(DIGESTS) if DIGESTS.exists() else {}
+    pinned, refused = {}, []
+    for name in CELLS:
+        before = known.get(name, {"id": golden_id(name), "digests": {}})
+        with tempfile.TemporaryDirectory() as folder:
+            path, found = run(name, Path(folder))
+        paths = before["digests"] if before["id"] == golden_id(name) else {}  # others are to be computed there again
+        if paths.get(path, found) != found:
+            refused.append(name)
+        pinned[name] = {"id": golden_id(name), "digests": {**paths, path: found}}
+    if refused:
+        print(f"the numbers of {', '.join(refused)} changed and the ids did not: raise RESULT_VERSION in")
+        print("bench/config/identity.py if that is meant, and run this again. Nothing was written.")
+        return 1
+    for file, content in ((DIGESTS, pinned), (IDS, grid_ids())):
+        file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,96 @@
+"""What is pinned: six tiny cells, one of each kind, and the ids of cells of the grids that come with the harness.
+
+A cell's numbers may change when its id does, and only then. So a digest belongs to an id and to a recorded path: other
+processors and other versions of torch round differently.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import tests.golden.models  # noqa: F401  # registers them
+from bench.config.grid import builtin_grids, load_grid
+from bench.config.identity import cell_id, declared_checksum
+from bench.runs import store
+from bench.runs.cell import Options, run_cell
+from bench.runs.results import read_table
+from bench.settings import Settings
+
+HERE = Path(__file__).parent
+DIGESTS, IDS = HERE / "digests.json", HERE / "ids.json"
+COMMAND = "python -m tests.golden"
+OPTIONS = Options(device="cpu")
+
+_COMMON: dict[str, Any] = {
+    "alpha": 0.5, "clients": 5, "rounds": 3, "model": "mlp", "model_options": {"hidden": 16},
+    "lr": 0.1, "batch_size": 50,
+}  # fmt: skip
+_PUBLIC = {"name": "digits", "size": 40}
+CELLS: dict[str, Settings] = {
+    name: Settings.model_validate(_COMMON | own)
+    for name, own in {
+        "synchronous": {"method": "ditto", "participation": 0.6, "momentum": 0.5, "lr_decay": 0.9},
+        "asynchronous": {
+            "method": "fedprox", "hp": {"mu": 0.1}, "server": {"name": "fedbuff", "buffer": 2}, "clock": "mobile",
+        },
+        "public samples": {"method": "feddf", "hp": {"distil_steps": 5, "distil_batch": 20}, "public": _PUBLIC},
+        "BatchNorm": {"method": "fedavg", "model": "test_golden_norm", "model_options": {}, "batchnorm": "local"},
+        "mixed architectures": {
+            "method": "comet", "hp": {"c": 2, "public_batch": 20}, "public": _PUBLIC,
+            "client_models": ["test_golden_conv", "mlp"],
+            "model_options": {},
+        },
+        "recorded cohort": {"method": "lgfedavg", "epochs": 8, "batch_size": 10},
+    }.items()
+}  # fmt: skip
+
+METHODS = ("fedavg", "local", "fedprox", "ditto", "apfl", "lgfedavg", "scaffold", "comet", "fedrep", "fedavgm")
+"""Of the grids, cells of these methods."""
+
+
+def run(name: str, folder: Path) -> tuple[str, dict[str, str]]:
+    """Run a pinned cell; the path it took, as text, and the checksums of its columns."""
+    status = run_cell(CELLS[name], folder, OPTIONS)
+    assert status.state == "done", status.reason
+    path = ", ".join(f"{key} {value}" for key, value in sorted(status.path.items()))
+    return path, digests(folder)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """A checksum of each column of a cell's tables; of `metrics`, for each quantity, so that losses have their own."""
+    found = {}
+    for table, columns in store.COLUMNS.items():
+        rows = read_table(folder, table)
+        parts = dict(list(rows.groupby("quantity"))) if table == "metrics" else {table: rows}
+        for part, own in parts.items():
+            found |= {f"{part} {column}": _digest([str(v) for v in own[column]]) for column in columns}
+    return found
+
+
+def golden_id(name: str) -> str:
+    """The id of a pinned cell."""
+    return cell_id(CELLS[name], declared_checksum(CELLS[name]))
+
+
+def grid_ids() -> dict[str, dict[str, str]]:
+    """For each grid that comes with the harness, the id of the first and the last cell of each method pinned."""
+    found: dict[str, dict[str, str]] = {}
+    for grid in builtin_grids():
+        cells = load_grid(grid, []).cells
+        for method in METHODS:
+            own = [cell for cell in cells if cell.method == method]
+            for place, cell in (("first", own[:1]), ("last", own[-1:])):
+                if cell:
+                    found.setdefault(grid, {})[f"{place} {method}"] = cell_id(cell[0], declared_checksum(cell[0]))
+    return found
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What is pinned."""
+    pinned: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return pinned
+
+
+def _digest(values: list[str]) -> str:
+    return hashlib.blake2b("\n".join(values).encode(), digest_size=6).hexdigest()
