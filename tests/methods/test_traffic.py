@@ -32,10 +32,16 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("perfedavg", {}, D, D),
         ("fedupdate", {}, D, D),
         ("fedbabu", {}, B, B),
+        ("finetune", {}, D, D),
+        ("fedbn", {}, D, D),  # a model without normalisation
+        ("moon", {}, D, D),
+        ("fedala", {}, D, D),
+        ("fedopt", {}, D, D),
         ("hypcluster", {"c": 3}, 3 * D, D),
         ("fedrod", {}, D, D),
         ("fedrod", {"head_phase": "after"}, D, D),
         ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
+        ("fednova", {}, D, D + 1),
         ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
     ],
 )

@@ -1,0 +1,108 @@
+"""FedALA: Zhang, Hua, Wang, Song, Xue, Ma and Guan 2023 (AAAI), "FedALA: Adaptive Local Aggregation for Personalized
+Federated Learning", Algorithm 1.
+
+A client starts from a mixture of its own last model and the received one. In the upper layers every weight is mixed by
+an entry of W in [0, 1], which is learned: to convergence the first time, in one pass over a part of the data later.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.method import (
+    METHODS, SGD, Batch, Client, Do, Feed, Hyperparameters, Method, Params, Program, Range, Server, State, Train,
+    Upload, Values, cross_entropy, hp,
+)  # fmt: skip
+
+LAST, SPREAD = 10, 0.1  # converged: the standard deviation of the last 10 losses is below 0.1
+PASSES = 100  # of a start that does not converge
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of FedALA.
+
+    Attributes:
+        eta: learning rate of W.
+        share: of the client's samples, drawn afresh in each round, that W is learned on (s% in the paper).
+        layers: those that W mixes (the paper's p upper layers); the lower ones are the received model's.
+    """
+
+    eta: float = hp(1.0, ge=0, static=True, search=Range(0.01, 1, log=True))
+    share: float = hp(0.8, gt=0, le=1, static=True)
+    layers: tuple[str, ...] = hp(("head",), static=True)
+
+    def degenerate(self) -> list[str]:
+        stays = self.eta == 0 or not self.layers
+        return ["W stays 1: the generic model of FedALA is that of FedAvg"] if stays else []
+
+
+@METHODS.register("fedala")
+class FedALA(Method):
+    """FedAvg whose clients take over from the received model, weight by weight, what lowers their loss."""
+
+    Hyper = Hyper
+    trains = "both"
+    mean_of = ("model",)
+
+    def init_client(self, server: Server, client: Client) -> None:
+        own = client.state["own"] = server.initial_model()
+        client.state["mix"] = torch.ones_like(own.weights)
+        client.state["started"] = False
+
+    def client_round(self, client: Client, down: State) -> Program:
+        own, received = client.state["own"], down["model"]
+        if not torch.equal(own.weights, received.weights):  # as they are in the first round: nothing to mix
+            yield from self.learn(client, own, received)
+        start = mixture(own, received, client.state["mix"])
+        trained = yield Train({"w": start}, loss=cross_entropy)
+        client.state["own"] = trained["w"]
+        yield Upload({"model": trained["w"]})
+        return trained["w"]
+
+    def learn(self, client: Client, own: Params, received: Params) -> Program:
+        """Move W; the samples and their order are the same in all passes of a round."""
+        if not self.hp.eta or not self.hp.layers:
+            return
+        mixed = torch.zeros_like(own.weights)
+        for run in own.spec.slices(self.hp.layers):
+            mixed[run] = 1
+        n = math.ceil(self.hp.share * client.n_train)
+        losses: list[float] = []
+        while len(losses) < (1 if client.state["started"] else PASSES):
+            answer = yield Train(
+                {"mix": client.state["mix"]},
+                step=projected_step,
+                epochs=1,
+                feed=Feed(subset=n if n < client.n_train else None, stream=1),
+                optimizer=SGD(lr=self.hp.eta, momentum=0.0, weight_decay=0.0, nesterov=False, clip=math.inf),
+                context={"own": own, "received": received, "mixed": mixed},
+            )
+            client.state["mix"] = answer["mix"]
+            losses.append(float(answer.loss))
+            if len(losses) > LAST and np.std(losses[-LAST:]) < SPREAD:
+                break
+        client.state["started"] = True
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return client.state["own"]
+
+
+def mixture(own: Params, received: Params, mix: Tensor) -> Params:
+    """own + (received - own) W, where W is 1 in the lower layers; running statistics are those received."""
+    return received.with_weights(own.weights.lerp(received.weights, mix))
+
+
+def mixture_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """Cross-entropy of the mixture."""
+    w = mixture(ctx.own, ctx.received, torch.where(ctx.mixed > 0, values["mix"], 1.0))
+    likelihood = model(w, batch.x, stats="frozen").log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    return -batch.mean(likelihood)
+
+
+def projected_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
+    """W <- clip(W - eta grad, 0, 1)."""
+    gradients, values = do.gradient(mixture_loss, values, batch, ctx)
+    return {"mix": do.update(values, gradients)["mix"].clamp(0, 1)}

@@ -1,0 +1,88 @@
+"""FedBN: what stays, what is averaged, and where it is FedAvg and Local."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.plugin import MODELS
+from tests.engine.problems import assert_same, everything, personal, run, toy
+
+
+class _Odd(nn.Module):
+    """A linear layer called `bn`, and a normalisation of batches whose name does not tell."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.bn = nn.Linear(inputs, 6)
+        self.down = nn.Sequential(nn.BatchNorm1d(6), nn.LayerNorm(6))
+        self.head = nn.Linear(6, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.relu(self.down(self.bn(x.flatten(1))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@MODELS.register("test_odd_names")
+def odd_names(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Layers whose names mislead."""
+    return _Odd(shape[0], classes)
+
+
+def parts(federation: Any, i: int) -> dict[str, Tensor]:
+    """Named tensors of a client's personalized model, as the evaluation gets it."""
+    found: dict[str, Tensor] = federation.evaluator.personal(federation.version)[i].tensors()
+    return found
+
+
+def test_layers_are_known_by_type_not_by_name() -> None:
+    """Clients differ in both normalisations, running statistics included, and in nothing else."""
+    federation = toy("fedbn", model="test_odd_names", sizes=[9, 5])
+    run(federation, 2)
+    a, b = parts(federation, 0), parts(federation, 1)
+    differ = {name for name in a if not torch.equal(a[name], b[name])} - {"down.0.num_batches_tracked"}
+    assert differ == {f"down.{name}" for name in (
+        "0.weight", "0.bias", "0.running_mean", "0.running_var", "1.weight", "1.bias")}  # fmt: skip
+
+
+def test_the_others_are_the_mean() -> None:
+    """By hand, from each client's training alone: the first round of FedAvg and of FedBN trains the same models."""
+    federation, local = toy("fedbn", model="test_norm", sizes=[9, 5]), toy("local", model="test_norm", sizes=[9, 5])
+    run(federation, 1)
+    run(local, 1)
+    mine, theirs = [parts(local, i) for i in range(2)], [parts(federation, i) for i in range(2)]
+    for name in theirs[0]:
+        mean = (9 * mine[0][name] + 5 * mine[1][name]) / 14
+        for i in range(2):
+            expected = mine[i][name] if name.startswith("norm.") else mean
+            torch.testing.assert_close(theirs[i][name], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_without_normalisation_it_is_fedavg() -> None:
+    """Bit for bit; with it, it is not."""
+    for model, same in (("test_linear", True), ("test_norm", False)):
+        federation, fedavg = toy("fedbn", model=model), toy("fedavg", model=model)
+        run(federation, 3)
+        run(fedavg, 3)
+        w = fedavg.server.state["model"].weights
+        assert all(torch.equal(found, w) == same for found in personal(federation).values())
+
+
+def test_one_client_is_local() -> None:
+    federation, local = toy("fedbn", sizes=[9], model="test_norm"), toy("local", sizes=[9], model="test_norm")
+    run(federation, 3)
+    run(local, 3)
+    a, b = parts(federation, 0), parts(local, 0)
+    assert_same(a, b, 0)
+
+
+def test_normalisation_never_travels() -> None:
+    """12 + 6 scalars of the normalisation (and their statistics) stay: 4 x 6 + 6 and 6 x 3 + 3 are sent."""
+    federation = toy("fedbn", sizes=[9, 5], model="test_norm")
+    federation.advance()
+    row = federation.ledger[-1]
+    assert row["up"] == row["down_receivers"] == 2 * 8 * (4 * 6 + 6 + 6 * 3 + 3)
+    assert not [name for name in everything(federation) if "norm" in name]
