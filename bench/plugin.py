@@ -1,8 +1,8 @@
 """Registration of methods, data sets, partitions and models, ours and other people's.
 
 Ours are found in the packages beside this one, other people's through the entry-point groups `bench.methods`,
-`bench.datasets`, `bench.partitions`, `bench.models`, `bench.serverrules` and `bench.selections`; either kind registers
-itself by decorator:
+`bench.datasets`, `bench.partitions`, `bench.models`, `bench.serverrules` and `bench.selections`, or in a file that is
+named by `--plugin FILE.py` or under `plugins:` in a grid; each registers itself by decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -11,8 +11,12 @@ itself by decorator:
 import difflib
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from bench.errors import UserError
@@ -65,7 +69,10 @@ class Registry(Generic[T]):
         self._load()
         if name not in self._items:
             known = self.names()
-            raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}")
+            remedy = (
+                f"One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid. Known: {', '.join(known)}"
+            )
+            raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)} {remedy}")
         return self._items[name]
 
     def _load(self) -> None:
@@ -91,3 +98,43 @@ PARTITIONS: Registry[Any] = Registry("partition", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
 SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
+
+FILE_MODULE = "plugin_"
+"""How the module of a plug-in's file begins."""
+_FILES: dict[Path, ModuleType] = {}
+
+
+def load_file(file: Path) -> ModuleType:
+    """Import a Python file that registers methods, data sets, partitions or models; once in a process.
+
+    Modules beside the file may be imported by it.
+
+    Raises:
+        UserError: there is no such file, or it cannot be imported.
+    """
+    path = file.resolve()
+    if path in _FILES:
+        return _FILES[path]
+    if not path.is_file():
+        raise UserError(f"there is no file {file}: give the path of a .py file")
+    name = f"{FILE_MODULE}{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is not a Python file: its name must end in .py")
+    if name in sys.modules:
+        raise UserError(f"{file}: another plug-in has the same name, {path.name}; rename one of them")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (SyntaxError, ImportError, ValueError) as error:
+        del sys.modules[name]
+        raise UserError(f"{file} cannot be imported: {error}") from error
+    _FILES[path] = module
+    return module
+
+
+def loaded_files() -> tuple[Path, ...]:
+    """The plug-in files that this process has loaded, which its workers need too."""
+    return tuple(_FILES)

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from bench.settings import Settings
 
 
+PluginFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="Load methods, data sets, partitions or models; repeatable."),
+]
+
+
 def run(
     grid: Annotated[str, typer.Option("--grid", help="A grid file, or the name of a built-in grid (`bench grids`).")],
     set_: Annotated[
@@ -23,6 +29,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<grid name>.")] = None,
     only: Annotated[str | None, typer.Option(help="Run these cells only, e.g. method=scd,seed=0.")] = None,
+    plugin: PluginFiles = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Cells side by side; default: one per core on a CPU, one on a GPU.")
     ] = None,
@@ -51,8 +58,11 @@ def run(
         start_server()
 
     from bench.config.grid import load_grid
+    from bench.plugin import load_file, loaded_files
     from bench.runs.plan import plan, select
 
+    for file in plugin or []:
+        load_file(file)
     loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder = out or Path("runs") / loaded.name
@@ -77,6 +87,7 @@ def run(
         data_root=data_root,
         checkpoint_seconds=checkpoint_seconds,
         keep=keep,
+        plugins=loaded_files(),
     )
     mirror = choose_store(folder, tracking_uri) if tracking else None
     planned = plan(loaded.cells, data_root, download=download)

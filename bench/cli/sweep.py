@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.run import command_line, threads_each, work, worker_count, write_run
+from bench.cli.run import PluginFiles, command_line, threads_each, work, worker_count, write_run
 from bench.cli.track import TrackingUri
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def sweep(
         str | None, typer.Option(help="Optuna's storage; default: RUN/study.db.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
+    plugin: PluginFiles = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     executor: Annotated[
         Literal["auto", "sequential", "cohort"], typer.Option(help="How clients are trained.")
@@ -50,6 +51,7 @@ def sweep(
 
     start_server()
 
+    from bench.plugin import load_file, loaded_files
     from bench.runs import store
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
@@ -58,13 +60,18 @@ def sweep(
     from sweeps.run import list_cells, trial_cells, tune
     from sweeps.study import load_study
 
+    for file in plugin or []:
+        load_file(file)
     loaded = load_study(study, set_ or [], trials)
     folder = out or Path("runs") / loaded.name
     workers = worker_count(jobs, device)
 
     def options(cells: int) -> str:
         threads = threads_each(min(workers, cells))
-        found = Options(device=device, executor=executor, threads=threads, cells=workers, data_root=data_root)
+        files = loaded_files()
+        found = Options(
+            device=device, executor=executor, threads=threads, cells=workers, data_root=data_root, plugins=files
+        )
         return found.model_dump_json()
 
     mirror = choose_store(folder, tracking_uri) if tracking else None

@@ -18,7 +18,7 @@ from bench.config.grid_file import AXES, NOTHING, Choice, GridEntry, Layer, Plan
 from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, did_you_mean
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, did_you_mean, load_file
 from bench.settings import Settings
 
 MAX_CELLS = 100_000
@@ -83,6 +83,7 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str]) 
     for override in overrides:
         _override(document, override)
     texts = _texts(document, name)
+    _load_plugins(document)
     plan = read_plan(document)
     document.check()
     cells = _expand(document, plan)
@@ -151,6 +152,17 @@ def _texts(document: Document, stem: str) -> dict[str, str]:
         if table not in known:
             document.complain(("published",), unknown("published table", table, known))
     return texts
+
+
+def _load_plugins(document: Document) -> None:
+    """Import the files under `plugins`, so that what they register has a name."""
+    files = document.data.get("plugins", [])
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        document.complain(("plugins",), f"plugins = {shown(files)} should be a list of files, for instance [mine.py]")
+        return
+    for i, file in enumerate(files):
+        with document.noting(("plugins", i)):
+            load_file(pathlib.Path(file))
 
 
 def _published_tables() -> list[str]:

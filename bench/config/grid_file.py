@@ -14,7 +14,7 @@ Layer = dict[str, tuple[Any, Path]]  # values by setting, and where each stands
 
 MAX_NAME = 80
 AXES = {"methods": "method", "datasets": "dataset", "alphas": "alpha", "seeds": "seed"}
-GRID_KEYS = ["name", "description", "published", *AXES, "vary", "cases"]
+GRID_KEYS = ["name", "description", "published", "plugins", *AXES, "vary", "cases"]
 SET_ELSEWHERE = {
     "method": "use the axis `methods`",
     "dataset": "use the axis `datasets`",

@@ -1,7 +1,7 @@
 """Who a cell is: the hash of everything that its result depends on, and of nothing else.
 
-It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and of
-data sets, partitions and models that are the user's own. It leaves out how a cell is called (label, case), where its
+It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and
+of data sets, partitions and models that are the user's own. It leaves out how a cell is called (label, case), where its
 files lie, and the machine. Engine, libraries and what comes with the harness are covered by `RESULT_VERSION`.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, Registry
+from bench.plugin import DATASETS, FILE_MODULE, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, Registry
 from bench.settings import DEFAULT_SELECTION, Settings
 
 RESULT_VERSION = 3
@@ -121,6 +121,8 @@ def _code(registry: Registry[Any], name: str) -> str:
             f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
         )
     roots = {"methods", item.__module__.partition(".")[0]}
+    if item.__module__.startswith(FILE_MODULE):  # modules beside a plug-in's file are its own, too
+        roots |= {path.stem for path in Path(file).parent.iterdir()}
     found: dict[str, Path] = {item.__module__: Path(file)}
     queue = [item.__module__]
     while queue:
@@ -212,6 +214,8 @@ def _source(module: str) -> Path | None:
     """The source file of a module, found without importing it; None if there is none."""
     root, *parts = module.split(".")
     spec = importlib.util.find_spec(root)
+    if spec and not parts and spec.submodule_search_locations is None and str(spec.origin).endswith(".py"):
+        return Path(str(spec.origin))
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder, *parts)
         for file in (path / "__init__.py", path.with_suffix(".py")):

@@ -4,7 +4,6 @@ Every check runs the method on a small problem (`bench/conformance/toy_problem.p
 same, or looks at what it did there.
 """
 
-import importlib.util
 import sys
 import traceback
 import warnings
@@ -16,7 +15,7 @@ from typing import Any
 from bench.conformance import checks
 from bench.conformance.checks import Case
 from bench.errors import UserError
-from bench.plugin import METHODS
+from bench.plugin import METHODS, load_file
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,8 @@ def load(file: Path) -> list[str]:
     Raises:
         UserError: there is no such file, it cannot be imported, or it registers no method.
     """
-    if not file.is_file():
-        raise UserError(f"there is no file {file}: give the name of a method or the path of its .py file")
     if not (names := _registered_by(file)):
-        _import(file)
+        load_file(file)
         names = _registered_by(file)
     if not names:
         raise UserError(f"{file} registers no method: put @METHODS.register(NAME) before its class")
@@ -80,19 +77,6 @@ def load(file: Path) -> list[str]:
 def _registered_by(file: Path) -> list[str]:
     modules = {name: sys.modules[METHODS.get(name).__module__] for name in METHODS.names()}
     return [n for n, m in modules.items() if m.__file__ and Path(m.__file__).resolve() == file.resolve()]
-
-
-def _import(file: Path) -> None:
-    name = f"checked_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{file} is not a Python file: its name must end in .py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (SyntaxError, ImportError, ValueError) as error:
-        del sys.modules[name]
-        raise UserError(f"{file} cannot be imported: {error}") from error
 
 
 @dataclass(frozen=True)

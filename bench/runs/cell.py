@@ -26,6 +26,7 @@ from bench.engine.executors import GraphCache
 from bench.errors import UserError, shortage
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
+from bench.plugin import load_file
 from bench.runs import checkpoint, store
 from bench.runs.loading import load_dataset, load_partition, load_public
 from bench.runs.memory_forecast import rest_on_host
@@ -51,6 +52,7 @@ class Options(BaseModel):
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Literal["none", "server", "all"] = Field("none", description="what stays of the last state at the end")
+    plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
 
 
 class CellConfig(BaseModel):
@@ -78,6 +80,8 @@ def run_cell(
     Raises:
         bench.runs.store.BusyError: another process works on the cell.
     """
+    for file in options.plugins:
+        load_file(file)
     folder.mkdir(parents=True, exist_ok=True)
     with store.locked(folder):
         store.remove_temporaries(folder)

@@ -1,0 +1,95 @@
+"""Methods, data sets, partitions and models from a file: the example of the docs through the real command."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from tests.harness.helpers import cells, states
+from tests.warm import Start
+
+EXAMPLE = ROOT / "docs" / "examples" / "plugin"
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The example, outside the repository."""
+    return Path(shutil.copytree(EXAMPLE, tmp_path / "own"))
+
+
+@pytest.fixture
+def bench(start_in: Start, folder: Path) -> Run:
+    """Run the command in that folder; what it said."""
+
+    def run(*arguments: object, code: int = 0) -> str:
+        with start_in([*map(str, arguments)], folder) as process:
+            out, err = process.communicate(timeout=300)
+        assert process.returncode == code, out + err
+        assert "Traceback" not in out + err
+        return out + err
+
+    return run
+
+
+def test_the_example_runs_from_its_folder_in_worker_processes(bench: Run, folder: Path) -> None:
+    """And a changed file makes new cells, of what it concerns only."""
+    common = ("run", "--grid", "grid.yaml", "--out", "run", "--device", "cpu", "--jobs", 2)
+    assert "6 cells to run" in bench(*common)
+    assert set(states(folder / "run").values()) == {"done"}
+    assert "0 cells to run, 6 finished before" in bench(*common)
+    file = folder / "mine.py"
+    file.write_text(file.read_text().replace('trained["w"].weights) / 2', '3 * trained["w"].weights) / 4'))
+    assert "6 cells to run" in bench(*common)  # the data set, partition and model are of the same file
+
+
+def test_a_plugin_by_option_and_its_remedy(bench: Run, folder: Path) -> None:
+    """Without the file a name is unknown, and the message says how to name it; with it the cells are the same."""
+    grid = yaml.safe_load((folder / "grid.yaml").read_text()) | {"methods": ["half_fedavg"], "seeds": [0]}
+    before = folder / "with.yaml"
+    before.write_text(yaml.safe_dump(grid))
+    del grid["plugins"]
+    (folder / "without.yaml").write_text(yaml.safe_dump(grid))
+    common = ("run", "--device", "cpu", "--jobs", 1)
+    said = bench(*common, "--grid", "without.yaml", code=2)
+    assert "unknown method 'half_fedavg'" in said
+    assert "--plugin FILE.py" in said
+    bench(*common, "--grid", "without.yaml", "--plugin", "mine.py", "--out", "a")
+    bench(*common, "--grid", "with.yaml", "--out", "b")
+    assert [cell.id for cell in cells(folder / "a").values()] == [cell.id for cell in cells(folder / "b").values()]
+
+
+def test_modules_beside_a_plugin_count(bench: Run, folder: Path) -> None:
+    """A helper that the file imports is part of its cells' identity."""
+    file = folder / "mine.py"
+    text = file.read_text().replace("from torch import nn\n", "from torch import nn\n\nfrom helper import SHARE\n")
+    file.write_text(text.replace('trained["w"].weights) / 2', 'trained["w"].weights) * SHARE'))
+    (folder / "helper.py").write_text("SHARE = 0.5\n")
+    common = ("run", "--grid", "grid.yaml", "--out", "run", "--device", "cpu", "--only", "method=half_fedavg,seed=0")
+    assert "1 cells to run" in bench(*common)
+    assert "0 cells to run, 1 finished before" in bench(*common)
+    (folder / "helper.py").write_text("SHARE = 0.25\n")
+    assert "1 cells to run" in bench(*common)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "said"),
+    [
+        ("missing.py", "there is no file missing.py"),
+        ("broken.py", "broken.py cannot be imported: invalid syntax"),
+        ("grid.yaml", "is not a Python file"),
+    ],
+)
+def test_a_bad_plugin_is_refused_in_one_line(bench: Run, folder: Path, plugin: str, said: str) -> None:
+    """Before anything is written."""
+    (folder / "broken.py").write_text("def (\n")
+    assert said in bench("run", "--grid", "grid.yaml", "--plugin", plugin, code=2)
+    assert not (folder / "runs").exists()
+
+
+def test_the_method_passes_the_checks(bench: Run) -> None:
+    """The conformance suite takes the same file."""
+    assert "half_fedavg" in bench("check-method", "mine.py")
