@@ -1,15 +1,16 @@
-"""What an accuracy costs: rounds, bytes and simulated seconds."""
+"""What an accuracy costs: steps, samples, rounds, bytes and simulated seconds."""
 
 import numpy as np
 import pandas as pd
 
 from reports import statistics
-from reports.accuracy import PM, Figure
+from reports.accuracy import GM, PM, SELECTION_TEXT, Figure
 from reports.load import Store
 from reports.tables import Column, Entry, Table, number, words
 
 MEGABYTE = 1e6
 _BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
+_WORK = ("steps", "samples", "server_steps")
 _STEP = 5.0
 _KEYS = ["row", "task", "trial"]
 
@@ -80,6 +81,40 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
     )
     heads = ("task", "MB per client", "target %", "rounds", "MB to target", "seconds to target")
     return Table("costs", "What an accuracy costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+
+
+def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
+    """What a round of each method takes of all clients, beside its accuracy: equal rounds are no equal budgets.
+
+    Args:
+        store: cells of one protocol; those from before work was kept have dashes.
+        chosen: `best`, `last` or `validation`.
+        costs: `totals`.
+    """
+    work = store.table("work")
+    rows = []
+    for task in store.tasks:
+        for row in store.rows:
+            done = [cell for cell in store.of(row, task) if cell.state == "done"]
+            if not done:
+                continue
+            scores = [store.scores(row, task, one.metric, one.on, one.mean, chosen) for one in (GM, PM)]
+            own = work[(work["row"] == row) & (work["task"] == task)]
+            means = own.groupby("trial")[list(_WORK)].mean() if len(own) else pd.DataFrame(columns=list(_WORK))
+            sent = costs[(costs["row"] == row) & (costs["task"] == task)].groupby("trial")
+            megabytes = sent["megabytes"].max() / sent["round"].max()
+            entries = [_mean(list(one.values()), 2) for one in scores]
+            entries += [_mean(means[name], 1) for name in _WORK]
+            rows.append((row, (words(task), *entries, _mean(megabytes, 2))))
+    caption = (
+        f"{GM.text}; {PM.text}, in percent ({SELECTION_TEXT[chosen]}). Per round, the mean over all rounds and of all "
+        "clients together: steps (batches trained on), samples read (as often as a gradient or a look at the data "
+        "read them, so several gradients of one batch count several times), the server's own steps, and megabytes "
+        "(10⁶ bytes) sent and received, buffers included. Evaluation, and what a method trains for it, does not count. "
+        "Mean ± standard deviation over seeds; a dash: not recorded."
+    )
+    heads = ("task", "GM", "PM", "steps", "samples", "server steps", "MB")
+    return Table("budgets", "What a round takes", caption, "Method", tuple(map(Column, heads)), tuple(rows))
 
 
 def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:

@@ -94,10 +94,11 @@ def _protocol_sections(store: Store) -> Iterator[Section]:
 def _sections(store: Store) -> Iterator[Section]:
     """The page's parts from the cells of one protocol."""
     chosen = accuracy.selection(store)
+    metrics, costs = store.table("metrics"), cost.totals(store)
     yield Section(
         "accuracy",
         "Accuracy",
-        tables=(accuracy.main_table(store, chosen),),
+        tables=(accuracy.main_table(store, chosen), cost.budget_table(store, chosen, costs)),
         more=(
             accuracy.main_table(store, "last", name="last", title="The same at the last round"),
             accuracy.main_table(
@@ -110,7 +111,6 @@ def _sections(store: Store) -> Iterator[Section]:
     beside = [table for name in printed if set((table := published_table(name)).metrics) & set(MEASURES)]
     if beside:
         yield Section("published", "Beside the paper", tables=tuple(comparison(store, table) for table in beside))
-    metrics, costs = store.table("metrics"), cost.totals(store)
     curves = {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
     if any(len(curve) for curve in curves.values()):
         yield Section("convergence", "Convergence", pictures=(figures.convergence(store, curves),))

@@ -116,6 +116,7 @@ class Engine:
         threads: clients at a time in the sequential executor, cohorts at a time in the other.
         fallbacks: losses that could not be mapped over clients.
         notices: what the user should know of what happened so far.
+        done: what programs had done so far, of clients and of the server.
         steps, images, seconds: client steps trained so far, the samples in them, and what drawing and training took.
     """
 
@@ -139,6 +140,7 @@ class Engine:
         self.fallbacks: list[str] = []
         self.notices: list[str] = []
         self.steps = self.images = 0
+        self.done = {"clients": Work(0, 0), "server": Work(0, 0)}
         self.seconds = 0.0
         self._preparer = Preparer(device_data, settings)
         values = hp_values(hyper, self.dtype, device_data.device)
@@ -204,12 +206,19 @@ class Engine:
         for owners, group in self._grouped(programs, trainings):
             answers |= zip(owners, self.train(group), strict=True)
             for i, one, samples in zip(owners, group, self._trainer.samples(group), strict=True):
-                programs[i].events.append(Work(one.steps, samples))
+                self._note(programs[i], Work(one.steps, samples))
         for i, gradient in gradients.items():
             answers[i] = gradient_of(gradient, answers[i])
         if looks:
             answers |= self._look(programs, looks)
         return [answers[i] for i in range(len(programs))]
+
+    def _note(self, p: ProgramRun, work: Work) -> None:
+        """Put down what a program had done."""
+        p.events.append(work)
+        who = "server" if p.owner == SERVER else "clients"
+        before = self.done[who]
+        self.done[who] = Work(before.steps + work.steps, before.samples + work.samples)
 
     def _grouped(
         self, programs: list[ProgramRun], trainings: dict[int, Train]
@@ -301,7 +310,7 @@ class Engine:
                 programs[i].owner, request.samples, subset, programs[i].address.round
             )
             models = [request.w] if isinstance(request, Predict) else request.models
-            programs[i].events.append(Work(0, len(models) * len(positions)))
+            self._note(programs[i], Work(0, len(models) * len(positions)))
             output = request.output if isinstance(request, Predict) else "logits"
             for k, w in enumerate(models):
                 by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))

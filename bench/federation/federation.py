@@ -43,6 +43,7 @@ class Federation:
         version: server versions done.
         now: simulated seconds (ticks for the round clock).
         ledger: one row of traffic per version.
+        work: of the last version, the batches that clients (and the server) trained on and the samples read.
         warnings: what the user should know about this run.
     """
 
@@ -102,6 +103,7 @@ class Federation:
         self.now = 0.0
         self._settled = 0.0
         self.ledger: list[dict[str, Any]] = []
+        self.work: dict[str, int] = {}
         self.warnings = degenerate(self.method) + self._too_few() + self._no_tf32()
         self._flights: list[InFlight] = []
         self._starts = 0
@@ -120,6 +122,7 @@ class Federation:
         """
         self.server.round = self.version
         self._timer.spans.clear()
+        before = dict(self.engine.done)
         try:
             match self.method.trigger:
                 case Everyone():
@@ -135,6 +138,7 @@ class Federation:
         self.warnings += self.engine.notices
         self.engine.notices.clear()
         self.version += 1
+        self.work = _work_since(before, self.engine.done)
         self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
 
     def _everyone(self) -> list[Message]:
@@ -389,3 +393,12 @@ class Federation:
         self._local = {int(i): back(w) for i, w in plain["local"].items()}
         self._held = underway["held"]
         self._flights = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
+
+
+def _work_since(before: dict[str, Work], after: dict[str, Work]) -> dict[str, int]:
+    """What was done in between, as a row of a table."""
+    row: dict[str, int] = {}
+    for who, prefix in (("clients", ""), ("server", "server_")):
+        row[f"{prefix}steps"] = after[who].steps - before[who].steps
+        row[f"{prefix}samples"] = after[who].samples - before[who].samples
+    return row

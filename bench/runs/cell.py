@@ -231,6 +231,7 @@ class _Run:
         """Write what the version that has just ended leaves behind."""
         version, now = federation.version, time.monotonic()
         self.tables.append("ledger", version, [row for row in federation.ledger if row["round"] == version])
+        self.tables.append("work", version, [federation.work])
         if federation.spans:
             self.tables.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
         if version % self.settings.eval_every == 0 or version == self.settings.rounds:

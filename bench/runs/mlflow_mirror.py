@@ -29,6 +29,7 @@ ARTIFACTS = (
     "metrics.csv",
     "clients.csv",
     "ledger.csv",
+    "work.csv",
     "timeline.csv",
     "error.txt",
     "log.txt",

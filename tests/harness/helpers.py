@@ -9,7 +9,8 @@ from bench.runs.results import CellView, load_run
 from bench.runs.workers import PRELOAD
 from tests.warm import Started
 
-RESULTS = ("settings.json", "status.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "timeline.csv")
+TABLES = ("metrics.csv", "clients.csv", "ledger.csv", "work.csv", "timeline.csv")
+RESULTS = ("settings.json", "status.json", "partition.json", *TABLES)
 """Files of a cell that no interruption may change."""
 
 CHILDREN = multiprocessing.get_context("forkserver")

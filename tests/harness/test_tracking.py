@@ -202,7 +202,16 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
     client = MlflowClient(uri)
     for cell in cells[:: len(cells) // histories]:
         assert curves(uri, runs[cell.id]) == written(cell)
-        own = {"settings.json", "partition.json", "metrics.csv", "clients.csv", "ledger.csv", "timeline.csv", "log.txt"}
+        own = {
+            "settings.json",
+            "partition.json",
+            "metrics.csv",
+            "clients.csv",
+            "ledger.csv",
+            "work.csv",
+            "timeline.csv",
+            "log.txt",
+        }
         assert {file.path for file in client.list_artifacts(runs[cell.id].info.run_id)} == own
         fetched = client.download_artifacts(runs[cell.id].info.run_id, "metrics.csv")
         assert Path(fetched).read_bytes() == (cell.folder / "metrics.csv").read_bytes()

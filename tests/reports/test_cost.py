@@ -57,3 +57,22 @@ def test_rounds_bytes_and_seconds_to_the_target(curve_and_costs):
     assert entries[3].value == first.mean()
     assert entries[4].value == pytest.approx(0.8 * first.mean())
     assert entries[5].value == pytest.approx(1.5 * first.mean())
+
+
+def test_what_a_round_takes_stands_beside_the_accuracies(store_writer, tmp_path):
+    """A mean over rounds, then over seeds; a run from before work was recorded has dashes and loads all the same."""
+    run = store_writer(tmp_path, seeds=2, alphas=(1.0,), methods=("fedavg", "ditto"))
+    for seed in (0, 1):
+        work = [(k, 10 * k + seed, 100 * k, 3, 30) for k in range(1, 13)]
+        columns = ["round", "steps", "samples", "server_steps", "server_samples"]
+        pd.DataFrame(work, columns=columns).to_csv(run / f"ditto-1-{seed}" / "work.csv", index=False)
+    store = load([run])
+    table = cost.budget_table(store, "validation", cost.totals(store))
+    old, new = (dict(zip([c.name for c in table.columns], entries, strict=True)) for _, entries in table.rows)
+    assert [label for label, _ in table.rows] == ["fedavg", "ditto"]
+    assert (new["steps"].value, new["samples"].value, new["server steps"].value) == (65.5, 650, 3)
+    assert new["MB"].value == pytest.approx(0.8)
+    scores = store.scores("ditto", "digits", "pm", "local", "train_size", "validation")
+    assert new["PM"].value == pytest.approx(sum(scores.values()) / 2)
+    assert [old[name].note for name in ("steps", "samples", "server steps")] == ["–"] * 3
+    assert old["MB"].value == pytest.approx(0.8)
