@@ -118,11 +118,11 @@ def load_file(file: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"there is no file {file}: give the path of a .py file")
     name = f"{FILE_MODULE}{path.stem}"
+    while name in sys.modules:  # a file of the same name in another folder
+        name += "_"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{file} is not a Python file: its name must end in .py")
-    if name in sys.modules:
-        raise UserError(f"{file}: another plug-in has the same name, {path.name}; rename one of them")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
