@@ -62,3 +62,11 @@ def test_weights_are_a_mean_and_nearer_models_weigh_more() -> None:
     for i in range(3):
         j, k = (n for n in range(3) if n != i)
         assert (xi[i, j] > xi[i, k]) == (distance[i, j] < distance[i, k])
+
+
+def test_every_client_has_a_centre_of_its_own() -> None:
+    """One vector of weights up and one down for each, and no two are the same."""
+    federation = toy("fedamp", sizes=SIZES)
+    run(federation, 2)
+    row = federation.ledger[-1]
+    assert row["up"] == row["down_receivers"] == row["down_distinct"] == 3 * 8 * 21

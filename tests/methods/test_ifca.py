@@ -1,0 +1,60 @@
+"""IFCA: HypCluster without shared layers, FedAvg with one cluster, and one body for all heads."""
+
+import torch
+
+from tests.engine.problems import personal, run, toy
+from tests.methods.reference import (
+    PLAIN,
+    Array,
+    cross_entropy,
+    descend,
+    initial,
+    local_batches,
+    local_data,
+    near,
+)  # fmt: skip
+
+SIZES = [9, 5, 7]
+
+
+def test_without_shared_layers_it_is_hypcluster() -> None:
+    """Bit for bit; one cluster is FedAvg."""
+    ifca, hyp = toy("ifca", hp={"k": 3}, model="test_norm"), toy("hypcluster", hp={"c": 3}, model="test_norm")
+    one, fedavg = toy("ifca", hp={"k": 1}, model="test_norm"), toy("fedavg", model="test_norm")
+    for federation in (ifca, hyp, one, fedavg):
+        run(federation, 3)
+    for i, w in personal(ifca).items():
+        assert torch.equal(w, personal(hyp)[i])
+    for w in personal(one).values():
+        assert torch.equal(w, fedavg.server.state["model"].weights)
+
+
+def test_shared_bodies_follow_the_algorithm() -> None:
+    """Three clients, two heads, three rounds: the body is the mean of all, a head that of those who chose it."""
+    federation = toy("ifca", sizes=SIZES, hp={"k": 2, "shared": ["inner"]}, **PLAIN)
+    run(federation, 3)
+    body, heads = initial(federation)[:12], [initial(federation, draw=k)[12:] for k in range(2)]
+
+    def choice(i: int) -> int:
+        losses = [cross_entropy(join(k), *local_data(SIZES, i)) for k in range(2)]
+        return losses.index(min(losses))
+
+    def join(k: int) -> Array:
+        return torch.cat([torch.tensor(body), torch.tensor(heads[k])]).numpy()
+
+    for t in range(3):
+        chosen = [choice(i) for i in range(3)]
+        sent = [descend(join(k), local_batches(SIZES, t, i)) for i, k in enumerate(chosen)]
+        body = sum(n * w[:12] for n, w in zip(SIZES, sent, strict=True)) / sum(SIZES)
+        for k in set(chosen):
+            mine = [i for i in range(3) if chosen[i] == k]
+            heads[k] = sum(SIZES[i] * sent[i][12:] for i in mine) / sum(SIZES[i] for i in mine)
+    for i, w in personal(federation).items():
+        near(w, join(choice(i)))
+
+
+def test_shared_layers_are_one_in_all_models() -> None:
+    federation = toy("ifca", hp={"k": 3, "shared": ["inner"]})
+    run(federation, 2)
+    models = list(personal(federation).values())
+    assert all(torch.equal(w[:12], models[0][:12]) for w in models)

@@ -1,0 +1,48 @@
+"""MR-MTL against its formula, and where it is Local."""
+
+import torch
+
+from tests.engine.problems import generic, personal, run, toy
+from tests.methods.reference import PLAIN, gradient, initial, local_batches, near
+
+SIZES = [9, 5]
+
+
+def test_follows_the_formula() -> None:
+    """Two clients, three rounds: own models go on, and only their mean travels."""
+    federation = toy("mrmtl", sizes=SIZES, hp={"lam": 0.7}, **PLAIN)
+    run(federation, 3)
+    mean = initial(federation)
+    models = [mean, mean]
+    for t in range(3):
+        for i in range(2):
+            w = models[i]
+            for x, target in local_batches(SIZES, t, i):
+                w = w - 0.1 * (gradient(w, x, target) + 0.7 * (w - mean))
+            models[i] = w
+        mean = (9 * models[0] + 5 * models[1]) / 14
+    near(generic(federation), mean)
+    for i, w in personal(federation).items():
+        near(w, models[i])
+
+
+def test_without_the_pull_it_is_local() -> None:
+    """Bit for bit; with it, it is neither Local nor Ditto, whose centre is trained by itself."""
+    local, ditto = toy("local", model="test_norm"), toy("ditto", model="test_norm")
+    run(local, 3)
+    run(ditto, 3)
+    for lam, same in ((0.0, True), (1.0, False)):
+        federation = toy("mrmtl", hp={"lam": lam}, model="test_norm")
+        run(federation, 3)
+        found = personal(federation)
+        assert all(torch.equal(w, found[i]) == same for i, w in personal(local).items())
+        assert not any(torch.equal(w, found[i]) for i, w in personal(ditto).items())
+
+
+def test_a_strong_pull_brings_the_clients_together() -> None:
+    spread = []
+    for lam in (0.0, 1.0, 4.0):
+        federation = toy("mrmtl", hp={"lam": lam}, sizes=[9, 5, 7], momentum=0.0)
+        run(federation, 4)
+        spread.append(float(torch.stack(list(personal(federation).values())).var(0).sum()))
+    assert spread[0] > spread[1] > spread[2]
