@@ -69,10 +69,9 @@ class Registry(Generic[T]):
         self._load()
         if name not in self._items:
             known = self.names()
-            remedy = (
-                f"One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid. Known: {', '.join(known)}"
-            )
-            raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)} {remedy}")
+            remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
+            hint = did_you_mean(name, known)
+            raise UserError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}. {remedy}")
         return self._items[name]
 
     def _load(self) -> None:
