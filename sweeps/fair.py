@@ -2,12 +2,17 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
+from bench.runs import store
 from bench.settings import Settings
 from reports.tables import Column, Entry, Table, number, words
+from sweeps.finals import FINALISTS, final_cells, final_values, finalists
+from sweeps.run import STARTUP_TRIALS
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -22,15 +27,26 @@ class Choice:
     Attributes:
         arm: the method and its task.
         trials: all that have ended, by number.
-        best: the trial with the best validation accuracy; of a Pareto front, the one with the best mean of both. None:
-            no trial came to its end.
-        counts: trials by state.
+        best: of the finalists that ran again, the one with the best validation accuracy over all tuning seeds; before
+            they have, the best trial. Of a Pareto front, the one with the best mean of both. None: no trial came to its
+            end.
+        counts: trials by state. Those that are running, or that failed and wait for the next command, are `running`.
+        finals: by number of a finalist that ran again, its validation accuracies over all tuning seeds.
+        rounds, hours: of training and of one worker's wall time, for the trials and the finalists' further runs.
     """
 
     arm: Arm
     trials: "tuple[FrozenTrial, ...]"
     best: "FrozenTrial | None"
     counts: dict[str, int]
+    finals: dict[int, list[float]] = field(default_factory=dict)
+    rounds: int = 0
+    hours: float = 0.0
+
+    @property
+    def ended(self) -> int:
+        """Trials that have a result: what counts towards the budget."""
+        return len(self.trials)
 
     @property
     def at_edge(self) -> list[str]:
@@ -40,19 +56,49 @@ class Choice:
         return [one.name for one in self.arm.dimensions if one.at_edge(self.best.params[one.key])]
 
 
-def choose(study: Study, studies: "dict[str, optuna.Study]") -> list[Choice]:
-    """The best trial of each arm; of equals, the first."""
+def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> list[Choice]:
+    """What is chosen for each arm, from the trials and, where they are done, the finalists' further runs."""
     from optuna.trial import TrialState
 
     choices = []
     for arm in study.arms:
         trials = studies[arm.name].get_trials(deepcopy=False)
         ended = tuple(trial for trial in trials if trial.state.is_finished())
-        complete = [trial for trial in ended if trial.state == TrialState.COMPLETE]
-        best = max(complete, key=lambda trial: (sum(trial.values), -trial.number), default=None)
+        best = finalists(ended)
+        values = {trial.number: final_values(study, arm, trial, folder) for trial in best}
+        finals = {number: found for number, found in values.items() if found is not None}
+        if finals:
+            best = sorted((one for one in best if one.number in finals), key=lambda one: -sum(finals[one.number]))
         counts = Counter(trial.state.name.lower() for trial in trials if trial.state != TrialState.WAITING)
-        choices.append(Choice(arm, ended, best, dict(counts)))
+        further = [cell for trial in finalists(ended) for cell in final_cells(study, arm, trial)]
+        ids = {cell for trial in trials for cell in trial.user_attrs.get("cells", [])}
+        spent = _spent([folder / cell for cell in (*ids, *(cell_id(one, declared_checksum(one)) for one in further))])
+        choices.append(Choice(arm, ended, best[0] if best else None, dict(counts), finals, *spent))
     return choices
+
+
+def cells_again(study: Study, choices: Sequence[Choice]) -> list[Settings]:
+    """The further runs of all finalists.
+
+    Raises:
+        UserError: no trial of any method came to its end.
+    """
+    return _some(
+        study,
+        [
+            cell
+            for choice in choices
+            for trial in finalists(choice.trials)
+            for cell in final_cells(study, choice.arm, trial)
+        ],
+    )
+
+
+def _spent(folders: Sequence[Path]) -> tuple[int, float]:
+    """Rounds trained in some cells, and hours of wall time of their workers."""
+    rounds = sum(store.read_status(folder).rounds for folder in folders)
+    seconds = [(store.read_json(folder / "timing.json") or {}).get("seconds", 0.0) for folder in folders]
+    return rounds, sum(seconds) / 3600
 
 
 def reported_cells(study: Study, choices: Sequence[Choice]) -> list[Settings]:
@@ -61,12 +107,18 @@ def reported_cells(study: Study, choices: Sequence[Choice]) -> list[Settings]:
     Raises:
         UserError: no trial of any method came to its end.
     """
-    cells = [
-        cell
-        for choice in choices
-        if choice.best
-        for cell in choice.arm.reported(choice.best.params, study.file.report_seeds)
-    ]
+    return _some(
+        study,
+        [
+            cell
+            for choice in choices
+            if choice.best
+            for cell in choice.arm.reported(choice.best.params, study.file.report_seeds)
+        ],
+    )
+
+
+def _some(study: Study, cells: list[Settings]) -> list[Settings]:
     if not cells:
         raise UserError(f"no trial of the study {study.name!r} came to its end: all were pruned, diverged or failed")
     return cells
@@ -74,18 +126,26 @@ def reported_cells(study: Study, choices: Sequence[Choice]) -> list[Settings]:
 
 def budget_table(study: Study, choices: Sequence[Choice]) -> Table:
     """Per method and task: trials, rounds, ranges, the setting chosen, and what lies at the edge of its range."""
-    heads = ("task", "trials", "pruned", "rounds", "range", "chosen", "validation", "at the edge")
+    heads = (
+        "task", "trials", "pruned", "unfinished", "rounds trained", "hours", "range", "chosen", "validation",
+        "at the edge",
+    )  # fmt: skip
     rows = tuple((choice.arm.label, _entries(study, choice)) for choice in choices)
-    budgets = {(sum(choice.counts.values()), choice.arm.cells[0].rounds) for choice in choices}
-    equal = "Every method had the same number of trials and of rounds."
-    unequal = "The budgets differ: the methods did not have the same number of trials and rounds."
+    budgets = {(choice.ended, choice.arm.cells[0].rounds) for choice in choices}
+    equal = "Every method had the same number of trials of the same length."
+    unequal = "The budgets differ: the methods did not have the same number of trials, or not of the same length."
     caption = (
         f"Tuned by validation accuracy ({' and '.join(name.upper() for name in study.metrics)}, the best round of the "
-        f"mean over the seeds {_list(study.file.seeds)}); trials have no test split. The chosen settings were run anew "
-        f"on the seeds {_list(study.file.report_seeds)}: all test figures are of those runs."
+        f"mean over the seeds {_list(study.file.seeds)}); trials have no test split. The best {FINALISTS} trials of "
+        f"each method ran again on the seeds {_list(study.final_seeds)}, and the best over all seeds is chosen. It "
+        f"was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of those runs."
     )
     notes = (
         *([equal if len(budgets) == 1 else unequal] if len(choices) > 1 else []),
+        *_caveats(study, choices),
+        "Trials are those that ended; unfinished ones (running elsewhere, or failed and tried again by the next "
+        "command) are no part of the budget. Rounds trained and hours are of all cells of trials and finalists; hours "
+        "are wall time of a worker, so they depend on the machine and what else it did.",
         f"Sampler {study.file.sampler}, pruner {study.file.pruner}. A value within 5 % of an end of its range, or the "
         "least or greatest of a list, is at the edge: a wider range may hold a better one.",
     )
@@ -94,17 +154,39 @@ def budget_table(study: Study, choices: Sequence[Choice]) -> Table:
     )
 
 
+def _caveats(study: Study, choices: Sequence[Choice]) -> list[str]:
+    """What the search was not."""
+    said = []
+    if not choices[0].arm.points:
+        without = ", ".join(dict.fromkeys(choice.arm.label for choice in choices if choice.arm.defaults is None))
+        said.append(
+            "Trial 0 is the settings as the grid and the methods' files have them (their papers' defaults)"
+            + (f", but not of {without}: the space leaves them out." if without else ".")
+        )
+    if study.file.sampler == "tpe":
+        said.append(
+            f"TPE draws at random until {STARTUP_TRIALS} trials of a method have ended; with few more than that the "
+            "search is mostly random."
+        )
+    if any(choice.best and not choice.finals for choice in choices):
+        said.append("Where no finalist ran again, the best trial is chosen by the trials' own seeds.")
+    return said
+
+
 def _entries(study: Study, choice: Choice) -> tuple[Entry, ...]:
     arm, best = choice.arm, choice.best
+    found = choice.finals.get(best.number, best.values) if best else None
     ranges = "; ".join(f"{one.name}: {one.text}" for one in arm.dimensions)
     return (
         words(arm.task),
-        number(sum(choice.counts.values()), decimals=0),
+        number(choice.ended, decimals=0),
         number(choice.counts.get("pruned", 0), decimals=0),
-        number(arm.cells[0].rounds, decimals=0),
+        number(sum(choice.counts.values()) - choice.ended, decimals=0),
+        number(choice.rounds, decimals=0),
+        number(choice.hours),
         words(ranges),
         words(values_text(best.params) if best else "none: no trial came to its end"),
-        words(" / ".join(f"{100 * value:.2f}" for value in best.values) if best else "–"),
+        words(" / ".join(f"{100 * value:.2f}" for value in found) if found else "–"),
         words(", ".join(choice.at_edge) or "–"),
     )
 

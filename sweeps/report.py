@@ -36,16 +36,16 @@ def run_sections(run: Path) -> list[Section]:
         return []
     study = read_study(found["source"], found["file"], found["stem"], found["overrides"], found["trials"])
     studies = open_studies(study, found["storage"] or f"sqlite:///{run.resolve()}/study.db")
-    if not any(choice.trials for choice in choose(study, studies)):
+    if not any(choice.trials for choice in choose(study, studies, run)):
         return [
             Section("tuning", "Tuning", "The trials are of an earlier code of the methods, or of the grid: tune anew.")
         ]
-    return sections(study, studies)
+    return sections(study, studies, run)
 
 
-def sections(study: Study, studies: "dict[str, optuna.Study]") -> list[Section]:
+def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> list[Section]:
     """Tuning and sensitivity, as parts of the page."""
-    choices = choose(study, studies)
+    choices = choose(study, studies, run)
     shown = [choice for choice in choices if choice.counts.get("complete", 0) >= _FEWEST]
     tuning = Section(
         "tuning",

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STARTUP_TRIALS = 5
-"""The median pruner lets so many trials of a method run to their end."""
+"""The median pruner lets so many trials of a method run to their end, and TPE guesses nothing before so many have
+ended: with Optuna's ten, a study of eight trials would be a random search."""
 
 POPULATION = 10
 """Size of a generation of NSGA-II; Optuna's 50 would be a random search in most studies."""
@@ -165,6 +166,11 @@ def mean_curve(cells: list[Path], metric: str) -> "pd.Series":
     return pd.concat(curves, axis=1, join="inner").mean(axis=1).sort_index()
 
 
+def best_value(curve: "pd.Series") -> float:
+    """What a validation curve is worth."""
+    return float(curve.max())
+
+
 class _Tuner:
     """Asks for trials, hands out their cells, and tells what came out."""
 
@@ -253,7 +259,7 @@ class _Tuner:
         optuna_study = self.studies[arm.name]
         waiting = [trial.number for trial in trials if trial.state == TrialState.WAITING]
         if not waiting:
-            point = arm.points[len(trials)] if arm.points else {}
+            point = arm.points[len(trials)] if arm.points else (arm.defaults or {}) if not trials else {}
             optuna_study.enqueue_trial(point, user_attrs={"worker": self.worker})
         self._seed(arm, waiting[0] if waiting else len(trials))
         return optuna_study.ask()
@@ -306,11 +312,13 @@ class _Tuner:
             return
         for metric, curve in figures.items():
             if not curve.empty:
-                live.trial.set_user_attr(metric, float(curve.max()))
+                live.trial.set_user_attr(metric, best_value(curve))
                 live.trial.set_user_attr(f"{metric}_round", int(curve.index[int(curve.to_numpy().argmax())]))
-        values = [float(figures[metric].max()) for metric in self.study.metrics]
+        values = [best_value(figures[metric]) for metric in self.study.metrics]
         self.studies[live.arm.name].tell(live.trial, values)
-        self._end(live, ", ".join(f"{name.upper()} {curve.max():.4f}" for name, curve in figures.items() if len(curve)))
+        self._end(
+            live, ", ".join(f"{name.upper()} {best_value(curve):.4f}" for name, curve in figures.items() if len(curve))
+        )
 
     def _prune(self, live: _Live, reason: str) -> None:
         from optuna.trial import TrialState
@@ -342,7 +350,7 @@ def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
 
     match name:
         case "tpe":
-            return samplers.TPESampler(seed=seed)
+            return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
         case "nsga2":
             return samplers.NSGAIISampler(population_size=POPULATION, seed=seed)
     return samplers.RandomSampler(seed=seed)  # also for `grid`, whose points are given

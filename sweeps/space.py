@@ -17,8 +17,9 @@ OWN = "own"
 
 NOT_SEARCHED = {
     "method", "label", "case", "hp", "server", "dataset", "dataset_options", "partition", "partition_options", "alpha",
-    "clients", "client_models", "seed", "partition_seed", "protocol", "validation_share", "rounds", "new_clients",
-    "new_client_epochs", "stragglers", "eval_every",
+    "clients", "participation", "selection", "public", "model", "model_options", "client_models", "seed",
+    "partition_seed", "protocol", "validation_share", "rounds", "new_clients", "new_client_epochs", "stragglers",
+    "eval_every",
 }  # fmt: skip
 """Settings that pose the problem: accuracies under different values of them cannot be compared, or not fairly."""
 
@@ -60,6 +61,13 @@ class Dimension:
         if isinstance(self.low, int) and isinstance(self.high, int):
             return trial.suggest_int(self.key, self.low, self.high, log=self.log)
         return trial.suggest_float(self.key, self.low, self.high, log=self.log)
+
+    def has(self, value: Any) -> bool:
+        """Whether the space has a value."""
+        if self.choices:
+            return value in self.choices
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        return plain and self.low <= value <= self.high
 
     def at_edge(self, value: Any) -> bool:
         """Whether a value lies within 5 % of an end of the interval, or is the least or greatest of the numbers."""

@@ -39,6 +39,8 @@ class StudyFile(BaseModel):
         space: range by setting; a method of which it names nothing is searched over the ranges in its own file.
         trials: for every method and task; sampler `grid`: by default every point once.
         seeds: of the trials.
+        final_seeds: of the further runs of the best three trials, before one is chosen; by default as many as `seeds`,
+            the next numbers that neither they nor the report has.
         report_seeds: of the reported runs of the best setting.
         objective: validation accuracy of which model; both: their Pareto front.
     """
@@ -54,6 +56,7 @@ class StudyFile(BaseModel):
     pruner: Literal["none", "median", "halving"] = "median"
     trials: int | None = Field(None, ge=1)
     seeds: list[Seed] = Field(min_length=2)
+    final_seeds: list[Seed] | None = Field(None, min_length=1)
     report_seeds: list[Seed] = Field(min_length=1)
     objective: Metric | list[Metric] = "pm"
 
@@ -78,6 +81,14 @@ class Arm:
     dimensions: tuple[Dimension, ...]
     points: tuple[dict[str, Any], ...]
     trials: int
+
+    @property
+    def defaults(self) -> dict[str, Any] | None:
+        """The settings of the grid, and for the method's own those of its paper: trial 0 (sampler `grid`: as listed).
+        None where the space leaves one of them out."""
+        cell = self.cells[0]
+        given = {one.key: cell.hp[one.name] if "." in one.key else getattr(cell, one.key) for one in self.dimensions}
+        return given if all(one.has(given[one.key]) for one in self.dimensions) else None
 
     def trial(self, number: int, values: dict[str, Any]) -> list[Settings]:
         """The cells of a trial."""
@@ -114,6 +125,14 @@ class Study:
     def metrics(self) -> list[Metric]:
         """What is maximised."""
         return [self.file.objective] if isinstance(self.file.objective, str) else self.file.objective
+
+    @property
+    def final_seeds(self) -> list[int]:
+        """Tuning seeds of the best three trials' further runs."""
+        if self.file.final_seeds is not None:
+            return self.file.final_seeds
+        first = max(*self.file.seeds, *self.file.report_seeds) + 1
+        return list(range(first, first + len(self.file.seeds)))
 
     @property
     def described_grid(self) -> Grid:
@@ -163,10 +182,14 @@ def read_study(source: str, file: str, stem: str, overrides: list[str], trials: 
     name = content.name or stem
     if problem := name_problem(name):
         document.complain(("name",), f"the name {shown(name)} of the study {problem}")
-    both = [seed for seed in content.report_seeds if seed in content.seeds]
-    for axis in ("seeds", "report_seeds"):
-        if len(set(getattr(content, axis))) < len(getattr(content, axis)):
-            document.complain((axis,), f"{axis} = {shown(getattr(content, axis))} has a seed twice")
+    finals = content.final_seeds or []
+    both = [seed for seed in content.report_seeds if seed in (*content.seeds, *finals)]
+    for axis in ("seeds", "final_seeds", "report_seeds"):
+        given = getattr(content, axis) or []
+        if len(set(given)) < len(given):
+            document.complain((axis,), f"{axis} = {shown(given)} has a seed twice")
+    if set(finals) & set(content.seeds):
+        document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
     if both:
         document.complain(("report_seeds",), f"report_seeds has tuning seeds ({shown(both)}); results need fresh ones")
     _check_methods_of_search(document, content)

@@ -56,7 +56,8 @@ def sweep(
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
     from bench.runs.plan import plan
-    from sweeps.fair import choose, reported_cells
+    from sweeps.fair import cells_again, choose, reported_cells
+    from sweeps.finals import check_blind
     from sweeps.run import list_cells, trial_cells, tune
     from sweeps.study import load_study
 
@@ -76,6 +77,7 @@ def sweep(
 
     mirror = choose_store(folder, tracking_uri) if tracking else None
     plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
+    check_blind(loaded, data_root)
     studies = _open(folder, loaded, study, set_ or [], storage)
     write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
     with _followed(folder, mirror):
@@ -88,12 +90,13 @@ def sweep(
         if outcome.elsewhere:
             print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
             raise typer.Exit(1 if outcome.failed else 0)
-        choices = choose(loaded, studies)
-        reported = plan(reported_cells(loaded, choices), data_root, download=download)
-        with store.locked(folder, wait=True):
-            list_cells(folder, [*trial_cells(loaded, studies), *reported])
-        if not work(folder, reported, options(len(reported)), workers, None, quiet=quiet, verbose=False):
-            _stop()
+        reported: list[PlannedCell] = []
+        for wanted in (cells_again, reported_cells):  # the first decide what the second are
+            reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
+            with store.locked(folder, wait=True):
+                list_cells(folder, [*trial_cells(loaded, studies), *reported])
+            if not work(folder, reported, options(len(reported)), workers, None, quiet=quiet, verbose=False):
+                _stop()
     _report(folder, loaded, studies)
     if outcome.failed or _any_failed(folder, reported):
         raise typer.Exit(1)
@@ -136,8 +139,8 @@ def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]") ->
     from sweeps.fair import budget_table, choose
     from sweeps.report import sections
 
-    print(to_markdown(budget_table(study, choose(study, studies))))
-    print(write_report([folder], extra=sections(study, studies)))
+    print(to_markdown(budget_table(study, choose(study, studies, folder))))
+    print(write_report([folder], extra=sections(study, studies, folder)))
 
 
 def _any_failed(folder: Path, cells: "list[PlannedCell]") -> bool:

@@ -17,6 +17,7 @@ from sweeps.run import open_studies
 from sweeps.study import Study, load_study
 from tests.sweeps.conftest import Write
 
+NOWHERE = Path("a run folder without cells")
 Tell = Callable[[Study], dict[str, Any]]
 
 
@@ -51,7 +52,7 @@ def tell(tmp_path: Path) -> Tell:
 def test_the_best_trial_is_chosen(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=5, objective="gm")), [])
     studies = tell(study)
-    (choice,) = choose(study, studies)
+    (choice,) = choose(study, studies, NOWHERE)
     assert choice.counts == {"complete": 4, "pruned": 1}
     assert choice.best is not None
     assert choice.best.number == 2
@@ -61,12 +62,12 @@ def test_the_best_trial_is_chosen(write: Write, tell: Tell) -> None:
     ]
     assert trials_table(choice, "t").rows[1][1][-1].note == "poor"
     table = to_markdown(budget_table(study, [choice]))
-    assert "| fedprox | blobs alpha=1 | 5 | 1 | 5 | mu: 0.0001 to 1 (log); lr: 0.01 to 1 (log) |" in table
+    assert "| fedprox | blobs alpha=1 | 5 | 1 | 0 | 0 | 0.00 | mu: 0.0001 to 1 (log); lr: 0.01 to 1 (log) |" in table
 
 
 def test_of_a_front_the_best_mean_is_chosen(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=5, objective=["pm", "gm"], sampler="nsga2")), [])
-    (choice,) = choose(study, tell(study))
+    (choice,) = choose(study, tell(study), NOWHERE)
     assert choice.best is not None
     assert choice.best.number == 2
 
@@ -74,7 +75,7 @@ def test_of_a_front_the_best_mean_is_chosen(write: Write, tell: Tell) -> None:
 def test_an_edge_is_flagged(write: Write, tell: Tell) -> None:
     space = {"lr": [0.1, 0.2, 0.3], "fedprox.mu": [0.0, 1.0]}
     study = load_study(str(write(sampler="grid", trials=None, space=space, objective="gm")), [])
-    (choice,) = choose(study, tell(study))
+    (choice,) = choose(study, tell(study), NOWHERE)
     assert choice.best is not None
     assert choice.best.params == {"fedprox.mu": 0.0, "lr": 0.3}
     assert choice.at_edge == ["mu", "lr"]
@@ -84,10 +85,14 @@ def test_an_edge_is_flagged(write: Write, tell: Tell) -> None:
 def test_unequal_budgets_are_said(write: Write, tell: Tell) -> None:
     study = load_study(str(write(grid={"methods": ["fedavg", "fedprox"]})), [])
     studies = tell(study)
-    table = budget_table(study, choose(study, studies))
+    table = budget_table(study, choose(study, studies, NOWHERE))
     assert table.notes[0].startswith("Every method had the same number")
-    studies[study.arms[0].name].ask()
-    assert budget_table(study, choose(study, studies)).notes[0].startswith("The budgets differ")
+    running = studies[study.arms[0].name].ask()
+    running_says = budget_table(study, choose(study, studies, NOWHERE))
+    assert running_says.notes[0].startswith("Every method had the same number")  # it has no result yet
+    assert [(entries[1].value, entries[3].value) for _, entries in running_says.rows] == [(3, 1), (3, 0)]
+    studies[study.arms[0].name].tell(running, 0.5)
+    assert budget_table(study, choose(study, studies, NOWHERE)).notes[0].startswith("The budgets differ")
 
 
 def test_nothing_to_report(write: Write) -> None:
@@ -99,7 +104,7 @@ def test_nothing_to_report(write: Write) -> None:
 def test_the_same_trials_give_the_same_pictures(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=6)), [])
     studies = tell(study)
-    first, again = (sections(study, studies) for _ in range(2))
+    first, again = (sections(study, studies, NOWHERE) for _ in range(2))
     names = {picture.name for section in first for picture in section.pictures}
     assert names == {"history", "importances", "slices_0", "parallel_coordinates_0"}
     for one, other in zip(first, again, strict=True):
@@ -110,7 +115,7 @@ def test_the_same_trials_give_the_same_pictures(write: Write, tell: Tell) -> Non
 def test_a_single_setting_has_no_importance(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=6, grid={"methods": ["fedavg"]})), [])
     studies = tell(study)
-    assert figures.importances(study, studies, choose(study, studies)) is None
+    assert figures.importances(study, studies, choose(study, studies, NOWHERE)) is None
 
 
 @pytest.mark.parametrize(
@@ -125,19 +130,19 @@ def test_a_single_setting_has_no_importance(write: Write, tell: Tell) -> None:
 )
 def test_pictures_of_grid_studies(write: Write, tell: Tell, space: dict[str, Any], names: set[str]) -> None:
     study = load_study(str(write(sampler="grid", trials=None, space=space)), [])
-    _, sensitivity = sections(study, tell(study))
+    _, sensitivity = sections(study, tell(study), NOWHERE)
     assert {picture.name for picture in sensitivity.pictures} == names
 
 
 def test_picture_of_a_front(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=5, objective=["pm", "gm"], sampler="nsga2")), [])
-    _, sensitivity = sections(study, tell(study))
+    _, sensitivity = sections(study, tell(study), NOWHERE)
     assert "front_0" in {picture.name for picture in sensitivity.pictures}
 
 
 def test_points_beside_the_printed_table(tell: Tell) -> None:
     study = load_study("table6", [])
-    table = published_points(study, choose(study, tell(study)), published_table("scd_t6"))
+    table = published_points(study, choose(study, tell(study), NOWHERE), published_table("scd_t6"))
     rows = dict(table.rows)
     assert len(rows) == 16
     gm, ours, pm, _ = rows["digits alpha=1, tau=0"]

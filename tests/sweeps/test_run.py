@@ -13,11 +13,18 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
 from bench.cli.run import write_run
-from bench.rng import generator
+from bench.config.identity import cell_id, declared_checksum
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import PARTITIONS
+from bench.rng import generator, key
 from bench.runs import store
+from bench.runs.cell import Options, run_cell
 from bench.runs.results import load_run
-from sweeps.fair import budget_table, choose, reported_cells
-from sweeps.run import Outcome, _Tuner, mean_curve, open_studies, tune
+from datasets.partitions import Split
+from sweeps.fair import budget_table, cells_again, choose, reported_cells
+from sweeps.finals import check_blind, finalists
+from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies, tune
 from sweeps.study import Study, load_study
 from tests.harness.helpers import CHILDREN
 from tests.sweeps.conftest import Write
@@ -91,7 +98,7 @@ def test_a_study_with_a_poor_and_a_diverging_trial(write: Write, tmp_path: Path)
     assert {cell for trial in found for cell in trial.user_attrs["cells"]} == listed
     assert run(study, folder)[2] == []
 
-    (choice,) = choose(study, studies)
+    (choice,) = choose(study, studies, folder)
     assert choice.best is not None
     assert choice.best.values == [max(trial.values[0] for trial in found[:5])]
     assert {cell.lr for cell in reported_cells(study, [choice])} == {choice.best.params["lr"]}
@@ -107,9 +114,9 @@ def test_methods_take_turns_and_have_the_same_budget(write: Write, tmp_path: Pat
         for number in range(2)
         for method in ("fedavg", "local")
     ]
-    table = budget_table(study, choose(study, studies))
+    table = budget_table(study, choose(study, studies, folder))
     assert [entries[1].value for _, entries in table.rows] == [2, 2]
-    assert table.notes[0] == "Every method had the same number of trials and of rounds."
+    assert table.notes[0] == "Every method had the same number of trials of the same length."
     more = load_study(str(file), [], trials=3)
     assert len(run(more, folder)[2]) == 2  # the earlier trials count
 
@@ -124,7 +131,7 @@ def test_a_failed_trial_has_no_result_and_is_tried_again(write: Write, tmp_path:
             f"fedavg blobs alpha=1 trial {number}" for number in range(2)
         ]
         assert [trial.state for trial in trials(study, folder)] == [TrialState.RUNNING] * 2
-        assert choose(study, studies)[0].best is None
+        assert choose(study, studies, folder)[0].best is None
 
 
 def test_trials_of_the_same_settings_share_their_cells(write: Write, tmp_path: Path) -> None:
@@ -249,7 +256,7 @@ def test_two_workers_share_a_study(write: Write, start: Start, tmp_path: Path) -
     assert len({trial.params["lr"] for trial in found}) == 6
     assert (folder / "report" / "index.html").exists()
     logs = [path.read_text() for path in folder.glob("*/log.txt")]
-    assert len(logs) == 6 * 2 + 2
+    assert len(logs) == (6 + 3) * 2 + 2
     assert all(log.count("starting with round 1") == 1 for log in logs)
 
 
@@ -283,3 +290,65 @@ def _validation(cell: Path, metric: str) -> "pd.Series[float]":
     rows = pd.read_csv(cell / "metrics.csv", keep_default_na=False)
     rows = rows[(rows["split"] == "validation") & (rows["quantity"] == "accuracy") & (rows["metric"] == metric)]
     return rows[rows["mean"] == "train_size"].set_index("round")["value"]
+
+
+def test_the_defaults_are_trial_0_and_tpe_guesses_before_eight_trials_are_over(write: Write, tmp_path: Path) -> None:
+    """Optuna's own start-up of ten made a study of eight trials a random search."""
+    space = {"lr": {"low": 0.01, "high": 1.0, "log": True}}
+    file = write(grid={"methods": ["fedavg"], "rounds": 1}, trials=8, space=space)
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    run(study, folder)
+    found = trials(study, folder)
+    assert found[0].params == {"lr": 0.1}
+    at_random = load_study(str(file), ["sampler=random"])
+    for number in range(1, 8):
+        sampler = _sampler("random", key(study.arms[0].name, "sampler", number) % 2**32)
+        drawn = sampler.sample_independent(
+            open_studies(at_random, f"sqlite:///{folder}/other.db")[at_random.arms[0].name],
+            found[number], "lr", found[number].distributions["lr"],
+        )  # fmt: skip
+        assert (drawn == found[number].params["lr"]) == (number < STARTUP_TRIALS)
+
+
+def test_the_best_three_run_again_and_the_mean_over_all_seeds_decides(write: Write, tmp_path: Path) -> None:
+    rates = [1e-3, 0.03, 0.1, 0.3]
+    file = write(sampler="grid", trials=None, space={"lr": rates}, grid={"methods": ["fedavg"], "rounds": 2})
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    _, studies, _ = run(study, folder)
+    (before,) = choose(study, studies, folder)
+    assert before.finals == {}
+    assert before.rounds == 4 * 2 * 2
+    again = cells_again(study, [before])
+    best = finalists(before.trials)
+    assert len(again) == 3 * 2
+    assert {(cell.seed, cell.protocol) for cell in again} == {(102, "tuning"), (103, "tuning")}
+    for cell in again:
+        assert run_cell(cell, folder / cell_id(cell, declared_checksum(cell)), Options(device="cpu")).state == "done"
+    (after,) = choose(study, studies, folder)
+    by_hand = {}
+    for trial in best:
+        mine = [cell for cell in again if cell.lr == trial.params["lr"]]
+        cells = [*trial.user_attrs["cells"], *(cell_id(cell, declared_checksum(cell)) for cell in mine)]
+        by_hand[trial.number] = best_value(mean_curve([folder / cell for cell in cells], "pm"))
+        assert len(cells) == 4
+    assert {number: values for number, (values,) in after.finals.items()} == by_hand
+    assert after.best is not None
+    assert by_hand[after.best.number] == max(by_hand.values())
+    assert after.rounds == 4 * 2 * 2 + 3 * 2 * 2
+
+
+def test_a_partition_that_draws_its_tests_anew_is_refused(write: Write) -> None:
+    grid = {"partition": "dirichlet", "partition_options": {"shares": [0.75, 0, 0.25]}}
+    study = load_study(str(write(grid=grid)), [])
+    check_blind(study, Path("data"))
+    grid["partition"] = "tests_anew"
+    anew = load_study(str(write(grid=grid)), [])
+    with pytest.raises(UserError, match=r"samples that seed 0 is tested on; the partition 'tests_anew' should take"):
+        check_blind(anew, Path("data"))
+
+
+@PARTITIONS.register("tests_anew")
+def anew_for_each_seed(dataset: Dataset, *, clients: int, alpha: float, seed: int, shares: list[float]) -> Split:
+    """As `dirichlet` was before it kept the same samples for every seed."""
+    split: Split = PARTITIONS.get("dirichlet")(dataset, clients=clients, alpha=alpha, seed=seed, shares=shares)
+    return split

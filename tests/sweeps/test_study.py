@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.settings import Settings
-from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
+from reports.load import TASK_FIELDS
+from sweeps.space import NOT_SEARCHED, Dimension, own_dimensions, read_dimension, settings_at
 from sweeps.study import builtin_studies, load_study, read_study
 from tests.sweeps.conftest import Write
 
@@ -164,3 +165,26 @@ def test_a_text_that_is_no_study() -> None:
 
 def _id(cell: Settings) -> str:
     return cell_id(cell, declared_checksum(cell))
+
+
+def test_what_names_a_task_cannot_be_searched(write: Write) -> None:
+    """Else trials of one arm would be answers to different questions."""
+    assert set(TASK_FIELDS) <= NOT_SEARCHED
+    for key, values in {"participation": [0.5, 1.0], "model": ["mlp", "logistic"]}.items():
+        with pytest.raises(UserError, match=f"'{key}' poses the problem"):
+            load_study(str(write(space={key: values})), [])
+
+
+def test_the_defaults_are_within_the_space_or_not_tried(write: Write) -> None:
+    space = {"fedprox.mu": "own", "lr": {"low": 0.01, "high": 1.0, "log": True}}
+    (arm,) = load_study(str(write(space=space)), []).arms
+    assert arm.defaults == {"fedprox.mu": arm.cells[0].hp["mu"], "lr": 0.1}
+    assert load_study(str(write(space={"lr": [0.2, 0.3]})), []).arms[0].defaults is None
+
+
+def test_further_tuning_seeds_are_nobody_else_s(write: Write) -> None:
+    assert load_study(str(write()), []).final_seeds == [102, 103]
+    assert load_study(str(write(final_seeds=[7])), []).final_seeds == [7]
+    for seeds in ([100], [0]):
+        with pytest.raises(UserError, match=r"seeds has (seeds of the trials|tuning seeds)"):
+            load_study(str(write(final_seeds=seeds)), [])

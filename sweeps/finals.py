@@ -1,0 +1,74 @@
+"""Before one setting of a method is chosen: the best few trials run again on seeds that no trial had.
+
+The best of thirty noisy figures is mostly a lucky one. Further seeds for the three best trials cost little and are the
+same for every method; the mean over all seeds decides.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.config.identity import cell_id, declared_checksum
+from bench.errors import UserError
+from bench.runs import store
+from bench.runs.loading import load_dataset, load_partition
+from bench.settings import Settings
+from sweeps.run import best_value, mean_curve
+from sweeps.study import Arm, Study
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+FINALISTS = 3
+
+
+def finalists(trials: "Sequence[FrozenTrial]") -> "list[FrozenTrial]":
+    """The best complete trials of different settings, best first; of equals the earlier one."""
+    from optuna.trial import TrialState
+
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    ordered = sorted(complete, key=lambda trial: (-sum(trial.values), trial.number))
+    different = {str(sorted(trial.params.items())): trial for trial in reversed(ordered)}
+    return [trial for trial in ordered if trial in different.values()][:FINALISTS]
+
+
+def final_cells(study: Study, arm: Arm, trial: "FrozenTrial") -> list[Settings]:
+    """A finalist's cells on the further tuning seeds."""
+    first = arm.trial(trial.number, trial.params)[0]
+    return [first.model_copy(update={"seed": seed}) for seed in study.final_seeds]
+
+
+def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path) -> list[float] | None:
+    """Validation accuracies over all tuning seeds, one per objective; None while a cell is not done, or diverged."""
+    cells = [*arm.trial(trial.number, trial.params), *final_cells(study, arm, trial)]
+    folders = [folder / cell_id(cell, declared_checksum(cell)) for cell in cells]
+    if any(store.read_status(one).state != "done" for one in folders):
+        return None
+    curves = [mean_curve(folders, metric) for metric in study.metrics]
+    return None if any(curve.empty for curve in curves) else [best_value(curve) for curve in curves]
+
+
+def check_blind(study: Study, data_root: Path) -> None:
+    """Whatever the partition, no trial may train or validate on a sample that the report tests.
+
+    Raises:
+        UserError: a partition draws its tests anew for each seed.
+    """
+    tuning = [*study.file.seeds, *study.final_seeds]
+    for arm in {one.task: one for one in study.arms}.values():
+        cell = arm.cells[0]
+        dataset = load_dataset(cell, data_root)
+        seen = np.zeros(len(dataset.y), bool)
+        for seed in tuning:
+            trial = load_partition(cell.model_copy(update={"seed": seed}), dataset)
+            seen[np.concatenate([*trial.train, *trial.validation])] = True
+        for reported in arm.reported({}, study.file.report_seeds):
+            found = load_partition(reported, dataset)
+            overlap = int(seen[np.unique(np.concatenate([*found.test, found.global_test]))].sum())
+            if overlap:
+                raise UserError(
+                    f"{arm.task}: trials would train on {overlap} samples that seed {reported.seed} is tested on; the "
+                    f"partition {cell.partition!r} should take `fixed_tests` (docs/data.md, Your own)"
+                )
