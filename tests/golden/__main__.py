@@ -18,7 +18,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             path, found = run(name, Path(folder))
         paths = before["digests"] if before["id"] == golden_id(name) else {}  # others are to be computed there again
-        if paths.get(path, found) != found:
+        if any(found.get(column) != digest for column, digest in paths.get(path, {}).items()):
             refused.append(name)
         pinned[name] = {"id": golden_id(name), "digests": {**paths, path: found}}
     if refused:
