@@ -132,6 +132,9 @@ class Settings(BaseModel):
     new_client_epochs: Annotated[tuple[NotNegative, ...], AfterValidator(_once)] = Field(
         (0, 1, 5, 10), min_length=1, description="how long new clients adapt before a score"
     )
+    new_client_start: Literal["method", "generic"] = Field(
+        "method", description="new clients adapt as the method says, or all of them fine-tune the whole generic model"
+    )
     epochs: int = Field(1, ge=0, description="local epochs of a round")
     steps: int | None = Field(None, ge=0, description="local steps of a round instead of epochs")
     batch_size: int = Field(10, ge=1)

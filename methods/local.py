@@ -1,15 +1,27 @@
 """Local: every client trains alone, the reference that personalization has to beat."""
 
-from bench.method import METHODS, Client, Method, Params, Program, Server, State, Train, cross_entropy
+from bench.method import (
+    METHODS, Client, Hyperparameters, Method, Params, Program, Server, State, Train, cross_entropy, hp,
+)  # fmt: skip
+
+
+class Hyper(Hyperparameters):
+    """`selected_only`: clients that a round does not select rest, as in PGFed's code; else all train in every round."""
+
+    selected_only: bool = hp(False, static=True)
 
 
 @METHODS.register("local")
 class Local(Method):
-    """All clients train in every round, so that their budget is that of the federated methods at full participation."""
+    """By default all clients train in every round, so that their budget is that of methods at full participation."""
 
+    Hyper = Hyper
     trains = "pm"
-    everyone = True
     mixes_models = True
+
+    def __init__(self, hyper: Hyper) -> None:
+        super().__init__(hyper)
+        self.everyone = not hyper.selected_only
 
     def init_client(self, server: Server, client: Client) -> None:
         client.state["personal"] = server.initial_model(client.id)

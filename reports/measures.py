@@ -141,6 +141,17 @@ def _gain(ours: Ours, place: Place) -> Entry:
     return Entry(float(np.mean([one.mean() for one in own])), float(np.mean([one.std(ddof=1) for one in own])))
 
 
+def _new_clients(ours: Ours, place: Place) -> Entry:
+    """Accuracy of the clients held out, each counting the same, after the most epochs of adapting."""
+    values = []
+    for cell in _done(place.cells):
+        metrics = cell.view.table("metrics")
+        last = f"new{max(cell.view.settings.new_client_epochs)}"
+        on_test = (metrics["split"] == "test") & (metrics["quantity"] == "accuracy") & (metrics["mean"] == "equal")
+        values += [100 * float(value) for value in metrics[on_test & (metrics["metric"] == last)]["value"]]
+    return _over_seeds(values)
+
+
 def _images_per_second(ours: Ours, place: Place) -> Entry:
     return _over_seeds(list(_throughput(place.cells)))
 
@@ -202,6 +213,7 @@ MEASURES: dict[str, Callable[[Ours, Place], Entry]] = {
     "rounds_to_70": partial(_rounds_to, _TARGET),
     "speedup_over_slowest": partial(_speedup, _TARGET),
     "individual_gain": _gain,
+    "new_clients": _new_clients,
     "images_per_s": _images_per_second,
     "relative_speed": _relative_speed,
     "comcost": _scalars,

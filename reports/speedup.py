@@ -13,7 +13,7 @@ from reports.load import Cell, Store
 from reports.published import PublishedTable
 from reports.tables import Column, Entry, Table, number, words
 
-WAITING = ("wait_free", "server")
+WAITING = ("wait_free", "server", "pm_until_broadcast")
 """Settings that say who waits for whom; cells that differ in nothing else are compared."""
 
 

@@ -53,6 +53,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         science["partition_options"]["path"] = _content(Path(path))
     if settings.selection == DEFAULT_SELECTION:
         del science["selection"]  # cells from before there was a choice keep their ids
+    if settings.new_client_start == "method":
+        del science["new_client_start"]  # likewise
     identity = {
         "settings": science,
         "data": data_checksum,

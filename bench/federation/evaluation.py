@@ -3,9 +3,10 @@
 from bench.engine.batches import Address
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
+from bench.errors import UserError
 from bench.federation.participants import Clients, ServerState, mean_of_models
 from bench.federation.scores import Evaluation, Scorer
-from bench.method import Method
+from bench.method import Method, Program, Train, cross_entropy
 from bench.params import Params
 
 
@@ -42,7 +43,7 @@ class Evaluator:
         own = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
         self._scorer.score(generic, names, own, found)
         if self.new and version == self._engine.settings.rounds:
-            self._score_newcomers(version, found)
+            self._score_newcomers(version, generic, found)
         return found
 
     def personal(self, version: int) -> dict[int, Params]:
@@ -62,15 +63,31 @@ class Evaluator:
         found: Params | None = self._engine.finish(SERVER, program, self._address(version, SERVER))
         return found and self._clients.mean_buffers(found)
 
-    def _score_newcomers(self, version: int, into: Evaluation) -> None:
-        """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on."""
+    def _score_newcomers(self, version: int, generic: Params | None, into: Evaluation) -> None:
+        """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on.
+
+        Raises:
+            UserError: they should start from the generic model, and there is none.
+        """
+        alike = self._engine.settings.new_client_start == "generic"
+        if alike and generic is None:
+            raise UserError("`new_client_start: generic` needs one architecture for all: there is no generic model")
         for epochs in self._engine.settings.new_client_epochs:
             programs = []
             for i in self.new:
-                program = self._method.adapt(self._server, self._clients.copy(i), self._clients.down(i), epochs)
+                program = (
+                    _fine_tuned(generic, epochs)
+                    if alike
+                    else self._method.adapt(self._server, self._clients.copy(i), self._clients.down(i), epochs)
+                )
                 programs.append((i, program, self._address(version, i)))
             models = dict(zip(self.new, self._engine.finish_all(programs), strict=True))
             self._newcomers.score(None, (), {f"new{epochs}": models}, into)
 
     def _address(self, version: int, owner: int) -> Address:
         return Address(self._engine.settings.seed, version, owner)
+
+
+def _fine_tuned(start: Params | None, epochs: int) -> Program:
+    trained = yield Train({"w": start}, loss=cross_entropy, epochs=epochs)
+    return trained["w"]

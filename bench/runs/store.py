@@ -47,8 +47,8 @@ COLUMNS = {
 }
 """The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds (`seconds`: when a version
 was there, `settled`: when its personalized models were, too), `work` the batches trained on and the samples read (cells
-from before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has wall
-time."""
+from before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
+wall time."""
 
 _LOCK = "lock"
 _TEMPORARY = ".tmp"

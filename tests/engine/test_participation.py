@@ -156,3 +156,27 @@ def test_crops_and_mirrors_are_those_of_the_raw_image() -> None:
         np.testing.assert_allclose(ours, (expected / 255 - mean) / std, rtol=1e-9, atol=1e-9)
     assert int(codes.max()) < CROPS
     assert np.allclose(found[0], pool.take(torch.arange(1))[0].numpy())  # 80 leaves an image as it is
+
+
+def test_local_of_the_selected_clients_alone() -> None:
+    """As in PGFed's code, a client that no round has selected is where it began; by default all train always."""
+    few, everybody = toy("local", hp={"selected_only": True}, **HALF), toy("local", **HALF)
+    run(few, 1)
+    run(everybody, 1)
+    start = few.server.initial_model().weights
+    trained = {i for i, w in personal(few).items() if not torch.equal(w, start)}
+    assert trained == set(few.server.selected)
+    assert not any(torch.equal(w, start) for w in personal(everybody).values())
+    assert few.work["steps"] < everybody.work["steps"]
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedavg", "local"])
+def test_new_clients_can_all_start_from_the_generic_model(method: str) -> None:
+    """Figure 3 of the SCD paper: the whole generic model is fine-tuned, also under FedRep, whose own is the head."""
+    scores = {}
+    for start in ("method", "generic"):
+        federation = toy(method, new_clients=2, new_client_epochs=(0, 3), new_client_start=start, rounds=2)
+        found = run(federation, 2)
+        scores[start] = [row["value"] for row in found.metrics if row["metric"].startswith("new")]
+    assert len(scores["generic"]) == len(scores["method"]) > 0
+    assert (scores["generic"] == scores["method"]) is (method == "fedavg")

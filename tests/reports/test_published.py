@@ -19,8 +19,9 @@ def test_every_printed_cell_is_there(table):
 def test_all_papers_are_there():
     papers = [table.split("_")[0] for table in published_tables()]
     counts = {paper: papers.count(paper) for paper in dict.fromkeys(papers)}
-    assert counts == {"comet": 3, "pgfed": 4, "scd": 10, "spfl": 6}
-    assert sum(len(table.rows) for table in published_tables().values()) == 1029
+    assert counts == {"comet": 3, "pgfed": 5, "scd": 10, "spfl": 6}
+    numbers = sum(len(table.rows) for table in published_tables().values())
+    assert numbers == 1029 + 5  # of the tables, and of the poster's new clients
 
 
 def test_a_dash_must_be_declared():
@@ -101,3 +102,16 @@ def test_every_printed_number_finds_the_cells_of_its_grid(tmp_path, name):
     notes = {entry.note for _, entries in table.rows for entry in entries[1::3]}
     assert notes == {"10 missing"}
     assert not any("Ours is not the paper's setting" in note for note in table.notes)
+
+
+def test_the_undefined_k2_of_spfl_s_table_7_is_its_default(tmp_path):
+    grid = load_grid("spfl_table7", [])
+    cells = [
+        {"id": f"{k}", "label": cell.name, "settings": cell.model_dump(mode="json")}
+        for k, cell in enumerate(grid.cells)
+    ]
+    (tmp_path / "run.json").write_text(json.dumps({"grid": "spfl_table7", "cells": cells}), encoding="utf-8")
+    rows = dict(comparison(load([tmp_path]), published_table("spfl_t7")).rows)
+    notes = {label: {entry.note for entry in entries[1::3]} for label, entries in rows.items()}
+    assert notes["k2"] == {"3 missing"}, "three seeds wait behind each number"
+    assert notes["k1"] == notes["k3"] == {"missing"}
