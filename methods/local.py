@@ -1,5 +1,7 @@
 """Local: every client trains alone, the reference that personalization has to beat."""
 
+from typing import Any
+
 from bench.method import (
     METHODS, Client, Hyperparameters, Method, Params, Program, Server, State, Train, cross_entropy, hp,
 )  # fmt: skip
@@ -19,7 +21,7 @@ class Local(Method):
     trains = "pm"
     mixes_models = True
 
-    def __init__(self, hyper: Hyper) -> None:
+    def __init__(self, hyper: Any) -> None:
         super().__init__(hyper)
         self.everyone = not hyper.selected_only
 

@@ -77,7 +77,7 @@ class Evaluator:
             for i in self.new:
                 program = (
                     _fine_tuned(generic, epochs)
-                    if alike
+                    if alike and generic is not None
                     else self._method.adapt(self._server, self._clients.copy(i), self._clients.down(i), epochs)
                 )
                 programs.append((i, program, self._address(version, i)))
@@ -88,6 +88,6 @@ class Evaluator:
         return Address(self._engine.settings.seed, version, owner)
 
 
-def _fine_tuned(start: Params | None, epochs: int) -> Program:
+def _fine_tuned(start: Params, epochs: int) -> Program:
     trained = yield Train({"w": start}, loss=cross_entropy, epochs=epochs)
     return trained["w"]
