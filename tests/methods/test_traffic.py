@@ -38,6 +38,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedala", {}, D, D),
         ("fedopt", {}, D, D),
         ("mrmtl", {}, D, D),
+        ("cfl", {}, D, D),
         ("fedlc", {}, D, D),
         ("fedntd", {}, D, D),
         ("fml", {}, D, D),

@@ -1,0 +1,100 @@
+"""CFL: Sattler, Müller and Samek 2020, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization
+Under Privacy Constraints", Algorithm 4 without its tree.
+
+Where a cluster's mean update is nearly 0 while some client's is not, its clients disagree, and it is split in two so
+that the largest cosine of updates across the split is as small as possible. From then on each half is a FedAvg.
+"""
+
+import torch
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from torch import Tensor
+
+from bench.method import (
+    METHODS, Client, Hyperparameters, Message, Method, Params, Program, Range, Server, State, Train, Upload,
+    cross_entropy, hp, mean,
+)  # fmt: skip
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of CFL, to be set by the size of updates.
+
+    Attributes:
+        eps1: the norm of a cluster's mean update below which it has converged.
+        eps2: the norm of a single update above which its client has not.
+    """
+
+    eps1: float = hp(0.4, ge=0, search=Range(0.01, 1, log=True))
+    eps2: float = hp(1.6, ge=0, search=Range(0.1, 10, log=True))
+
+    def degenerate(self) -> list[str]:
+        return ["eps1 = 0: CFL never splits and is FedAvg"] if self.eps1 == 0 else []
+
+
+@METHODS.register("cfl")
+class CFL(Method):
+    """FedAvg that splits a cluster of clients in two when it has converged for no good of some of them."""
+
+    Hyper = Hyper
+    trains = "pm"
+    everyone = True  # a split needs the updates of all
+
+    def init(self, server: Server) -> None:
+        server.state["clusters"] = [sorted(server.sizes)]
+        server.state["models"] = [server.initial_model()]
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        for ids, w in zip(server.state["clusters"], server.state["models"], strict=True):
+            if client.id in ids:
+                return {"model": w}
+        return {"model": self._mean_of_clusters(server)}
+
+    def _mean_of_clusters(self, server: Server) -> Params:
+        """What a new client gets: every model as often as it has training samples."""
+        clusters, models = server.state["clusters"], server.state["models"]
+        sizes = [sum(server.sizes[i] for i in ids) for ids in clusters]
+        return mean([Message(0, {"model": w}, n, 0) for w, n in zip(models, sizes, strict=True)], "model")
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"]})
+        return trained["w"]
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        clusters: list[list[int]] = []
+        models: list[Params] = []
+        for ids, w in zip(server.state["clusters"], server.state["models"], strict=True):
+            heard = [m for m in messages if m.client in ids]
+            average = mean(heard, "model")
+            updates = torch.stack([m["model"].weights - w.weights for m in heard])
+            norm = (average.weights - w.weights).norm()
+            if len(ids) > 1 and norm < self.hp.eps1 and updates.norm(dim=1).max() > self.hp.eps2:
+                halves = split(updates)
+                clusters += [[i for i, h in zip(ids, halves, strict=True) if h == half] for half in (0, 1)]
+                models += [average, average]
+            else:
+                clusters.append(ids)
+                models.append(average)
+        server.state |= {"clusters": clusters, "models": models}
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return down["model"]
+
+    def relations(self, server: Server) -> dict[str, Tensor]:
+        """1 where two clients are in one cluster."""
+        of = {i: k for k, ids in enumerate(server.state["clusters"]) for i in ids}
+        row = torch.tensor([of[i] for i in sorted(server.sizes)])
+        return {"clusters": (row.unsqueeze(0) == row.unsqueeze(1)).double()}
+
+
+def split(updates: Tensor) -> list[int]:
+    """The half, 0 or 1, of each row, so that the largest cosine across the halves is smallest.
+
+    That is single linkage cut at two clusters: the pairs with the largest cosines are joined first.
+    """
+    norm = updates.norm(dim=1, keepdim=True)
+    unit = torch.where(norm > 0, updates / norm, 0.0).double().cpu()
+    distance = (1 - unit @ unit.T).clamp(min=0)
+    tree = linkage(squareform(distance.fill_diagonal_(0).numpy(), checks=False), "single")
+    halves = fcluster(tree, 2, "maxclust").tolist()
+    return [0 if half == halves[0] else 1 for half in halves]

@@ -1,0 +1,80 @@
+"""CFL: where it splits and how, and where it is FedAvg and Local."""
+
+import itertools
+
+import numpy as np
+import torch
+
+from methods.cfl import split
+from tests.engine.problems import personal, run, toy
+from tests.methods.reference import PLAIN, descend, initial, local_batches, near
+
+SIZES = [9, 5, 7, 6]
+
+
+def best_halves(updates: np.ndarray) -> set[frozenset[int]]:
+    """By trying all: the two halves whose largest cosine across is smallest."""
+    unit = updates / np.linalg.norm(updates, axis=1, keepdims=True)
+    everyone = frozenset(range(len(updates)))
+    found = []
+    for size in range(1, len(updates)):
+        for half in itertools.combinations(sorted(everyone), size):
+            rest = everyone - set(half)
+            found.append((max(float(unit[i] @ unit[j]) for i in half for j in rest), frozenset(half), rest))
+    _, half, rest = min(found, key=lambda one: one[0])
+    return {half, rest}
+
+
+def test_the_split_is_the_best_of_all() -> None:
+    """On random updates of six clients."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        updates = rng.normal(size=(6, 3))
+        halves = split(torch.from_numpy(updates))
+        found = {frozenset(i for i in range(6) if halves[i] == half) for half in (0, 1)}
+        assert found == best_halves(updates)
+
+
+def test_follows_the_algorithm() -> None:
+    """One forced split in the first round; then each half is a FedAvg of its own."""
+    federation = toy("cfl", sizes=SIZES, hp={"eps1": 1e9, "eps2": 0.0}, **PLAIN)
+    w = initial(federation)
+    sent = [descend(w, local_batches(SIZES, 0, i)) for i in range(4)]
+    halves = best_halves(np.stack(sent) - w)
+    run(federation, 1)
+    assert {frozenset(ids) for ids in federation.server.state["clusters"]} == halves
+    average = np.average(sent, axis=0, weights=SIZES)
+    for found in personal(federation).values():
+        near(found, average)
+    federation.method.hp = type(federation.method.hp)(eps1=0.0)  # no further split
+    run(federation, 1)
+    second = [descend(average, local_batches(SIZES, 1, i)) for i in range(4)]
+    for half in halves:
+        ids = sorted(half)
+        expected = np.average([second[i] for i in ids], axis=0, weights=[SIZES[i] for i in ids])
+        for i in ids:
+            near(personal(federation)[i], expected)
+
+
+def test_without_splits_it_is_fedavg_and_with_all_of_them_local() -> None:
+    """Bit for bit with statistics; and once everyone is alone, a client's model is trained by nobody else."""
+    federation, fedavg = toy("cfl", hp={"eps1": 0.0}, model="test_norm"), toy("fedavg", model="test_norm")
+    run(federation, 3)
+    run(fedavg, 3)
+    assert all(torch.equal(w, fedavg.server.state["model"].weights) for w in personal(federation).values())
+    assert federation.warnings
+    alone = toy("cfl", sizes=SIZES, hp={"eps1": 1e9, "eps2": 0.0}, **PLAIN)
+    run(alone, 3)
+    assert sorted(alone.server.state["clusters"]) == [[0], [1], [2], [3]]
+    before = personal(alone)
+    run(alone, 1)
+    for i, w in personal(alone).items():
+        near(w, descend(before[i].numpy(), local_batches(SIZES, 3, i)))
+
+
+def test_both_thresholds_count() -> None:
+    """No split while the mean still moves, none when nobody has anything left to gain."""
+    for hp, clusters in (({"eps1": 1e9, "eps2": 0.0}, 2), ({"eps1": 1e9, "eps2": 1e9}, 1), ({"eps1": 0.0}, 1)):
+        federation = toy("cfl", sizes=SIZES, hp=hp)
+        run(federation, 1)
+        assert len(federation.server.state["clusters"]) == clusters
