@@ -246,6 +246,8 @@ class Method:
             too few samples for it has its validation samples there.
         public: it needs public samples (the cell's setting `public`).
         mixes_models: its clients may have models of different architectures (the cell's setting `client_models`).
+        symmetric: with full batches, the numbers of clients and a second copy of every sample change nothing. A method
+            that draws at random for a client, or counts samples absolutely, says False.
     """
 
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
@@ -255,6 +257,7 @@ class Method:
     holdout: float = 0.0
     public: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = False
+    symmetric: ClassVar[bool] = True
 
     def __init__(self, hyper: Any) -> None:
         self.hp = hyper

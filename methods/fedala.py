@@ -44,6 +44,7 @@ class FedALA(Method):
     """FedAvg whose clients take over from the received model, weight by weight, what lowers their loss."""
 
     Hyper = Hyper
+    symmetric = False  # the samples that the weights are learned on are drawn
     trains = "both"
     mean_of = ("model",)
 

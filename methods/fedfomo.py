@@ -41,6 +41,7 @@ class FedFomo(Method):
     """Every client has its own combination of the others' models, by how much they help on its hold-out split."""
 
     Hyper = Hyper
+    symmetric = False  # the hold-out split and exploration are drawn for each client
     trains = "pm"
     holdout = 0.2
 

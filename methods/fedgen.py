@@ -59,6 +59,7 @@ class FedGen(Method):
     """FedAvg whose clients also learn from features that a generator on the server makes up."""
 
     Hyper = Hyper
+    symmetric = False  # each client's batches of generated samples are drawn for it
     mean_of = ("model",)
 
     def init(self, server: Server) -> None:

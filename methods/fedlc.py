@@ -29,6 +29,7 @@ class FedLC(Method):
     """FedAvg whose local losses leave rare classes a larger margin."""
 
     Hyper = Hyper
+    symmetric = False  # the calibration is by absolute class counts
     mean_of = ("model",)
 
     def client_round(self, client: Client, down: State) -> Program:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.conformance import checks
+from bench.conformance import checks, symmetry
 from bench.conformance.checks import Case
 from bench.errors import UserError
 from bench.plugin import METHODS, load_file
@@ -152,6 +152,18 @@ CHECKS = (
         "weights sum to 1",
         checks.weights,
         "Average with `mean(messages, name)`, or divide by the weights of the messages.",
+    ),
+    Check(
+        "numbers of clients do not matter",
+        symmetry.numbering,
+        "Treat clients alike and address draws by `server.rng(purpose)`; say `symmetric = False` if the paper's method "
+        "draws at random for a client.",
+    ),
+    Check(
+        "copies of samples do not matter",
+        symmetry.copies,
+        "Weigh clients by n_i / n and samples by `batch.mean`; say `symmetric = False` if the paper's method counts "
+        "samples absolutely.",
     ),
     Check(
         "losses hold no tensor",

@@ -28,17 +28,22 @@ def trial(method: str, **changes: Any) -> Federation:
 
     Args:
         method: its registered name.
-        changes: settings of the cell that differ, and the `executor`.
+        changes: settings of the cell that differ, the `executor`, and the `problem`: data set and partition.
     """
     executor = changes.pop("executor", "cohort")
+    data, partition = changes.pop("problem", None) or problem()
     common: dict[str, Any] = {
         "model": "mlp", "model_options": {"hidden": 8}, "dtype": "float64", "clients": len(SIZES),
         "participation": 0.6, "rounds": ROUNDS, "epochs": 1, "batch_size": 3,
         "lr": 0.1, "momentum": 0.5,
     }  # fmt: skip
     settings = Settings(method=method, **{**common, **changes})
-    data = _samples("trial", sum(SIZES), TESTS)
-    return Federation(settings, data, _partition(), executor=executor, public=_samples("public", PUBLIC, 0))
+    return Federation(settings, data, partition, executor=executor, public=_samples("public", PUBLIC, 0))
+
+
+def problem() -> tuple[Dataset, Partition]:
+    """The samples and who has them."""
+    return _samples("trial", sum(SIZES), TESTS), _partition()
 
 
 def _samples(purpose: str, train: int, test: int) -> Dataset:

@@ -1,6 +1,7 @@
 """Methods that break one promise each, for the conformance suite to find."""
 
 import functools
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -440,3 +441,22 @@ class Raises(Sound):
     def client_round(self, client: Client, down: State) -> Program:
         trained = yield Train({"w": down["modell"]}, loss=cross_entropy)
         yield Upload({"model": trained["w"]})
+
+
+@METHODS.register("broken_favourite")
+class Favourite(Sound):
+    """Counts the client of the lowest number three times."""
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        first = min(m.client for m in messages)
+        weighed = [replace(m, weight=3 * m.weight if m.client == first else m.weight) for m in messages]
+        server.state["model"] = mean(weighed, "model")
+
+
+@METHODS.register("broken_counts")
+class Counts(Sound):
+    """Weighs clients by n_i + 1."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"]}, weight=client.n_train + 1.0)

@@ -49,11 +49,13 @@ BROKEN = {
     "bound": {"losses hold no tensor"},
     "new_loss": {"losses hold no tensor"},
     "branch": {"executors agree"},
-    "reduction": {"executors agree"},
+    "reduction": {"executors agree", "numbers of clients do not matter", "copies of samples do not matter"},
     "degenerate": {"degenerate settings"},
     "range": {"hyperparameters"},
     "default_value": {"hyperparameters"},
     "start": {"runs"},
+    "favourite": {"numbers of clients do not matter"},
+    "counts": {"copies of samples do not matter"},
 }
 
 
@@ -197,7 +199,7 @@ def test_refuses_a_name_and_writes_nothing(bench_here: Bench, tmp_path: Path, na
 
 def test_a_failed_check_is_exit_status_1(broken: None, bench_here: Bench) -> None:
     found = bench_here("check-method", "broken_weights", code=1).stdout
-    assert "weights sum to 1            FAILED  although all clients send back what they received" in found
+    assert "weights sum to 1                  FAILED  although all clients send back what they received" in found
     assert "Average with `mean(messages, name)`" in found
 
 
