@@ -1,0 +1,241 @@
+"""Every default of every method, and where it comes from: a default that changes unseen is another method.
+
+"Ours" is a choice that no paper makes; "card" is the method's file in docs/methods, which says how it was settled. What
+follows a name in brackets was taken from a summary of the paper or from public code, not from the paper's own text.
+"""
+
+from typing import Any
+
+import pytest
+
+from bench.plugin import METHODS, SERVER_RULES
+
+CELL = "ours: None is the cell's own setting"
+_ASYNC = {
+    "staleness": ("polynomial", "Xie et al. 2019, sec. 5.2, FedAsync+Poly"),
+    "poly_a": (0.5, "Xie et al. 2019 [0.5]; FedBuff's s(k) = (1 + k)^-1/2"),
+    "hinge_a": (10.0, "Xie et al. 2019 [10]"),
+    "hinge_b": (4.0, "Xie et al. 2019 [4]"),
+    "concurrency": (None, "ours: the cell's participation"),
+}
+_FEDASYNC = _ASYNC | {"alpha": (0.6, "Xie et al. 2019 [0.6, halved late]")}
+_FEDBUFF = _ASYNC | {
+    "buffer": (10, "Nguyen et al. 2022 [10]"),
+    "eta_g": (1.0, "ours: the paper tunes it; 1 is the mean of the buffer"),
+    "weights": ("equal", "Nguyen et al. 2022, Algorithm 1"),
+}
+_FEDOPT = {
+    "kind": ("adam", "Reddi et al. 2021, FedAdam"),
+    "eta": (0.01, "ours: the paper tunes it (card)"),
+    "beta1": (0.9, "Reddi et al. 2021 [0.9]"),
+    "beta2": (0.99, "Reddi et al. 2021 [0.99]"),
+    "tau": (0.001, "Reddi et al. 2021 [0.001] (card)"),
+}
+_MOMENTUM = {
+    "beta": (0.9, "Hsu et al. 2019 [0.9]"),
+    "server_lr": (1.0, "Hsu et al. 2019 [1]"),
+    "nesterov": (False, "ours: heavy ball; Hsu et al. use Nesterov (card)"),
+}
+_LATE = {
+    "equation": (11, "SPFL paper, eq. 11"),
+    "interpolate": (False, "SPFL paper: PLGA alone interpolates"),
+    "alpha": (0.8, "released code (docs/methods/lga.md)"),
+    "poly_a": (0.5, "Xie et al. 2019, as the released code"),
+    "beta": (None, CELL),
+}
+_SPFL = {
+    "gamma": (10, "SPFL paper: every 10 rounds"),
+    "steps_per_batch": (2, "SPFL paper, Algorithm 1's text: two consecutive steps"),
+    "stages": ((("head",),), "SPFL paper: two stages, the last is the last layer"),
+    "similarity": (("softmax", "softmax"), "SPFL paper (card)"),
+    "mix": ("updates", "SPFL paper, eq. 7"),
+    "scale": ("released", "released code: factor 1 (card)"),
+    "alpha": (1.0, "released code: eq. 7's server rate of 0.01 would hardly move a model (card)"),
+    "fine_steps": (0, "SPFL paper: fine-tuning is Table 8's alone"),
+    "fine_lr": (0.001, "released evaluator"),
+    "fine_batch": (None, CELL),
+}
+_PGFED = {
+    "mu": (0.1, "authors' code"),
+    "lam": (0.01, "authors' code"),
+    "beta": (0.0, "PGFed has no momentum"),
+    "coefficients": ("client", "authors' code"),
+}
+_FINE_TUNING = {"fine_tune_epochs": (5, "Oh et al. 2022 [5 epochs]"), "fine_tune_lr": (None, CELL)}
+
+DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
+    "apfl": {"alpha": (0.5, "PGFed's code"), "adaptive": (True, "Deng et al. 2020")},
+    "comet": {
+        "c": (4, "COMET, Table III: one of 1 to 4"),
+        "lam": (2.0, "COMET, best value"),
+        "public_batch": (128, "COMET, best value b'"),
+    },
+    "ditto": {
+        "lam": (1.0, "Li et al. 2021 [one of 0.1, 1, 2]"),
+        "personal_epochs": (None, CELL),
+        "personal_lr": (None, CELL),
+    },
+    "dsfl": {
+        "aggregation": ("era", "Itahara et al.: entropy reduction"),
+        "temperature": (0.1, "Itahara et al. [0.1]"),
+        "distil_epochs": (5, "Itahara et al. [5]"),
+        "distil_batch": (100, "Itahara et al. [100]"),
+    },
+    "fedala": {
+        "eta": (1.0, "Zhang et al. 2023 [authors' code]"),
+        "share": (0.8, "Zhang et al. 2023 [authors' code: 80 %]"),
+        "layers": (("head",), "Zhang et al. 2023 [p = 1]"),
+    },
+    "fedamp": {
+        "sigma": (10.0, "ours (card)"),
+        "share": (None, "ours: 1 / N (card)"),
+        "pull": (1.0, "ours (card)"),
+    },
+    "fedasync": _FEDASYNC,
+    "fedasync_mix": {"late": ("mix", "released code of the SPFL paper"), **_LATE},
+    "fedavg": {},
+    "fedavg_async": {"late": ("as_is", "released code of the SPFL paper"), **_LATE},
+    "fedavg_sync": {"late": ("drop", "SPFL paper, FedAvg (Sync)"), **_LATE},
+    "fedavgm": _MOMENTUM,
+    "fedbabu": {"fixed": (("head",), "Oh et al. 2022: the head"), **_FINE_TUNING},
+    "fedbn": {},
+    "fedbuff": _FEDBUFF,
+    "feddf": {
+        "distil_steps": (1000, "ours: at most 1000 (Lin et al.: up to 10000 with an early stop)"),
+        "distil_batch": (128, "Lin et al. 2020 [128]"),
+        "distil_lr": (0.001, "Lin et al. 2020 [Adam, 1e-3]"),
+    },
+    "feddyn": {"alpha": (0.01, "authors' example for CIFAR-10"), "eval_model": ("cloud", "Acar et al. 2021")},
+    "fedfomo": {
+        "models": (5, "Zhang et al. 2021, CIFAR: M = 5"),
+        "explore": (0.3, "authors' runs"),
+        "explore_decay": (0.05, "authors' runs"),
+    },
+    "fedgen": {
+        "alpha": (10.0, "authors' code"),
+        "beta": (10.0, "authors' code"),
+        "decay": (0.98, "authors' code"),
+        "diversity": (1.0, "authors' code"),
+        "generator_steps": (50, "authors' code"),
+        "generator_batch": (32, "authors' code"),
+        "generator_lr": (0.0003, "authors' code, MNIST"),
+        "generator_decay": (0.01, "authors' code"),
+        "hidden": (256, "authors' code, MNIST"),
+        "noise": (32, "authors' code, MNIST"),
+    },
+    "fedlc": {"tau": (1.0, "ours (card)")},
+    "fedmd": {
+        "pretrain_epochs": (25, "authors' code"),
+        "subset": (5000, "authors' code"),
+        "distance": ("l1", "authors' code"),
+        "digest_epochs": (1, "authors' code"),
+        "digest_batch": (256, "authors' code"),
+    },
+    "fednova": {},
+    "fedntd": {"beta": (1.0, "ours (card)"), "tau": (1.0, "ours (card)")},
+    "fedopt": _FEDOPT,
+    "fedper": {"personal": (("head",), "Arivazhagan et al. 2019: K_P = 1")},
+    "fedprox": {"mu": (0.01, "Li et al. 2020: one of 0.001 to 1 (card)")},
+    "fedrep": {"head_epochs": (10, "Collins et al. 2021 [10]"), "body_epochs": (None, CELL)},
+    "fedrod": {
+        "gamma": (1.0, "Chen and Chao 2022"),
+        "head": ("linear", "Chen and Chao 2022, linear variant"),
+        "hidden": (16, "ours (card)"),
+        "personal_lr": (None, CELL),
+        "head_phase": ("joint", "Chen and Chao 2022: both heads on each batch"),
+        "personal_epochs": (None, CELL),
+    },
+    "fedupdate": {
+        "fine_tune_epochs": (1, "ours (card)"),
+        "fine_tune_steps": (None, CELL),
+        "fine_tune_lr": (None, CELL),
+    },
+    "finetune": {**_FINE_TUNING, "layers": (("",), "all layers (card)")},
+    "fml": {"alpha": (0.5, "ours (card)"), "beta": (0.5, "ours (card)")},
+    "hypcluster": {"c": (6, "COMET, Table III: best value")},
+    "ifca": {"k": (3, "ours (card)"), "shared": ((), "Ghosh et al. 2020: whole models")},
+    "ktpfl": {
+        "temperature": (10.0, "authors' code, of targets and students"),
+        "lam": (1.0, "ours (card)"),
+        "rho": (0.7, "authors' code"),
+        "eta3": (0.1, "ours (card)"),
+        "distil_epochs": (1, "authors' code: 1 to 5"),
+        "distil_batch": (256, "authors' code"),
+    },
+    "lga": {"late": ("leap", "SPFL paper, LGA"), **_LATE},
+    "lgfedavg": {"shared": (("head",), "Liang et al. 2020: the last layers")},
+    "local": {"selected_only": (False, "ours: the budget of full participation; PGFed's code has true")},
+    "moon": {"mu": (1.0, "Li et al. 2021 [one of 0.1 to 10] (card)"), "tau": (0.5, "Li et al. 2021 [0.5]")},
+    "mrmtl": {"lam": (1.0, "ours (card)")},
+    "perfedavg": {
+        "variant": ("hf", "Fallah et al. 2020, HF"),
+        "alpha": (0.01, "public code (FL-bench)"),
+        "delta": (0.001, "public code (FL-bench)"),
+        "personal_steps": (1, "Fallah et al. 2020: one step"),
+    },
+    "perfedavg_async": {
+        "late": ("as_is", "released code of the SPFL paper"),
+        **_LATE,
+        "beta": (0.001, "released code of the SPFL paper"),
+    },
+    "pfedme": {
+        "lam": (15.0, "Dinh et al. 2020, MNIST"),
+        "K": (5, "Dinh et al. 2020"),
+        "eta": (0.005, "Dinh et al. 2020"),
+        "eta_p": (None, CELL),
+        "beta": (1.0, "Dinh et al. 2020: 1 to 2"),
+    },
+    "pgfed": _PGFED,
+    "pgfed_ce": _PGFED | {"coefficients": ("server", "PGFed poster: PGFed-CE (reconstruction)")},
+    "pgfedmo": _PGFED | {"beta": (0.5, "authors' code")},
+    "plga": {"late": ("leap", "SPFL paper, LGA"), **_LATE, "interpolate": (True, "SPFL paper, PLGA")},
+    "scaffold": {"server_lr": (1.0, "Karimireddy et al. 2020: eta_g = 1")},
+    "scd": {
+        "tau": (0.4, "SCD, Table 6: the row of Table 1"),
+        "lambda_g": (0.05, "SCD, Table 7: the row of Table 1"),
+        "lambda_p": (0.01, "SCD, Table 8: the row of Table 1"),
+        "personal_epochs": (None, CELL),
+        "personal_lr": (None, CELL),
+        "personal_start": ("kept", "SCD, Algorithm 1"),
+        "preset": ("generalised_kl", "ours (card): the paper does not say how spectra become distributions"),
+        "normalise": ("gen_kl", "ours (card)"),
+        "order": ("truncate_first", "SCD: the spectrum is truncated (card)"),
+        "layout": ("flat", "SCD (card): one vector of all weights"),
+        "transform": ("dft", "SCD (card)"),
+        "fft_norm": ("ortho", "ours (card)"),
+        "band": ("paper", "SCD (card): the first tau"),
+        "direction": ("student_teacher", "SCD, Algorithm 1 (card)"),
+        "params": ("trainable", "ours (card)"),
+        "reduction": ("sum", "SCD (card)"),
+        "scale": ("one", "SCD: lambda as it is"),
+        "eps": (1e-12, "ours: no division by zero"),
+        "detach_student": (False, "SCD; the released code has true"),
+        "skip_first_batch": (False, "SCD; the released code has true"),
+        "extra_l2": (0.0, "SCD; the released code has one"),
+    },
+    "spfl": _SPFL,
+    "spfl_w": _SPFL | {"mix": ("weights", "SPFL paper, SPFL-w")},
+}
+RULES: dict[str, dict[str, tuple[Any, str]]] = {
+    "fedasync": _FEDASYNC,
+    "fedbuff": _FEDBUFF,
+    "fedopt": _FEDOPT,
+    "momentum": _MOMENTUM,
+}
+
+OURS = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_defaults_of_a_method(name: str) -> None:
+    assert name in DEFAULTS, "a new method: say where its defaults come from"
+    assert _defaults(METHODS.get(name).Hyper) == {key: value for key, (value, _) in DEFAULTS[name].items()}
+
+
+@pytest.mark.parametrize("name", SERVER_RULES.names())
+def test_defaults_of_a_server_rule(name: str) -> None:
+    assert _defaults(SERVER_RULES.get(name).Hyper) == {key: value for key, (value, _) in RULES[name].items()}
+
+
+def _defaults(hyper: Any) -> dict[str, Any]:
+    return {key: field.get_default(call_default_factory=True) for key, field in hyper.model_fields.items()}
