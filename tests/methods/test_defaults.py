@@ -65,6 +65,7 @@ _FINE_TUNING = {"fine_tune_epochs": (5, "Oh et al. 2022 [5 epochs]"), "fine_tune
 
 DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "apfl": {"alpha": (0.5, "PGFed's code"), "adaptive": (True, "Deng et al. 2020")},
+    "cfl": {"eps1": (0.4, "public example (card)"), "eps2": (1.6, "public example (card)")},
     "comet": {
         "c": (4, "COMET, Table III: one of 1 to 4"),
         "lam": (2.0, "COMET, best value"),
@@ -100,6 +101,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fedbabu": {"fixed": (("head",), "Oh et al. 2022: the head"), **_FINE_TUNING},
     "fedbn": {},
     "fedbuff": _FEDBUFF,
+    "fedcac": {"tau": (0.5, "authors' code (card)"), "beta": (100, "authors' code (card)")},
     "feddf": {
         "distil_steps": (1000, "ours: at most 1000 (Lin et al.: up to 10000 with an early stop)"),
         "distil_batch": (128, "Lin et al. 2020 [128]"),
