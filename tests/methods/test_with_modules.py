@@ -1,0 +1,174 @@
+"""Methods against plain PyTorch: real modules in training mode, torch.optim.SGD with momentum and decay, two rounds.
+
+The numpy references have a linear net without BatchNorm and without momentum. Here a CNN and a net with BatchNorm train
+with both, in float64; what coincides is weights and running statistics, to 1e-9.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.data import Dataset, Partition
+from bench.federation.federation import Federation
+from bench.method import Feed
+from bench.models.factory import build
+from bench.params import Params
+from bench.plugin import MODELS
+from bench.rng import generator
+from bench.settings import Settings
+from tests.methods.reference import batches
+
+SIZES, BATCH, LR, MOMENTUM, DECAY, ROUNDS, EPOCHS, SEED = [8, 12], 4, 0.05, 0.9, 0.01, 2, 2, 3
+STEPS = [EPOCHS * n // BATCH for n in SIZES]
+Batch = tuple[Tensor, Tensor]
+Term = Callable[[nn.Module], Tensor]
+
+
+def images() -> Dataset:
+    """Noise of 16 x 16 pixels, three classes; the last ten are the test part."""
+    rng = generator("tests", "modules")
+    n = sum(SIZES) + 10
+    x = rng.normal(size=(n, 1, 16, 16)).astype(np.float32)
+    return Dataset("noise", x, rng.integers(0, 3, n), sum(SIZES), 3, (0.0,), (1.0,), "noise")
+
+
+DATA = images()
+
+
+def federation(method: str, model: str, hp: dict[str, Any]) -> Federation:
+    """Two clients of eight and twelve samples."""
+    cut, n = SIZES[0], sum(SIZES)
+    none, test = np.zeros(0, np.int64), np.arange(n, n + 10)
+    partition = Partition((np.arange(cut), np.arange(cut, n)), (none, none), (test[:5], test[5:]), test)
+    options = {"hidden": 8} if model == "cnn" else {}
+    settings = Settings(
+        method=method, hp=hp, model=model, model_options=options, dtype="float64", clients=2, rounds=ROUNDS, seed=SEED,
+        epochs=EPOCHS, batch_size=BATCH, lr=LR, momentum=MOMENTUM, weight_decay=DECAY,
+    )  # fmt: skip
+    return Federation(settings, DATA, partition)
+
+
+class Client:
+    """A client in plain PyTorch."""
+
+    def __init__(self, number: int, start: nn.Module) -> None:
+        self.number, self.own = number, copy.deepcopy(start)
+
+    def batches(self, round: int) -> Iterator[Batch]:
+        """The same samples as in the harness, which draws them by address."""
+        n, first = SIZES[self.number], self.number * SIZES[0]
+        for at in batches(Feed(), n, max(SIZES), STEPS[self.number], round, self.number):
+            yield torch.from_numpy(DATA.x[first + at]).double(), torch.from_numpy(DATA.y[first + at])
+
+
+def train(model: nn.Module, data: Iterable[Batch], term: Term = lambda model: torch.zeros(())) -> nn.Module:
+    """A copy of the model after SGD on cross-entropy and a term, with a fresh momentum."""
+    model = copy.deepcopy(model).train()
+    optimizer = torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM, weight_decay=DECAY)
+    for x, y in data:
+        optimizer.zero_grad()
+        (nn.functional.cross_entropy(model(x), y) + term(model)).backward()
+        optimizer.step()
+    return model
+
+
+def pull(strength: float, center: nn.Module) -> Term:
+    """strength / 2 times the squared distance to a model."""
+    fixed = nn.utils.parameters_to_vector(center.parameters()).detach()
+    return lambda model: strength / 2 * (nn.utils.parameters_to_vector(model.parameters()) - fixed).square().sum()
+
+
+def average(models: list[nn.Module], keep: str = "") -> nn.Module:
+    """Weighted by training samples, parameters and running statistics; entries under `keep` stay the first one's."""
+    result = copy.deepcopy(models[0])
+    states = [model.state_dict() for model in models]
+    for name, entry in result.state_dict().items():
+        if entry.is_floating_point() and not (keep and name.startswith(keep)):
+            entry.copy_(sum(n / sum(SIZES) * state[name] for n, state in zip(SIZES, states, strict=True)))
+    return result
+
+
+def fedavg(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
+    return average([train(server, client.batches(round)) for client in clients])
+
+
+def fedprox(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
+    return average([train(server, client.batches(round), pull(0.5, server)) for client in clients])
+
+
+def ditto(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
+    for client in clients:
+        client.own = train(client.own, client.batches(round), pull(0.5, server))
+    return fedavg(server, clients, round)
+
+
+def local(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
+    for client in clients:
+        client.own = train(client.own, client.batches(round))
+    return server
+
+
+def fedper(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
+    trained = []
+    for client in clients:
+        start = copy.deepcopy(server)
+        start.head.load_state_dict(client.own.head.state_dict())  # type: ignore[operator, union-attr]
+        trained.append(train(start, client.batches(round)))
+    mean = average(trained, keep="head")
+    for client, model in zip(clients, trained, strict=True):
+        client.own = copy.deepcopy(mean)
+        client.own.head.load_state_dict(model.head.state_dict())  # type: ignore[operator, union-attr]
+    return mean
+
+
+REFERENCES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "fedavg": (fedavg, {}),
+    "fedprox": (fedprox, {"mu": 0.5}),
+    "ditto": (ditto, {"lam": 0.5}),
+    "local": (local, {}),
+    "fedper": (fedper, {}),
+}
+
+
+def module(w: Params, name: str) -> nn.Module:
+    """A real module with the values of a model value."""
+    MODELS.get(name)
+    found = build(name, (1, 16, 16), 3, {"hidden": 8} if name == "cnn" else {}).to_empty(device="cpu").double()
+    tensors = w.tensors()
+    for name_, entry in [*found.named_parameters(), *found.named_buffers()]:
+        with torch.no_grad():
+            entry.copy_(tensors[name_])
+    return found
+
+
+def assert_near(found: Params, expected: nn.Module) -> None:
+    """All tensors to 1e-9."""
+    tensors = found.tensors()
+    for name, entry in [*expected.named_parameters(), *expected.named_buffers()]:
+        torch.testing.assert_close(tensors[name], entry.detach(), rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("model", ["test_norm", "cnn"])
+@pytest.mark.parametrize("method", REFERENCES)
+def test_follows_plain_pytorch(method: str, model: str) -> None:
+    """Generic and personalized models after two rounds, running statistics included."""
+    step, hp = REFERENCES[method]
+    ours = federation(method, model, hp)
+    server = module(ours.server.initial_model(), model)
+    clients = [Client(i, server) for i in range(2)]
+    for round in range(ROUNDS):
+        server = step(server, clients, round)
+        ours.advance()
+    kind = ours.method.trains
+    personal = ours.evaluator.personal(ours.version) if kind != "gm" else {}
+    if kind != "pm":
+        generic = ours.evaluator.generic(ours.version, personal)
+        assert generic is not None
+        assert_near(generic, server)
+    for i, found in personal.items():
+        assert_near(found, clients[i].own)
