@@ -1,0 +1,75 @@
+"""APPLE against its formulas in plain torch, and where it is FedAvg's mean or Local."""
+
+import math
+
+import numpy as np
+import torch
+
+from tests.engine.problems import personal, run, toy
+from tests.methods.by_autograd import plain
+from tests.methods.reference import PLAIN, initial, local_batches, near
+
+SIZES = [9, 5, 7]
+HP = {"mu": 0.4, "fade": 3, "p_lr": 0.05}
+
+
+def test_follows_the_formulas() -> None:
+    """Three clients, five rounds; the penalty has faded after three."""
+    federation = toy("apple", sizes=SIZES, hp=HP, **PLAIN)
+    run(federation, 5)
+    p0 = torch.tensor(SIZES, dtype=torch.float64) / sum(SIZES)
+    cores, shares = [torch.tensor(initial(federation))] * 3, [p0] * 3
+    for t in range(5):
+        fading = (1 + math.cos(math.pi * t / 3)) / 2 if t < 3 else 0
+        new = []
+        for i in range(3):
+            own, p = cores[i], shares[i]
+            for x, target in local_batches(SIZES, t, i):
+                v, q = own.clone().requires_grad_(), p.clone().requires_grad_()
+                mixed = torch.stack([q[j] * (v if j == i else cores[j]) for j in range(3)]).sum(0)
+                loss = plain(mixed, torch.tensor(x), torch.tensor(target)) + fading * 0.2 * ((q - p0) ** 2).sum()
+                a, b = torch.autograd.grad(loss, (v, q))
+                own, p = own - 0.1 * a, p - 0.05 * b
+            new.append(own)
+            shares[i] = p
+        cores = new
+    for i, w in personal(federation).items():
+        near(w, np.asarray(sum(shares[i][j] * cores[j] for j in range(3))))
+
+
+def test_one_client_is_local() -> None:
+    """With p = 1 that does not move, and BatchNorm."""
+    federation, local = (
+        toy("apple", sizes=[9], hp={"p_lr": 0.0}, model="test_norm"),
+        toy("local", sizes=[9], model="test_norm"),
+    )
+    run(federation, 3)
+    run(local, 3)
+    torch.testing.assert_close(personal(federation)[0], personal(local)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_weights_that_stay_make_one_model() -> None:
+    """p at its start is FedAvg's weights: all clients have one and the same mixture; learned, they have their own."""
+    for lr, same in ((0.0, True), (0.1, False)):
+        federation = toy("apple", sizes=SIZES, hp={"p_lr": lr})
+        run(federation, 3)
+        a, b, c = personal(federation).values()
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-11) == torch.allclose(a, c, rtol=1e-9, atol=1e-11) == same
+
+
+def test_the_penalty_holds_the_weights() -> None:
+    """The larger mu is, the nearer p stays to its start, while it has not faded."""
+    away = []
+    for mu in (0.0, 1.0, 5.0):
+        federation = toy("apple", sizes=SIZES, hp={"mu": mu, "fade": 100}, momentum=0.0)
+        run(federation, 3)
+        states = [federation.clients[i].state for i in range(3)]
+        away.append(sum(float((s["p"] - s["p0"]).norm()) for s in states))
+    assert away[0] > away[1] > away[2]
+
+
+def test_all_core_models_come_down() -> None:
+    federation = toy("apple", sizes=SIZES)
+    federation.advance()
+    row = federation.ledger[-1]
+    assert (row["up"], row["down_receivers"], row["down_distinct"]) == (3 * 8 * (21 + 3), 3 * 8 * 3 * 21, 8 * 3 * 21)
