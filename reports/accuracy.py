@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.runs.results import WINDOW
 from reports import statistics
 from reports.load import Store
 from reports.tables import LEGEND, Column, Entry, Mark, Table, number, words
@@ -39,15 +40,17 @@ SELECTION = {"honest": "validation", "paper": "best"}
 """Which round a protocol reports."""
 
 SELECTION_TEXT = {
-    "validation": "the round was chosen on validation data",
+    "validation": f"the round was chosen on validation data (best mean of its last {WINDOW} evaluations)",
+    "peak": "the round with the best validation accuracy, the earliest of equals",
+    "tail": f"the mean of the last {WINDOW} evaluations",
     "best": "the best test accuracy over the evaluated rounds (optimistic: it was chosen on test data)",
     "last": "the last round",
 }
 
 
-def selection(store: Store) -> str:
-    """The selection that the store's protocol reports; the last round where there was no validation data."""
-    wanted = SELECTION[store.protocols[0]]
+def selection(store: Store, asked: str | None = None) -> str:
+    """The selection asked for, else what the store's protocol reports; the last round where there was no such data."""
+    wanted = asked or SELECTION[store.protocols[0]]
     return wanted if (store.figures["selection"] == wanted).any() else "last"
 
 

@@ -1,10 +1,14 @@
 """What an accuracy costs: steps, samples, rounds, bytes and simulated seconds."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 
+from bench.errors import UserError
+from bench.runs.results import WINDOW
 from reports import statistics
-from reports.accuracy import GM, PM, SELECTION_TEXT, Figure
+from reports.accuracy import GM, PM, SELECTION_TEXT, Figure, reference
 from reports.load import Store
 from reports.tables import Column, Entry, Table, number, words
 
@@ -48,16 +52,45 @@ def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.Dat
     return found.assign(seconds=found["settled"] if figure.metric == "pm" else found["seconds"])
 
 
-def targets(curve: pd.DataFrame) -> dict[str, float]:
-    """Per task, the highest multiple of 5 % that at least half of the methods reach (in the mean over seeds)."""
-    best = curve.groupby(["row", "task", "round"])["accuracy"].mean().groupby(["row", "task"]).max()
-    half = best.groupby("task").quantile(0.5, interpolation="higher")  # of 4 methods the second best: 2 are half
-    return {str(task): float(np.floor(value / _STEP) * _STEP) for task, value in half.items()}
+def read_targets(given: Sequence[str]) -> dict[str, float]:
+    """Targets in percent by task, from `90` (of all tasks, under the name "") or `digits, α=1=90`.
+
+    Raises:
+        UserError: one is no number from 0 to 100.
+    """
+    found = {}
+    for one in given:
+        task, _, percent = one.rpartition("=")
+        try:
+            found[task] = float(percent)
+        except ValueError:
+            found[task] = -1.0
+        if not 0 <= found[task] <= 100:
+            raise UserError(
+                f"--target {one}: write a percentage such as 90, or TASK=90 with the task as tables name it"
+            )
+    return found
 
 
-def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
+def targets(curve: pd.DataFrame, base: str, given: Mapping[str, float]) -> dict[str, float]:
+    """The target of each task: the given one, else the highest multiple of 5 % that the reference method holds in the
+    mean of its last evaluations and of its seeds. So it does not depend on who else is in the table; a task without
+    the reference has none."""
+    own = curve[curve["row"] == base].sort_values("round")
+    held = (
+        own.groupby(["task", "trial"])["accuracy"].apply(lambda one: one.iloc[-WINDOW:].mean()).groupby("task").mean()
+    )
+    found = {str(task): float(np.floor(value / _STEP) * _STEP) for task, value in held.items()}
+    named = {
+        task: given[task] if task in given else given[""]
+        for task in curve["task"].unique()
+        if {task, ""} & given.keys()
+    }
+    return found | named
+
+
+def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, wanted: Mapping[str, float]) -> Table:
     """Traffic per client, and what it took each method to reach its task's target accuracy (PM)."""
-    wanted = targets(curve)
     rows = []
     for task in store.tasks:
         for row in store.rows:
@@ -68,16 +101,19 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame) -> Table:
             mine = costs[(costs["row"] == row) & (costs["task"] == task)]
             whole = mine.groupby("trial")["megabytes"].max()
             traffic = [megabytes / trained[str(trial)] for trial, megabytes in whole.items()]
-            firsts = [reached(group, wanted[task]) for _, group in own.groupby("trial")]
-            rounds, megabytes, seconds = (_mean([one[k] for one in firsts], 1 if k == 0 else 2) for k in range(3))
-            target = number(wanted[task], decimals=0)
+            target = words("–") if task not in wanted else number(wanted[task], decimals=0)
+            runs = [group for _, group in own.groupby("trial")] if task in wanted else []
+            rounds, megabytes, seconds = (_running(runs, wanted.get(task, 0.0), k) for k in range(3))
             rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
     caption = (
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included, by the number of "
-        "clients that train (with samples, and not held out as new ones). Target: the "
-        f"highest multiple of {_STEP:.0f} % that at least half of the methods reach with {PM.text}. Rounds, megabytes "
-        "(all clients together) and simulated seconds until the first evaluation at or above the target; mean ± "
-        "standard deviation over seeds; a dash: not reached in every seed."
+        "clients that train (with samples, and not held out as new ones). Target: given with "
+        f"--target, else the highest multiple of {_STEP:.0f} % that {reference(store)} holds in the mean of its last "
+        f"{WINDOW} evaluations ({PM.text}), whoever else is in the table. Rounds, megabytes (all clients together) and "
+        "simulated seconds until the first of two evaluations in a row at or above the target; mean ± standard "
+        "deviation over seeds. Where some seeds miss it, (2/3) says how many reach it, and the figure is the expected "
+        "running time: what all seeds spent, those that miss it to their end, by the number that reach it. A "
+        "dash: none does."
     )
     heads = ("task", "MB per client", "target %", "rounds", "MB to target", "seconds to target")
     return Table("costs", "What an accuracy costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
@@ -118,12 +154,31 @@ def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
 
 
 def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
-    """Round, megabytes and seconds of the first evaluation that reaches the target; nan where none does."""
-    there = curve[curve["accuracy"] >= target].sort_values("round")
-    if there.empty:
+    """Round, megabytes and seconds of the first of two evaluations in a row that reach the target; nan where none does.
+
+    One evaluation alone may be a lucky one, so the last one counts only together with the one before.
+    """
+    ordered = curve.sort_values("round")
+    above = (ordered["accuracy"] >= target).to_numpy()
+    twice = np.flatnonzero(above[:-1] & above[1:])
+    if not twice.size:
         return (np.nan, np.nan, np.nan)
-    first = there.iloc[0]
+    first = ordered.iloc[int(twice[0])]
     return (float(first["round"]), float(first["megabytes"]), float(first["seconds"]))
+
+
+def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int) -> Entry:
+    """Cost `k` of `reached`: of a run that misses the target, what it has spent is a lower bound and counts as such."""
+    firsts = [reached(one, target)[k] for one in runs]
+    hits = [value for value in firsts if not np.isnan(value)]
+    decimals = 1 if k == 0 else 2
+    if not hits:
+        return words(f"– (0/{len(runs)})" if runs else "–")
+    if len(hits) == len(runs):
+        return _mean(hits, decimals)
+    name = ("round", "megabytes", "seconds")[k]
+    spent = sum(float(one[name].max()) for one, first in zip(runs, firsts, strict=True) if np.isnan(first))
+    return Entry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{len(runs)})", decimals=decimals)
 
 
 def _mean(values: "list[float] | pd.Series[float]", decimals: int) -> Entry:

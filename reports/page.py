@@ -3,7 +3,7 @@
 import base64
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,14 @@ from reports.sections import Section
 from reports.tables import Column, Entry, Table, number, words
 
 
-def write_report(runs: list[Path], out: Path | None = None, extra: Sequence[Section] = ()) -> Path:
+def write_report(
+    runs: list[Path],
+    out: Path | None = None,
+    extra: Sequence[Section] = (),
+    *,
+    selection: str | None = None,
+    targets: Mapping[str, float] | None = None,
+) -> Path:
     """Write the report of the runs, merged, and return the path of its `index.html`.
 
     Beside it stand `main.md`, `main.csv`, `main.tex`, `tables/` with every other table in the same three formats, and
@@ -31,6 +38,8 @@ def write_report(runs: list[Path], out: Path | None = None, extra: Sequence[Sect
     Args:
         runs: run folders.
         out: where to write; default: `report` in the first run.
+        selection: which round is reported instead of the protocol's choice: a key of `accuracy.SELECTION_TEXT`.
+        targets: of `cost.read_targets`.
         extra: parts that stand between those of the protocols and the list of cells.
 
     Raises:
@@ -44,7 +53,7 @@ def write_report(runs: list[Path], out: Path | None = None, extra: Sequence[Sect
     out = out or runs[0] / "report"
     for name in ("figures", "tables"):
         (out / name).mkdir(parents=True, exist_ok=True)
-    sections = [*_protocol_sections(store), *extra, _cells_section(store)]
+    sections = [*_protocol_sections(store, selection, targets or {}), *extra, _cells_section(store)]
     _write_files(out, [part for section in sections for part in section.all()])
     page = (
         environment()
@@ -81,19 +90,19 @@ def _write_files(out: Path, sections: Sequence[Section]) -> None:
         _write(path, content)
 
 
-def _protocol_sections(store: Store) -> Iterator[Section]:
+def _protocol_sections(store: Store, selection: str | None, targets: Mapping[str, float]) -> Iterator[Section]:
     """Everything that compares cells, for each protocol on its own."""
     done = [protocol for protocol in store.protocols if len(store.of_protocol(protocol).figures)]
     for position, protocol in enumerate(done):
         part = store.of_protocol(protocol)
-        for section in _sections(part):
+        for section in _sections(part, selection, targets):
             title = section.title if len(done) == 1 else f"{section.title} (protocol {protocol})"
             yield replace(section, title=title).named("" if position == 0 else f"_{protocol}")
 
 
-def _sections(store: Store) -> Iterator[Section]:
+def _sections(store: Store, asked: str | None, targets: Mapping[str, float]) -> Iterator[Section]:
     """The page's parts from the cells of one protocol."""
-    chosen = accuracy.selection(store)
+    chosen = accuracy.selection(store, asked)
     metrics, costs = store.table("metrics"), cost.totals(store)
     yield Section(
         "accuracy",
@@ -122,8 +131,9 @@ def _sections(store: Store) -> Iterator[Section]:
         pictures = tuple(
             figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()
         )
-        shown = [cost.cost_table(store, curves["PM"], costs)]
-        speedups = speedup.speedup_table(store, curves["PM"], [published_table(name) for name in printed])
+        wanted = cost.targets(curves["PM"], accuracy.reference(store), targets)
+        shown = [cost.cost_table(store, curves["PM"], costs, wanted)]
+        speedups = speedup.speedup_table(store, curves["PM"], [published_table(name) for name in printed], wanted)
         yield Section(
             "cost", "Cost", tables=tuple(shown if speedups is None else [*shown, speedups]), pictures=pictures
         )

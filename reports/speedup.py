@@ -1,6 +1,6 @@
 """How much sooner a target is reached by not waiting: Tables 4 and 9 of the SCD paper."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pandas as pd
 
 from reports import statistics
 from reports.accuracy import PM
-from reports.cost import reached, targets
+from reports.cost import reached
 from reports.load import Cell, Store
 from reports.published import PublishedTable
 from reports.tables import Column, Entry, Table, number, words
@@ -17,13 +17,16 @@ WAITING = ("wait_free", "server", "pm_until_broadcast")
 """Settings that say who waits for whom; cells that differ in nothing else are compared."""
 
 
-def speedup_table(store: Store, curve: pd.DataFrame, printed: list[PublishedTable]) -> Table | None:
+def speedup_table(
+    store: Store, curve: pd.DataFrame, printed: list[PublishedTable], own: Mapping[str, float]
+) -> Table | None:
     """Speed-ups over the cell that waits (`wait_free: off`, no server rule), per method and target; None without one.
 
     Args:
         store: cells of one protocol.
         curve: `reports.cost.curves` of the personalized models.
         printed: published tables of the run; those of speed-ups give targets and their factors.
+        own: target by task, of `reports.cost.targets`.
     """
     pairs = list(_pairs(store))
     if not pairs:
@@ -34,7 +37,6 @@ def speedup_table(store: Store, curve: pd.DataFrame, printed: list[PublishedTabl
         for row in table.rows
         if row.metric == "speedup"
     }
-    own = targets(curve)
     rows = []
     for task in [task for task in store.tasks if task in own]:  # of an unfinished grid, those with a curve
         for row, base in dict.fromkeys((cell.row, base.row) for cell, base in pairs if cell.task == task):
@@ -43,9 +45,9 @@ def speedup_table(store: Store, curve: pd.DataFrame, printed: list[PublishedTabl
                 paper = factors.get((cell.view.label, cell.flat.get("hp.personal_epochs"), target))
                 rows.append((row, tuple(_line(curve, task, row, base, target, paper))))
     caption = (
-        f"Until the first evaluation at or above the target ({PM.text}): the waiting method's rounds, seconds per "
-        "round and seconds, each divided by those of the method in this row; mean ± standard deviation over seeds; a "
-        "dash: not reached by both in any seed. Seconds are simulated."
+        f"Until the first of two evaluations in a row at or above the target ({PM.text}): the waiting method's rounds, "
+        "seconds per round and seconds, each divided by those of the method in this row; mean ± standard deviation "
+        "over seeds; a dash: not reached by both in any seed. Seconds are simulated."
     )
     heads = ("task", "compared with", "target %", "rounds", "seconds per round", "speed-up", "paper")
     return Table("speedup", "Speed-up by not waiting", caption, "Method", tuple(map(Column, heads)), tuple(rows))

@@ -23,7 +23,7 @@ from bench.rng import key
 from bench.runs import store
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
-from bench.runs.results import read_table, selection_curve
+from bench.runs.results import choose_round, read_table, selection_curve, trailing_means
 from bench.runs.workers import CellTask, run_cells
 from sweeps.study import Arm, Study, values_text
 
@@ -167,8 +167,8 @@ def mean_curve(cells: list[Path], metric: str) -> "pd.Series":
 
 
 def best_value(curve: "pd.Series") -> float:
-    """What a validation curve is worth."""
-    return float(curve.max())
+    """What a validation curve is worth: its best mean of a few rounds, as the round that is reported is chosen."""
+    return float(trailing_means(curve).max())
 
 
 class _Tuner:
@@ -313,7 +313,7 @@ class _Tuner:
         for metric, curve in figures.items():
             if not curve.empty:
                 live.trial.set_user_attr(metric, best_value(curve))
-                live.trial.set_user_attr(f"{metric}_round", int(curve.index[int(curve.to_numpy().argmax())]))
+                live.trial.set_user_attr(f"{metric}_round", choose_round(curve))
         values = [best_value(figures[metric]) for metric in self.study.metrics]
         self.studies[live.arm.name].tell(live.trial, values)
         self._end(

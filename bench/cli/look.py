@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -105,12 +105,22 @@ def results(
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are merged.")],
+    selection: Annotated[
+        Literal["validation", "peak", "tail", "last"] | None,
+        typer.Option("--round", help="Which round is reported; default: as the protocol says.", show_default=False),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[TASK=]PERCENT", help="Accuracy to which costs are counted; repeatable."),
+    ] = None,
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
+    from reports.cost import read_targets
     from reports.page import write_report
     from sweeps.report import run_sections
 
-    print(write_report(runs, extra=run_sections(runs[0])))
+    targets = read_targets(target or [])
+    print(write_report(runs, extra=run_sections(runs[0]), selection=selection, targets=targets))
 
 
 def compare(

@@ -2,10 +2,13 @@
 
 The code that chooses a round (`choose_round`) sees validation columns only. Under `honest` one round is chosen for all
 clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation accuracies
-weighted with the clients' data sizes; the test figure of that round is reported, the last round's beside it. `paper`
-has no validation data and reports the best test figure over the evaluated rounds, as the papers do. A model right after
-local training (`lm`) exists only of clients that have trained: for it, both choose among the rounds in which as many
-clients are scored as in the last one, else the best round is one of the few clients that happened to come first.
+weighted with the clients' data sizes; the test figure of that round is reported. The round is that of the best mean of
+the last `WINDOW` validation accuracies, the latest of equals: the peak of a noisy curve mostly lies in an early lucky
+round (docs/examples/reported_round.py). Beside it stand the test figures of that peak (`peak`), of the last round
+(`last`) and the mean of the last `WINDOW` evaluations (`tail`). `paper` has no validation data and reports the best
+test figure over the evaluated rounds, as the papers do. A model right after local training (`lm`) exists only of
+clients that have trained: for it, both choose among the rounds in which as many clients are scored as in the last one,
+else the best round is one of the few clients that happened to come first.
 """
 
 import io
@@ -15,12 +18,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.runs.store import COLUMNS, Status, read_json, read_status
 from bench.settings import Settings
+
+WINDOW = 5
+"""Evaluations over which a validation curve is averaged before its best round is taken."""
 
 FIGURE_COLUMNS = (
     "method",
@@ -141,12 +148,22 @@ def tidy(run: Path) -> pd.DataFrame:
 
 
 def choose_round(validation: pd.Series) -> int:
-    """The round with the best validation accuracy, the earliest of equals.
+    """The round with the best mean of the last `WINDOW` validation accuracies, the latest of equals.
 
     Args:
         validation: accuracies by round, at least one.
     """
-    return _first_best(validation)
+    means = trailing_means(validation)
+    return int(means.index[len(means) - 1 - int(means.to_numpy()[::-1].argmax())])
+
+
+def trailing_means(curve: pd.Series) -> pd.Series:
+    """At each round, in order, the mean of the last `WINDOW` values, or of as many as there are; equal but for rounding
+    is equal."""
+    ordered = curve.sort_index()
+    values = ordered.to_numpy(float)
+    means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]
+    return pd.Series(np.round(means, 12), ordered.index)
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
@@ -202,14 +219,15 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
     figures = []
     for (metric, on, mean), rows in test.groupby(["metric", "on", "mean"], sort=False):
         curve = rows.set_index("round")["value"].sort_index()
-        chosen = {"last": int(curve.index[-1])}
         eligible = _comparable(curve, cell) if metric == "lm" else curve
+        chosen = {"last": int(curve.index[-1]), "tail": int(curve.index[-1])}
         # a round can have a validation figure alone: its clients may have validation samples and no test samples
         choosing = selecting[metric][selecting[metric].index.isin(eligible.index)]
         if cell.settings.protocol == "paper":
             chosen["best"] = _first_best(eligible)
         elif not choosing.empty:
             chosen["validation"] = choose_round(choosing)
+            chosen["peak"] = _first_best(choosing)
         figures += [
             {
                 "metric": metric,
@@ -217,7 +235,7 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
                 "mean": mean,
                 "selection": selection,
                 "round": round_,
-                "value": curve[round_],
+                "value": eligible.iloc[-WINDOW:].mean() if selection == "tail" else curve[round_],
                 "derived": metric in cell.status.derived,
             }
             for selection, round_ in chosen.items()

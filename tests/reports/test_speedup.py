@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, start_in: Start) -> Store:
 def test_a_row_is_compared_with_the_one_that_waits(store: Store) -> None:
     """By hand: the target of 90 % is reached in round 2 by both; 8 seconds against 5."""
     seconds = {"waits": [4.0, 8.0, 12.0], "free": [3.0, 5.0, 8.0]}
-    table = speedup_table(store, curve(store, seconds, [50.0, 92.0, 93.0]), [])
+    table = speedup_table(store, curve(store, seconds, [50.0, 92.0, 93.0]), [], {store.tasks[0]: 90.0})
     assert table is not None
     assert [label for label, _ in table.rows] == ["free", "buffered"]
     entries = dict(table.rows)["free"]
@@ -54,14 +54,16 @@ def test_a_row_is_compared_with_the_one_that_waits(store: Store) -> None:
 def test_a_task_without_a_curve_yet_is_left_out(store: Store) -> None:
     cells = (*store.cells, *(replace(cell, task="not begun") for cell in store.cells))
     seconds = {"waits": [4.0, 8.0], "free": [3.0, 5.0]}
-    table = speedup_table(Store(store.runs, cells, store.figures), curve(store, seconds, [50.0, 92.0]), [])
+    table = speedup_table(
+        Store(store.runs, cells, store.figures), curve(store, seconds, [50.0, 92.0]), [], {store.tasks[0]: 90.0}
+    )
     assert table is not None
     assert [label for label, _ in table.rows] == ["free", "buffered"]
 
 
 def test_without_a_waiting_cell_there_is_nothing_to_compare(store: Store) -> None:
     cells = tuple(cell for cell in store.cells if cell.row != "waits")
-    assert speedup_table(Store(store.runs, cells, store.figures), pd.DataFrame(), []) is None
+    assert speedup_table(Store(store.runs, cells, store.figures), pd.DataFrame(), [], {}) is None
 
 
 def test_the_timeline_is_drawn_from_what_the_run_kept(store: Store) -> None:
