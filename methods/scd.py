@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import model_validator
+from pydantic import model_serializer, model_validator
 from torch import Tensor
 
 from bench.method import (
@@ -41,6 +41,11 @@ class Hyper(SpectralOptions):
     personal_epochs: int | None = hp(None, ge=0, static=True)
     personal_lr: float | None = hp(None, gt=0, static=True)
     personal_start: Literal["kept", "generic"] = "kept"
+
+    @model_serializer(mode="wrap")
+    def _spelled_out(self, dump: Any) -> dict[str, Any]:
+        """A preset and the same options spelled out are the same cell."""
+        return {name: value for name, value in dump(self).items() if name != "preset"}
 
     @model_validator(mode="before")
     @classmethod

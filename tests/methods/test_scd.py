@@ -1,5 +1,7 @@
 """SCD's spectral mathematics against the paper's formulas written with the full transform in numpy."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -10,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from bench.config.grid import load_grid
+from bench.config.identity import cell_id
 from bench.method import Params
 from bench.params import Spec
 from methods.scd import PRESETS, Hyper
@@ -211,3 +215,15 @@ def test_restart_begins_with_the_updated_generic_model() -> None:
     for i, found in personal(federation).items():
         twice = descend(descend(start, local_batches([9, 5], 0, i)), local_batches([9, 5], 0, i))
         near(found, twice)
+
+
+def test_a_preset_and_its_options_spelled_out_are_one_cell(tmp_path: Path) -> None:
+    """Whichever way a reading is written, a cell that is done is found again."""
+    for name, spelled_out in PRESETS.items():
+        ids = []
+        for hp in ({"preset": name}, spelled_out):
+            grid = tmp_path / "grid.yaml"
+            grid.write_text(json.dumps({"methods": [{"name": "scd", **hp}], "alphas": [1.0]}))
+            (cell,) = load_grid(str(grid), []).cells
+            ids.append(cell_id(cell, "checksum"))
+        assert ids[0] == ids[1], name
