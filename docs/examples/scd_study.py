@@ -1,0 +1,128 @@
+"""The SCD study: run its two grids and test the paper's claims on them (docs/scd-study.md).
+
+    python docs/examples/scd_study.py runs/scd-study [--jobs 2] [--set ...]
+
+Everything after the folder goes to `bench run`, for both grids. The same command goes on where it was stopped. It
+prints the claims and the scores and writes them to `claims.csv` and `scores.csv` in the folder: differences in points
+of test accuracy, paired by seed, with their 95 % t intervals; nothing is corrected for the number of claims.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from reports.accuracy import GM, PM, Figure, selection
+from reports.load import Store, load
+from reports.statistics import paired, summarise
+
+HERE = Path(__file__).parent
+GRIDS = {"arms": HERE / "scd_study.yaml", "curves": HERE / "scd_curves.yaml"}
+READINGS = ("generalised_kl", "simplex", "mean", "restart")
+CLAIMS = (
+    ("S1", "both terms beat FedAvg", GM, "{}", "fedavg"),
+    ("S2", "FedAvg beats SCD without the personal term", GM, "fedavg", "{}_no_p"),
+    ("S3", "the generic term helps the personalized models", PM, "{}", "{}_no_g"),
+    ("S4", "the personal term helps the personalized models", PM, "{}", "{}_no_p"),
+    ("S5", "both terms beat Ditto, lambda 1", PM, "{}", "ditto_1"),
+    ("S5", "both terms beat FedRep", PM, "{}", "fedrep"),
+)
+PUBLISHED = {"tau": 0.4, "lambda_g": 0.05, "lambda_p": 0.01}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim on one task: mean paired difference in points and its 95 % interval; it says `better - worse`."""
+
+    claim: str
+    says: str
+    figure: str
+    reading: str
+    task: str
+    seeds: int
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether the interval lies on one side of 0."""
+        return "holds" if self.low > 0 else "contradicted" if self.high < 0 else "open"
+
+
+def main(folder: Path, options: list[str]) -> None:
+    """Run what is left of the grids; print and write what the claims come to."""
+    for name, grid in GRIDS.items():
+        command = [sys.executable, "-m", "bench.cli", "run", "--grid", str(grid), "--out", str(folder / name), *options]
+        subprocess.run(command, check=True)
+    arms, curves = load([folder / "arms"]), load([folder / "curves"])
+    found = pd.DataFrame([{**vars(f), "verdict": f.verdict} for f in (*claims(arms), *maxima(curves))])
+    tables = {"claims": found, "scores": pd.concat([scores(arms), scores(curves)])}
+    for name, table in tables.items():
+        table.round(2).to_csv(folder / f"{name}.csv", index=False)
+        print(f"\n{table.round(2).to_string(index=False)}")
+
+
+def claims(store: Store) -> Iterator[Finding]:
+    """S1 to S5 for every reading and task of the arms; those whose cells diverged or are missing are left out."""
+    for task in store.tasks:
+        for claim, says, figure, better, worse in CLAIMS:
+            for reading in READINGS:
+                pair = [values(store, name.format(reading), task, figure) for name in (better, worse)]
+                yield from _finding(claim, says, figure, reading, task, *pair)
+
+
+def maxima(store: Store) -> Iterator[Finding]:
+    """S6: the published value of tau and of each lambda against the value beside it that did best on the same seeds.
+
+    The rival is chosen by what it is tested on: a printed maximum that is one of several equals is not said to hold.
+    """
+    labels = {(cell.view.label, cell.task): cell.view.settings.hp for cell in store.cells}
+    for label, task in labels:
+        rows = {
+            cell.row: cell.view.settings.hp for cell in store.cells if (cell.view.label, cell.task) == (label, task)
+        }
+        centre = next(row for row, hp in rows.items() if all(hp[name] == value for name, value in PUBLISHED.items()))
+        for name in PUBLISHED:
+            others = [row for row, hp in rows.items() if [k for k, v in PUBLISHED.items() if hp[k] != v] == [name]]
+            for figure in (GM, PM):
+                rivals = {row: found for row in others if (found := values(store, row, task, figure))}
+                if rivals:
+                    best = max(rivals, key=lambda row: summarise([*rivals[row].values()]).mean)
+                    says = f"{name} = {PUBLISHED[name]:g} beats {rows[best][name]:g}, the best of the others"
+                    ours = values(store, centre, task, figure)
+                    yield from _finding("S6", says, figure, label, task, ours, rivals[best])
+
+
+def scores(store: Store) -> pd.DataFrame:
+    """Means and standard deviations over seeds, percent."""
+    lines = []
+    for task in store.tasks:
+        for row in store.rows:
+            for figure in (GM, PM):
+                if found := values(store, row, task, figure):
+                    s = summarise([*found.values()])
+                    lines.append((row, task, figure.name, s.n, s.mean, s.std))
+    return pd.DataFrame(lines, columns=["row", "task", "figure", "seeds", "mean", "std"])
+
+
+def values(store: Store, row: str, task: str, figure: Figure) -> dict[str, float]:
+    """Test accuracy in percent by seed, at the round chosen on validation data."""
+    return store.scores(row, task, figure.metric, figure.on, figure.mean, selection(store))
+
+
+def _finding(
+    claim: str, says: str, figure: Figure, reading: str, task: str, better: dict[str, float], worse: dict[str, float]
+) -> Iterator[Finding]:
+    if better.keys() & worse.keys():
+        c = paired(better, worse)
+        yield Finding(claim, says, figure.name, reading, task, c.n, c.difference, c.low, c.high)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python docs/examples/scd_study.py FOLDER [options of bench run]")
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,60 @@
+"""The SCD study: its grids hold what its claims compare, and its verdicts follow the intervals."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.config.grid import load_grid
+from reports.load import load
+from reports.published import published_table
+
+LABELS = {"ditto": "ditto_1", "scd": "generalised_kl"}
+
+
+@pytest.fixture
+def study() -> Any:
+    return importlib.import_module("docs.examples.scd_study")
+
+
+def test_every_arm_of_a_claim_is_in_the_grid(study: Any) -> None:
+    arms = {cell.name for cell in load_grid(str(study.GRIDS["arms"]), []).cells}
+    named = {name.format(r) for *_, better, worse in study.CLAIMS for name in (better, worse) for r in study.READINGS}
+    assert named <= arms
+
+
+def test_the_curves_have_the_printed_values(study: Any) -> None:
+    """Of Tables 6 to 8, each with the other two settings at their published values."""
+    cells = load_grid(str(study.GRIDS["curves"]), []).cells
+    for table, name in (("scd_t6", "tau"), ("scd_t7", "lambda_g"), ("scd_t8", "lambda_p")):
+        printed = {row.axes[name] for row in published_table(table).rows}
+        rest = {k: v for k, v in study.PUBLISHED.items() if k != name}
+        for label in {cell.name for cell in cells}:
+            ours = [c.hp for c in cells if c.name == label and all(c.hp[k] == v for k, v in rest.items())]
+            assert printed == {hp[name] for hp in ours}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(0.1, 2.0, "holds"), (-2.0, -0.1, "contradicted"), (-1.0, 1.0, "open")]
+)
+def test_a_verdict_is_where_the_interval_lies(study: Any, low: float, high: float, verdict: str) -> None:
+    middle = (low + high) / 2
+    assert study.Finding("S1", "", "GM", "simplex", "digits", 3, middle, low, high).verdict == verdict
+
+
+def test_a_claim_is_a_difference_paired_by_seed(study: Any, store_writer: Any, tmp_path: Path) -> None:
+    run = store_writer(tmp_path / "run", methods=("fedavg", "ditto", "scd"))
+    text = (run / "run.json").read_text()
+    for name, label in LABELS.items():
+        text = text.replace(f'"label": "{name}"', f'"label": "{label}"')
+    (run / "run.json").write_text(text)
+    store = load([run])
+    found = {(f.claim, f.says, f.task): f for f in study.claims(store) if f.reading == "generalised_kl"}
+    assert {claim for claim, *_ in found} == {"S1", "S5"}  # the others' arms are not in this run
+    for (claim, _, task), f in found.items():
+        figure, rival = (study.GM, "fedavg") if claim == "S1" else (study.PM, "ditto_1")
+        ours, theirs = (study.values(store, row, task, figure) for row in ("generalised_kl", rival))
+        assert f.seeds == 3
+        assert f.difference == pytest.approx(sum(ours[seed] - theirs[seed] for seed in ours) / 3)
+        assert f.low < f.difference < f.high
