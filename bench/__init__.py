@@ -1,3 +1,47 @@
-"""pFLeague: the method interface, the engine, the federation loop and the command line."""
+"""pFLeague: benchmarks of personalized federated learning.
+
+What a script or a notebook needs has its name here; it is imported when it is first used, so that `import bench` costs
+nothing. What a method's author needs is in `bench.method`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.config.grid import load_grid
+    from bench.conformance.suite import check as check_method
+    from bench.federation.federation import Federation
+    from bench.plugin import load_file
+    from bench.runs.launch import run
+    from bench.runs.loading import load_dataset, load_partition
+    from bench.runs.results import load_run
+    from bench.settings import Settings
 
 __version__ = "0.1.0"
+__all__ = [
+    "Federation", "Settings", "check_method", "load_dataset", "load_file", "load_grid", "load_partition", "load_run",
+    "run",
+]  # fmt: skip
+
+_PLACES = {
+    "Federation": ("bench.federation.federation", "Federation"),
+    "Settings": ("bench.settings", "Settings"),
+    "check_method": ("bench.conformance.suite", "check"),
+    "load_dataset": ("bench.runs.loading", "load_dataset"),
+    "load_file": ("bench.plugin", "load_file"),
+    "load_grid": ("bench.config.grid", "load_grid"),
+    "load_partition": ("bench.runs.loading", "load_partition"),
+    "load_run": ("bench.runs.results", "load_run"),
+    "run": ("bench.runs.launch", "run"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'bench' has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PLACES]

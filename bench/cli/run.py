@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench.cli.track import TrackingUri
+from bench.runs.launch import command_line, threads_each, work, worker_count, write_run
 
 if TYPE_CHECKING:
-    from bench.config.grid import Grid
     from bench.runs.plan import PlannedCell
     from bench.settings import Settings
 
@@ -165,36 +165,6 @@ def _no_steps(settings: "Settings") -> str:
     return f"{key} = 0: a round has no local steps but those that the method counts itself"
 
 
-def worker_count(jobs: int | None, device: str) -> int:
-    """How many cells side by side; also refuses a device that is not there before anything is written."""
-    from bench.runs.cell import choose_device
-    from bench.runs.provenance import cores
-
-    return jobs or (1 if choose_device(device) == "cuda" else cores())
-
-
-def threads_each(side_by_side: int) -> int:
-    """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
-    from bench.runs.provenance import cores
-
-    return max(1, cores() // side_by_side)
-
-
-def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
-    """Write `run.json`: the latest grid, its cells in order, and every command so far."""
-    from bench.runs import store
-    from bench.runs.provenance import provenance
-
-    cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
-    entry = {"command": command_line(), **provenance()}
-    folder.mkdir(parents=True, exist_ok=True)
-    with store.locked(folder, wait=True):
-        before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
-        history = [*before["history"], entry]
-        described = {"grid": grid.name, "published": grid.published, "created": before["created"], **entry}
-        store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})
-
-
 def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
     from bench.errors import UserError
     from bench.runs import store
@@ -204,42 +174,6 @@ def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
             store.forget(folder / cell.id)
         except store.BusyError as error:
             raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
-
-
-def work(
-    folder: Path,
-    cells: "Sequence[PlannedCell]",
-    options: str,
-    jobs: int,
-    mirror: str | None,
-    *,
-    quiet: bool,
-    verbose: bool,
-) -> bool:
-    """Run what is not finished, side by side; False if the user stopped it."""
-    from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
-    from bench.runs.progress import reporter
-    from bench.runs.results import cell_name
-    from bench.runs.store import FINISHED, read_status, remove_leftovers
-    from bench.runs.workers import CellTask, run_cells
-
-    statuses = {cell.id: read_status(folder / cell.id) for cell in cells}
-    for id, status in statuses.items():
-        remove_leftovers(folder / id, status)
-    unfinished = {cell.id: cell.settings for cell in cells if statuses[cell.id].state not in FINISHED}
-    if not quiet:
-        total = len({cell.id for cell in cells})
-        skipped = f", {total - len(unfinished)} finished before" if total > len(unfinished) else ""
-        print(f"{folder}: {len(unfinished)} cells to run{skipped}", file=sys.stderr, flush=True)
-    names = {id: cell_name(settings) for id, settings in unfinished.items()}
-    rounds = {id: settings.rounds for id, settings in unfinished.items()}
-    tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
-    follower = Follower(folder, mirror) if mirror and tasks else None
-    with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
-        completed = run_cells(tasks, min(jobs, len(tasks)), report.event)
-    if follower:
-        follower.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
-    return completed
 
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:
@@ -264,10 +198,6 @@ def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[tuple[str, str
     from bench.runs.store import read_status
 
     return [(cell_name(cell.settings), read_status(folder / cell.id).state) for cell in cells]
-
-
-def command_line() -> str:
-    return shlex.join(["bench", *sys.argv[1:]])
 
 
 def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, device: str, jobs: int | None) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.run import PluginFiles, command_line, threads_each, work, worker_count, write_run
+from bench.cli.run import PluginFiles
 from bench.cli.track import TrackingUri
+from bench.runs.launch import command_line, threads_each, work, worker_count, write_run
 
 if TYPE_CHECKING:
     import optuna

@@ -9,7 +9,7 @@ import json
 import math
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ def builtin_grids() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_grid(name_or_path: str, overrides: list[str]) -> Grid:
+def load_grid(name_or_path: str, overrides: Sequence[str] = ()) -> Grid:
     """Read a grid file and expand it.
 
     Args:
@@ -62,7 +62,7 @@ def load_grid(name_or_path: str, overrides: list[str]) -> Grid:
         UserError: no such grid, or problems in it: up to ten of them, one per line, as `FILE:LINE: ...`.
     """
     source, name, stem = _read(name_or_path)
-    return read_grid(yaml_lines.parse(source, name), source, stem, overrides)
+    return read_grid(yaml_lines.parse(source, name), source, stem, list(overrides))
 
 
 def read_grid(document: Document, source: str, name: str, overrides: list[str]) -> Grid:

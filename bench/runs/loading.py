@@ -14,7 +14,7 @@ from bench.rng import generator
 from bench.settings import Settings
 
 
-def load_dataset(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset:
+def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download: bool = False) -> Dataset:
     """The data set of a cell; the last two are kept, as neighbouring cells mostly share theirs (a public one, too).
 
     Raises:

@@ -77,6 +77,11 @@ class RunView:
     info: dict[str, Any]
     cells: list[CellView]
 
+    @property
+    def results(self) -> pd.DataFrame:
+        """One row per cell and figure, as `tidy` has it; read again at every use."""
+        return tidy(self.path)
+
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv` of all cells, with a column `cell` in front."""
@@ -97,12 +102,13 @@ class RunView:
         return pd.concat([frame.assign(cell=id) for id, frame in frames.items()])[["cell", *COLUMNS[name]]]
 
 
-def load_run(run: Path) -> RunView:
+def load_run(run: Path | str) -> RunView:
     """Read a run folder.
 
     Raises:
         UserError: it is not one, its `run.json` is damaged, or another version of pFLeague wrote it.
     """
+    run = Path(run)
     info = read_json(run / "run.json")
     if info is None:
         raise UserError(f"{run} is not a run: it has no run.json. Give the folder that `bench run` printed.")

@@ -12,7 +12,6 @@ from optuna.storages._rdb.models import TrialParamModel
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
-from bench.cli.run import write_run
 from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
@@ -20,6 +19,7 @@ from bench.plugin import PARTITIONS
 from bench.rng import generator, key
 from bench.runs import store
 from bench.runs.cell import Options, run_cell
+from bench.runs.launch import write_run
 from bench.runs.results import load_run
 from datasets.partitions import Split
 from sweeps.fair import budget_table, cells_again, choose, reported_cells

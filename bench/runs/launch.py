@@ -1,0 +1,138 @@
+"""Starting a run's cells: how many side by side, what `run.json` says of them, and the workers' progress.
+
+The commands and `bench.run` share it. Torch is imported when it is needed, so that `bench --help` answers at once.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.config.grid import Grid
+    from bench.runs.plan import PlannedCell
+    from bench.runs.results import RunView
+
+
+def run(
+    grid: "Grid | str | Path",
+    out: Path | str | None = None,
+    *,
+    jobs: int | None = None,
+    device: str = "auto",
+    data_root: Path | str = "data",
+    download: bool = False,
+    quiet: bool = False,
+) -> "RunView":
+    """Run a grid from Python, like `bench run`: finished cells are skipped, half-done ones go on.
+
+    In a script, call it under `if __name__ == "__main__":`, as workers are processes of their own.
+
+    Args:
+        grid: what `load_grid` returned, a grid file, or the name of a built-in grid.
+        out: the run folder; default: `runs/<grid name>`.
+        jobs: cells side by side; default: one per core on a CPU, one on a GPU.
+        device: `auto`, `cpu` or `cuda`.
+        data_root: where data files lie; `download`: fetch what is missing.
+        quiet: no progress.
+
+    Returns:
+        The run folder's view, with its results as pandas frames.
+
+    Raises:
+        UserError: a problem in the grid or its data.
+        KeyboardInterrupt: the user stopped it; another call goes on.
+    """
+    from bench.config.grid import Grid, load_grid
+    from bench.plugin import loaded_files
+    from bench.runs.cell import Options
+    from bench.runs.plan import plan
+    from bench.runs.results import load_run
+
+    loaded = grid if isinstance(grid, Grid) else load_grid(str(grid), [])
+    folder = Path(out) if out else Path("runs") / loaded.name
+    workers = worker_count(jobs, device)
+    options = Options(
+        device=device,
+        threads=threads_each(min(workers, len(loaded.cells))),
+        cells=workers,
+        data_root=Path(data_root),
+        plugins=loaded_files(),
+    )
+    planned = plan(loaded.cells, options.data_root, download=download)
+    write_run(folder, loaded, planned)
+    if not work(folder, planned, options.model_dump_json(), workers, None, quiet=quiet, verbose=False):
+        raise KeyboardInterrupt
+    return load_run(folder)
+
+
+def worker_count(jobs: int | None, device: str) -> int:
+    """How many cells side by side; also refuses a device that is not there before anything is written."""
+    from bench.runs.cell import choose_device
+    from bench.runs.provenance import cores
+
+    return jobs or (1 if choose_device(device) == "cuda" else cores())
+
+
+def threads_each(side_by_side: int) -> int:
+    """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
+    from bench.runs.provenance import cores
+
+    return max(1, cores() // side_by_side)
+
+
+def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
+    """Write `run.json`: the latest grid, its cells in order, and every command so far."""
+    from bench.runs import store
+    from bench.runs.provenance import provenance
+
+    cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
+    entry = {"command": command_line(), **provenance()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.locked(folder, wait=True):
+        before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
+        history = [*before["history"], entry]
+        described = {"grid": grid.name, "published": grid.published, "created": before["created"], **entry}
+        store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})
+
+
+def work(
+    folder: Path,
+    cells: "Sequence[PlannedCell]",
+    options: str,
+    jobs: int,
+    mirror: str | None,
+    *,
+    quiet: bool,
+    verbose: bool,
+) -> bool:
+    """Run what is not finished, side by side; False if the user stopped it."""
+    from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
+    from bench.runs.progress import reporter
+    from bench.runs.results import cell_name
+    from bench.runs.store import FINISHED, read_status, remove_leftovers
+    from bench.runs.workers import CellTask, run_cells
+
+    statuses = {cell.id: read_status(folder / cell.id) for cell in cells}
+    for id, status in statuses.items():
+        remove_leftovers(folder / id, status)
+    unfinished = {cell.id: cell.settings for cell in cells if statuses[cell.id].state not in FINISHED}
+    if not quiet:
+        total = len({cell.id for cell in cells})
+        skipped = f", {total - len(unfinished)} finished before" if total > len(unfinished) else ""
+        print(f"{folder}: {len(unfinished)} cells to run{skipped}", file=sys.stderr, flush=True)
+    names = {id: cell_name(settings) for id, settings in unfinished.items()}
+    rounds = {id: settings.rounds for id, settings in unfinished.items()}
+    tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
+    follower = Follower(folder, mirror) if mirror and tasks else None
+    with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
+        completed = run_cells(tasks, min(jobs, len(tasks)), report.event)
+    if follower:
+        follower.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
+    return completed
+
+
+def command_line() -> str:
+    return shlex.join(["bench", *sys.argv[1:]])
