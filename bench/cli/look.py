@@ -45,7 +45,8 @@ def status(
 
 def _status_line(cell: "CellView") -> str:
     reason = f", {cell.status.reason}" if cell.status.reason else ""
-    return f"{cell.id}  {cell.name}: {cell.status.state}, {cell.status.rounds}/{cell.settings.rounds}{reason}"
+    backend = f", {cell.status.backend}" if cell.status.backend else ""
+    return f"{cell.id}  {cell.name}: {cell.status.state}, {cell.status.rounds}/{cell.settings.rounds}{backend}{reason}"
 
 
 def clean(

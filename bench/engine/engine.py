@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.data import Indices
+from bench.engine.backends import fastest, one_line
 from bench.engine.batches import Address
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
@@ -116,6 +116,7 @@ class Engine:
         threads: clients at a time in the sequential executor, cohorts at a time in the other.
         fallbacks: losses that could not be mapped over clients.
         notices: what the user should know of what happened so far.
+        failed: backends that could not run a step (see `bench.engine.backends`).
         done: what programs had done so far, of clients and of the server.
         steps, images, seconds: client steps trained so far, the samples in them, and what drawing and training took.
     """
@@ -139,6 +140,7 @@ class Engine:
         self.lanes = lanes_on(device_data.device, size)
         self.fallbacks: list[str] = []
         self.notices: list[str] = []
+        self.failed: list[str] = []
         self.steps = self.images = 0
         self.done = {"clients": Work(0, 0), "server": Work(0, 0)}
         self.seconds = 0.0
@@ -258,6 +260,7 @@ class Engine:
                 _check(one, result)
         self.steps += sum(one.steps for one in group)
         self.images += sum(sum(one.samples.values()) for one in group)
+        self._look_for_failures()
         self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
         return trained
 
@@ -274,7 +277,7 @@ class Engine:
             except torch.OutOfMemoryError:  # of a GPU
                 if self.lanes == 1:
                     raise
-            except (RuntimeError, ValueError) as error:
+            except Exception as error:  # of the map, or of the loss itself: then it is raised again, one by one
                 if shortage(error):
                     raise
                 return self._unmapped(group, error)
@@ -286,15 +289,26 @@ class Engine:
             )
 
     def _unmapped(self, group: list[Prepared], error: Exception) -> Answers:
-        # If the loss itself is wrong, the loop raises the same error and it goes on to the user.
         answers = self._trainer.sequential(group, self.threads)
         what = group[0].recipe.step or group[0].recipe.loss
         name = getattr(what, "__qualname__", repr(what))
         if name not in self.fallbacks:
             self.fallbacks.append(name)
-            first = str(error).strip().splitlines()[0]
-            warnings.warn(f"{name} cannot be mapped over clients and runs one by one: {first}", stacklevel=2)
+            self.notices.append(f"{name} cannot be mapped over clients and runs one by one: {one_line(error)}")
         return answers
+
+    @property
+    def backend(self) -> str:
+        """The fastest backend that steps may take here; after a failure, the one that is left to all of them."""
+        return fastest(self.device_data.device.type, self.failed)
+
+    def _look_for_failures(self) -> None:
+        """A notice of each backend that failed, once."""
+        for step in tuple(self._trainer.used):
+            for name, reason in step.failed.items():
+                if name not in self.failed:
+                    self.failed.append(name)
+                    self.notices.append(f"the backend {name} failed and {self.backend} takes its place: {reason}")
 
     @property
     def _cohorts(self) -> int:
@@ -333,7 +347,10 @@ class Engine:
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
         """Outputs of model values on samples of one pool."""
         lanes = 0 if self.executor == "sequential" else self.lanes
-        return outputs(self.device_data.pool(samples), tasks, output=output, lanes=lanes, threads=self._cohorts)
+        pool, used = self.device_data.pool(samples), self._trainer.used
+        found = outputs(pool, tasks, output=output, lanes=lanes, threads=self._cohorts, used=used)
+        self._look_for_failures()
+        return found
 
     def _scores(
         self, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from bench.engine.backends import Recorded, filled, tensors_of
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.loops import ClientLoop, CohortLoop
 from bench.engine.packing import IDLE, Packing, pack
 from bench.engine.prepare import Array, Prepared, Stream
-from bench.engine.recording import Recorded, filled, tensors_of
 from bench.engine.step import (
     MAIN,
     Differentiate,
@@ -118,7 +118,11 @@ def _finite(tensors: Iterable[Tensor]) -> bool:
 
 
 class Trainer:
-    """Runs groups of prepared requests on one device."""
+    """Runs groups of prepared requests on one device.
+
+    Attributes:
+        used: the steps that it ran.
+    """
 
     def __init__(self, device_data: DeviceData, hp: dict[str, Any], dtype: torch.dtype, recordings: GraphCache) -> None:
         self.device_data = device_data
@@ -126,6 +130,7 @@ class Trainer:
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
         self._plays, self._reads = recordings.steps, recordings.reads
+        self.used: set[Recorded] = set()
 
     def samples(self, group: list[Prepared]) -> list[int]:
         """Samples that gradients were taken of, each as often as that was, of each one that has been trained."""
@@ -207,8 +212,13 @@ class Trainer:
 
     def _play(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
         """The step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
-        if (recipe, alone) in self._plays:
-            return self._plays[recipe, alone]
+        if (recipe, alone) not in self._plays:
+            # Another thread may be as fast.
+            self._plays.setdefault((recipe, alone), self._recorded(recipe, nested, alone=alone))
+        self.used.add(self._plays[recipe, alone])
+        return self._plays[recipe, alone]
+
+    def _recorded(self, recipe: Recipe, nested: Any, *, alone: bool) -> Recorded:
         names = filled(nested, itertools.repeat(None))
         step = self._step(recipe, differentiate_alone if alone else differentiate)
         mapped = step if alone else vmap(step, in_dims=(0, 0, 0, 0, 0, None))
@@ -220,10 +230,7 @@ class Trainer:
             return list(tensors_of((parts, state, total + loss)))
 
         # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
-        recorded = (
-            Recorded(on_lists, ClientLoop, patience=5, in_place=True) if alone else Recorded(on_lists, CohortLoop)
-        )
-        return self._plays.setdefault((recipe, alone), recorded)  # another thread may have been as fast
+        return Recorded(on_lists, ClientLoop, patience=5, in_place=True) if alone else Recorded(on_lists, CohortLoop)
 
     def _batches(
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array

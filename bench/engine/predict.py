@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from bench.data import Indices
+from bench.engine.backends import Recorded
 from bench.engine.device_data import GATHER, Pool, channels_last
 from bench.engine.loops import EvalLoop
-from bench.engine.recording import Recorded
 from bench.engine.step import is_convolutional, takes_channels_last
 from bench.engine.threads import side_by_side
 from bench.forward import Forward
@@ -29,9 +29,18 @@ _WORTH = 10**8  # samples times weights: with fewer, threads gain nothing: one w
 
 
 def outputs(
-    pool: Pool, tasks: Sequence[Task], *, output: Output = "logits", lanes: int = 0, threads: int = 1
+    pool: Pool,
+    tasks: Sequence[Task],
+    *,
+    output: Output = "logits",
+    lanes: int = 0,
+    threads: int = 1,
+    used: set[Recorded] | None = None,
 ) -> list[Tensor]:
-    """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side."""
+    """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side.
+
+    What is recorded for that is put into `used`.
+    """
     convolutional = any(is_convolutional(w.spec) for w, _ in tasks)
     if not convolutional and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
         threads = 1
@@ -39,7 +48,10 @@ def outputs(
     if len(few) < 2 or convolutional or len({w.spec for w, _ in few}) > 1:
         return _alone(pool, tasks, output, threads)
     many = [task for task in tasks if not 0 < len(task[1]) <= _FEW]
-    abreast, alone = iter(_abreast(pool, few, output, lanes, threads)), iter(_alone(pool, many, output, threads))
+    look = _look(few[0][0].spec, output, pool.dtype, pool.y.device)
+    if used is not None:
+        used.add(look)
+    abreast, alone = iter(_abreast(pool, few, look, lanes, threads)), iter(_alone(pool, many, output, threads))
     return [next(abreast if 0 < len(task[1]) <= _FEW else alone) for task in tasks]
 
 
@@ -85,9 +97,8 @@ def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
     return torch.split(positions, samples_at_once(positions.device.type, convolutional=is_convolutional(spec)))
 
 
-def _abreast(pool: Pool, tasks: Sequence[Task], output: Output, lanes: int, threads: int) -> list[Tensor]:
+def _abreast(pool: Pool, tasks: Sequence[Task], look: Recorded, lanes: int, threads: int) -> list[Tensor]:
     """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
-    look = _look(tasks[0][0].spec, output, pool.dtype, pool.y.device)
     lengths = tuple(len(positions) for _, positions in tasks)
     pieces, places, real = _pieces(lengths, lanes)
     models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]

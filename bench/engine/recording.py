@@ -1,14 +1,12 @@
-"""A function of tensors, recorded as the tensor operations it comes down to and played back.
+"""A function of tensors as the graph of tensor operations that it comes down to.
 
-Played back are the same operations on the same shapes, so the bytes are the same. Left out is what changes nothing:
+The graph has the same operations on the same shapes, so its bytes are the same. Left out is what changes nothing:
 Python's share, views of what they view, operations done twice, and constants.
 """
 
-import contextlib
+import copy
 import operator
-import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,152 +16,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 Function = Callable[[list[Tensor]], list[Tensor]]
 
-_RECORD_AFTER = 100  # calls; recording costs about as much as so many save
 _SMALL = 2**16  # numbers of a constant that is worth keeping
 _VIEWS = {"view", "_unsafe_view", "expand", "transpose", "permute", "squeeze", "unsqueeze", "alias", "detach"}
 _METHODS = {"view", "expand", "transpose", "permute", "squeeze", "unsqueeze", "split_with_sizes", "select", "gather"}
 _METHODS |= {"bmm", "mm", "relu", "add", "sub", "mul", "div", "neg", "sum", "ne", "exp", "log", "sqrt", "pow"}
 _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
-
-
-class Recorded:
-    """A function of a list of tensors that is recorded after some calls with equal shapes and played back from then on.
-
-    What cannot be recorded, because it reads numbers in Python, goes on as it is.
-
-    Several threads may run it at a time; they wait for one another only while it is recorded.
-
-    Args:
-        function: what is recorded.
-        around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
-        patience: how many times the usual number of calls the first shape waits for: with it, PyTorch loads its tracer,
-            which takes seconds.
-        in_place: whether a recording may change vectors that it is given where they lie; its arguments are lists of
-            tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
-    """
-
-    def __init__(
-        self,
-        function: Function,
-        around: Callable[[Any], Callable[..., list[Tensor]]],
-        *,
-        patience: int = 1,
-        in_place: bool = False,
-    ) -> None:
-        self._function = function
-        self._around = around
-        self._patience = patience
-        self._in_place = in_place
-        self._eager = around(function)
-        self._calls: dict[Any, int] = {}
-        self._recorded: dict[Any, Callable[..., list[Tensor]]] = {}
-        self._door, self._inside, self._running = threading.Lock(), threading.Condition(), 0
-
-    def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
-        """Run it on `args`, in which the function is called so many times.
-
-        Args:
-            like: tensors of the shapes that the function gets, and with numbers such as it gets.
-        """
-        at = tuple(t.shape for t in like)
-        if at not in self._recorded and self._comes_in(at, like, calls, args):
-            try:
-                return self._eager(*args)
-            finally:
-                self._goes_out()
-        return self._play(self._recorded[at], args)
-
-    def _play(self, made: Callable[..., list[Tensor]], args: Any) -> list[Tensor]:
-        if made is self._eager:
-            return made(*args)
-        with torch.no_grad() if self._in_place else torch.inference_mode(), _as_recorded():
-            return made(*args)
-
-    def _comes_in(self, at: Any, like: list[Tensor], calls: int, args: Any) -> bool:
-        """Whether it is still to run as it is. If not, it is recorded now, while nobody runs it: tracing changes what
-        a module's call does, in all threads."""
-        with self._door:
-            if at in self._recorded:
-                return False
-            with self._inside:
-                if self._calls.get(at, 0) < _RECORD_AFTER * (1 if self._recorded else self._patience):
-                    self._calls[at] = self._calls.get(at, 0) + calls
-                    self._running += 1
-                    return True
-                self._inside.wait_for(lambda: not self._running)
-            self._recorded[at] = self._checked(like, args) if self._in_place else self._record(like)
-            return False
-
-    def _checked(self, like: list[Tensor], args: Any) -> Callable[..., list[Tensor]]:
-        """A recording that gave the same bytes over all steps of `args` as well: it changes what it is given."""
-        made = self._record(like)
-        found, right = (
-            self._play(one, [[t.clone() for t in tensors] for tensors in args]) for one in (made, self._eager)
-        )
-        return made if _equal(found, right) else self._eager
-
-    def _goes_out(self) -> None:
-        with self._inside:
-            self._running -= 1
-            self._inside.notify_all()
-
-    def _record(self, like: list[Tensor]) -> Callable[..., list[Tensor]]:
-        """A recording that gives the same bytes, else the function as it is.
-
-        Recorded are samples and weights in reverse: what was read in Python, or lost, would stay what it was.
-        """
-        try:
-            recorded = record(self._function, [t.flip(0) if t.dim() else t for t in like])
-        except (RuntimeError, TypeError, ValueError):  # it reads numbers, to decide what comes next for example
-            return self._eager
-        recorded = _of_list(update_in_place(recorded) if self._in_place else recorded)
-        right = self._function([t.clone() for t in like])
-        if not _equal(recorded([t.clone() for t in like]), right):
-            return self._eager
-        scripted = _scripted(recorded, like, self._around)
-        return scripted if scripted and self._same(scripted, like, right) else self._around(recorded)
-
-    def _same(self, scripted: torch.jit.ScriptModule, like: list[Tensor], right: list[Tensor]) -> bool:
-        """Whether TorchScript takes the operations for what they are; to it, the `True` of `mask & True` is a 1."""
-        (step,) = scripted.children()
-        try:
-            return _equal(self._play(step, [[t.clone() for t in like]]), right)
-        except RuntimeError:
-            return False
-
-
-def _equal(found: list[Tensor], right: list[Tensor]) -> bool:
-    return all(
-        a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
-        for a, b in zip(found, right, strict=True)
-    )
-
-
-def _as_recorded() -> contextlib.AbstractContextManager[None]:
-    """TorchScript replaces some operations by others, which round differently, unless it is told not to."""
-    found: contextlib.AbstractContextManager[None] = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
-    return found
-
-
-def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
-    """All tensors of nested values, a dictionary's by name: it may have them in another order at another time.
-
-    A fifth of the time that PyTorch's general way takes.
-    """
-    for value in values:
-        if isinstance(value, dict):
-            yield from tensors_of([value[name] for name in sorted(value)])
-        else:
-            yield value
-
-
-def filled(values: Any, tensors: Iterator[Any]) -> Any:
-    """The same nested values with other tensors."""
-    if isinstance(values, dict):
-        return {name: filled(values[name], tensors) for name in sorted(values)}
-    if isinstance(values, tuple):
-        return tuple(filled(value, tensors) for value in values)
-    return next(tensors)
 
 
 def record(function: Function, like: list[Tensor]) -> fx.GraphModule:
@@ -262,7 +119,7 @@ def _shows(node: fx.Node) -> bool:
     return _name(node) in _VIEWS | {"split_with_sizes", "select"} or node.target is operator.getitem
 
 
-def _of_list(recorded: fx.GraphModule) -> fx.GraphModule:
+def of_list(recorded: fx.GraphModule) -> fx.GraphModule:
     """The same operations with all arguments in a list."""
     graph = recorded.graph
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
@@ -277,27 +134,14 @@ def _of_list(recorded: fx.GraphModule) -> fx.GraphModule:
     return recorded
 
 
-def _scripted(
-    recorded: fx.GraphModule, like: list[Tensor], around: Callable[[Any], Callable[..., list[Tensor]]]
-) -> torch.jit.ScriptModule | None:
-    """The same operations one after the other without Python between them: faster, and threads do not wait for it.
-
-    None where TorchScript does not know an operation, or for another device than a CPU.
-    """
-    if like[0].device.type != "cpu":
-        return None
-    for node in recorded.graph.nodes:
+def named_by_packet(recorded: fx.GraphModule) -> fx.GraphModule:
+    """A copy whose operations have the names that TorchScript knows them by."""
+    found = fx.GraphModule(recorded, copy.deepcopy(recorded.graph))
+    for node in found.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload):
-            node.target = node.target.overloadpacket  # the name that TorchScript knows it by
-    recorded.recompile()
-    with warnings.catch_warnings():
-        # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models take.
-        warnings.filterwarnings("ignore", "`torch.jit")
-        try:
-            scripted: torch.jit.ScriptModule = torch.jit.script(around(recorded))
-        except RuntimeError:
-            return None
-    return scripted
+            node.target = node.target.overloadpacket
+    found.recompile()
+    return found
 
 
 def _writes(node: fx.Node) -> bool:

@@ -135,11 +135,14 @@ class Federation:
                 self._aggregate(inbox)
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
-        self.warnings += self.engine.notices
-        self.engine.notices.clear()
+        self._note()
         self.version += 1
         self.work = _work_since(before, self.engine.done)
         self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
+
+    def _note(self) -> None:
+        self.warnings += self.engine.notices
+        self.engine.notices.clear()
 
     def _everyone(self) -> list[Message]:
         """All selected clients answer; a client's later work overlaps with the network and the server."""
@@ -321,7 +324,9 @@ class Federation:
 
     def evaluate(self) -> Evaluation:
         """Scores of the current version: generic, personalized and local models."""
-        return self.evaluator.evaluate(self.version, self._local)
+        found = self.evaluator.evaluate(self.version, self._local)
+        self._note()
+        return found
 
     def relations(self) -> dict[str, Any]:
         """How the clients relate by the method's own account, in plain values; empty where it has none."""
@@ -357,6 +362,7 @@ class Federation:
             "starts": self._starts,
             "begun": self._begun,
             "lanes": self.engine.lanes,
+            "failed": self.engine.failed,
             "warnings": self.warnings,
             "free": self._timer.free,
             "ledger": self.ledger,
@@ -387,6 +393,7 @@ class Federation:
         self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
         self._begun = known["begun"]
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
+        self.engine.failed = known.get("failed", [])
         self._timer.free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})

@@ -242,7 +242,8 @@ class _Run:
             log.info("round %d: %s", version, figures_text(self.figures))
         for text in federation.warnings[len(self.status.warnings) :]:
             log.warning("%s", text)
-        self.status = replace(self.status, rounds=version, warnings=list(federation.warnings))
+        warnings, backend = list(federation.warnings), federation.engine.backend
+        self.status = replace(self.status, rounds=version, warnings=warnings, backend=backend)
         if version < self.settings.rounds and now - self.last_checkpoint >= self.options.checkpoint_seconds:
             self._checkpoint(federation)
         if now - self.last_status >= STATUS_SECONDS:

@@ -76,6 +76,7 @@ class Status:
         rounds: server versions done; `total`: server versions asked for.
         reason: why the cell failed, diverged or was interrupted.
         path: what the bytes depend on besides the settings (device, executor, lanes, dtype, torch, CPU).
+        backend: what ran the steps once they were recorded: the fastest one, or what was left after a failure.
         derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
         partition: `hash` and `summary`.
         checksums: of the tables of a finished cell, by name.
@@ -86,6 +87,7 @@ class Status:
     total: int = 0
     reason: str = ""
     path: dict[str, Any] = field(default_factory=dict)
+    backend: str = ""
     derived: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     partition: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.engine import engine, recording
+from bench.engine import backends, engine
 from bench.engine import predict as outputs
 from bench.engine.batches import Address
 from bench.engine.engine import Executor, ProgramRun
@@ -233,8 +233,9 @@ def test_a_loss_that_cannot_be_mapped_runs_one_by_one_and_says_so() -> None:
     def plain(client: Client, w: Params) -> Program:
         return (yield Train({"w": w}, loss=cross_entropy))
 
-    with pytest.warns(UserWarning, match="branching cannot be mapped over clients"):
-        a, federation = ask(program)
+    a, federation = ask(program)
+    (notice,) = federation.warnings
+    assert notice.startswith("branching cannot be mapped over clients and runs one by one: RuntimeError: ")
     assert federation.engine.fallbacks == ["branching"]
     b, _ = ask(plain, executor="sequential")
     assert all(torch.equal(a[i]["w"].weights, b[i]["w"].weights) for i in a)
@@ -301,7 +302,7 @@ def test_a_recorded_step_gives_the_same_bytes(
 ) -> None:
     recorded = []
     for after in (10**9, 2):
-        monkeypatch.setattr(recording, "_RECORD_AFTER", after)
+        monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         federation = toy(method, executor=executor, dtype="float32", model=model)
         run(federation, 3)
         recorded.append(sum(len(play._recorded) for play in federation.engine._trainer._plays.values()))
@@ -317,7 +318,7 @@ def test_a_recorded_step_gives_the_same_bytes(
 @pytest.mark.parametrize("method", ["ditto", "scd", "fedrod"])
 def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients or cohorts at a time, before and after steps are recorded."""
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 3)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 3)
     monkeypatch.setattr(engine, "_MOST", 3)
     monkeypatch.setattr(outputs, "_WORTH", 0)
     found = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.engine import recording
+from bench.engine import backends
 from bench.federation.federation import Federation
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.methods.resume import assert_resumes
@@ -87,7 +87,7 @@ def test_the_same_path_gives_the_same_bytes(model: str, executor: str, precision
 def test_recorded_steps_give_the_same_bytes(model: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for after in (10**9, 2):
-        monkeypatch.setattr(recording, "_RECORD_AFTER", after)
+        monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         federation, state = _images(model, executor=executor)
         found.append(state)
         plays = federation.engine._trainer._plays.values()

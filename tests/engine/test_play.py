@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from bench.engine import recording
+from bench.engine import backends
+from bench.engine.backends import Recorded
 from bench.engine.loops import ClientLoop, CohortLoop, EvalLoop
 from bench.engine.packing import pack
-from bench.engine.recording import Recorded
 from bench.engine.threads import side_by_side
 
 LENGTHS = [3, 1, 0, 2, 2]
@@ -39,8 +39,8 @@ def play(run: Callable[..., list[Tensor]], chunk: int) -> list[Tensor]:
 def scripted(tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
     recorded = Recorded(step, CohortLoop)
     made = recorded._record(tensors)
-    assert isinstance(made, torch.jit.ScriptModule)
-    return made
+    assert isinstance(made.run, torch.jit.ScriptModule)
+    return made.run
 
 
 LIKE = [torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.tensor(0.5)]
@@ -58,7 +58,7 @@ def test_every_client_takes_its_steps_from_its_own_state_with_its_own_context(
 
 
 def test_a_function_is_recorded_after_some_calls_with_equal_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 4)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 4)
     look = Recorded(lambda tensors: [torch.einsum("ld,lsd->ls", tensors[0], tensors[2]) + tensors[1]], EvalLoop)
     found = []
     for groups in (3, 2, 1):  # recorded in the third run, when there were five calls
@@ -79,7 +79,7 @@ def test_a_function_is_recorded_after_some_calls_with_equal_shapes(monkeypatch: 
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_function_that_decides_by_numbers_is_never_recorded(in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
 
     def away_from_zero(tensors: list[Tensor]) -> list[Tensor]:
         by = tensors[1].clone().requires_grad_()
@@ -94,7 +94,7 @@ def test_a_function_that_decides_by_numbers_is_never_recorded(in_place: bool, mo
 
 def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """By way of numpy, PyTorch does not see that they were read."""
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
 
     def weighted(tensors: list[Tensor]) -> list[Tensor]:
         return [tensors[0] + tensors[1] * torch.from_numpy(1 / tensors[1].numpy())]
@@ -110,7 +110,7 @@ def test_operations_that_torchscript_takes_for_others_are_played_by_python(
     in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To it, the `True` is a 1 and the mask a number, whose complement is -2."""
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
 
     def where_not_positive(tensors: list[Tensor]) -> list[Tensor]:
         return [tensors[0] + (~((tensors[1] > 0) & True)).to(tensors[1].dtype)]
@@ -120,12 +120,13 @@ def test_operations_that_torchscript_takes_for_others_are_played_by_python(
         (found,) = recorded.run(like, 3, [torch.zeros(2)], [torch.tensor([[1.0, -1.0]] * 3)], [])
         assert found.tolist() == [0, 3]
     (made,) = recorded._recorded.values()
-    assert isinstance(made, ClientLoop)
-    assert isinstance(made.step, fx.GraphModule)  # recorded all the same
+    assert isinstance(made.run, ClientLoop)
+    assert isinstance(made.run.step, fx.GraphModule)  # recorded all the same
+    assert recorded.failed.keys() == {"torchscript"}
 
 
 def test_only_the_first_shape_is_waited_for_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 2)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
     recorded = Recorded(lambda tensors: [tensors[0] + tensors[1]], ClientLoop, patience=3)
     known = []
     for width in (2, 5):
@@ -136,7 +137,7 @@ def test_only_the_first_shape_is_waited_for_with_patience(monkeypatch: pytest.Mo
 
 
 def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 4)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 4)
     both = threading.Barrier(2, timeout=10)
     by_itself: list[int] = []  # when it is recorded, and when one step and then all are checked
 

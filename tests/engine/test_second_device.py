@@ -88,7 +88,7 @@ def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
 
 def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorder does not see through the wrappers and takes all tensors for constants."""
-    monkeypatch.setattr("bench.engine.recording._RECORD_AFTER", 10)
+    monkeypatch.setattr("bench.engine.backends._RECORD_AFTER", 10)
     here = toy("fedavg")
     expected = [run(here, 1).metrics for _ in range(12)][-1]
     with SecondDevice():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.engine import recording
+from bench.engine import backends
 from bench.runs import checkpoint, store
 from bench.runs.cell import Options, _last_recordings, _recordings, run_cell
 from bench.runs.progress import Event
@@ -58,7 +58,7 @@ def test_a_later_cell_of_the_process_records_no_step_again(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of another seed and partition; its bytes are those of a process of its own. Other hyperparameters do record."""
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 5)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 5)
     cohort, later = OPTIONS.model_copy(update={"executor": "cohort"}), cell(method="fedprox", seed=1, alpha=0.5)
     _last_recordings.cache_clear()
     assert run_cell(later, tmp_path / "alone", cohort).state == "done"
@@ -68,17 +68,18 @@ def test_a_later_cell_of_the_process_records_no_step_again(
     def record(*_: object) -> None:
         raise AssertionError("it records")
 
-    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr("bench.engine.recording.record", record)
     assert run_cell(later, tmp_path / "later", cohort).state == "done"
     assert results(tmp_path / "later") == results(tmp_path / "alone")
-    assert "it records" in run_cell(cell(method="fedprox", hp={"mu": 0.2}), tmp_path / "other", cohort).reason
+    other = run_cell(cell(method="fedprox", hp={"mu": 0.2}), tmp_path / "other", cohort)
+    assert "it records" in other.warnings[0]
 
 
 def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be one for each size of a short batch."""
-    monkeypatch.setattr(recording, "_RECORD_AFTER", 1)
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 1)
     settings = cell(method="fedprox", rounds=4)
     _last_recordings.cache_clear()
     run_cell(settings, tmp_path / "alone", OPTIONS)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from bench.engine import backends
 from bench.engine import predict as outputs
-from bench.engine import recording
 from bench.engine.device_data import channels_last
 from bench.engine.step import differentiate, differentiate_alone
 from bench.federation.federation import Federation
@@ -76,7 +76,7 @@ def test_recording_a_client_s_steps_changes_no_byte(
     place."""
     found = []
     for after in (10**9, 6):
-        monkeypatch.setattr(recording, "_RECORD_AFTER", after)
+        monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         settings = {"epochs": 3, "momentum": momentum, "model_options": {"hidden": 300}}
         federation, values = two_rounds(method=method, settings=settings, threads=2)
         found.append(values)

@@ -1,0 +1,249 @@
+"""Ways to run a step, each faster and more fragile than the one before it, and the choice between them.
+
+A step is a function of a list of tensors. `eager` calls it as it is. `graph` plays back the tensor operations that it
+comes down to (`bench/engine/recording.py`). `torchscript` does the same without Python between the operations, and
+with the loop around them (`bench/engine/loops.py`). A backend is taken only if it gives eager's bytes; one that fails,
+at its import or later, leaves the work to the one before it.
+"""
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Function = Callable[[list[Tensor]], list[Tensor]]
+Around = Callable[[Any], nn.Module]
+Run = Callable[..., list[Tensor]]
+
+_RECORD_AFTER = 100  # calls; recording costs about as much as so many save
+
+
+class Backend(Protocol):
+    """A way to run a step.
+
+    Attributes:
+        name: for people.
+        devices: types of devices it works on.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+
+    def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
+        """The loop `around` a step, with the new step as its only child; whatever it raises, the backend is not taken.
+
+        Args:
+            step: of the backend before: the function itself, then each one's child.
+            like: tensors such as the step gets.
+            around: see `Recorded`.
+            in_place: see `Recorded`.
+        """
+
+    def playing(self) -> contextlib.AbstractContextManager[None]:
+        """What has to hold while the loop runs."""
+
+
+class Graph:
+    """The tensor operations, played back in Python."""
+
+    name = "graph"
+    devices: tuple[str, ...] = ("cpu", "cuda")
+
+    def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
+        from bench.engine.recording import of_list, record, update_in_place  # loads PyTorch's tracer
+
+        # Samples and weights in reverse: what was read in Python, or lost, would stay what it was.
+        recorded = record(step, [t.flip(0) if t.dim() else t for t in like])
+        return around(of_list(update_in_place(recorded) if in_place else recorded))
+
+    def playing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class TorchScript:
+    """The tensor operations and the loop in one call: threads do not wait for Python. On a GPU it gains nothing."""
+
+    name = "torchscript"
+    devices: tuple[str, ...] = ("cpu",)
+
+    def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
+        from torch.jit import script
+
+        from bench.engine.recording import named_by_packet
+
+        with warnings.catch_warnings():
+            # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models.
+            warnings.filterwarnings("ignore", "`torch.jit")
+            scripted: nn.Module = script(around(named_by_packet(step)))
+        return scripted
+
+    def playing(self) -> contextlib.AbstractContextManager[None]:
+        """It replaces some operations by others, which round differently, unless it is told not to."""
+        from torch.jit import optimized_execution  # type: ignore[attr-defined]
+
+        found: contextlib.AbstractContextManager[None] = optimized_execution(False)
+        return found
+
+
+EAGER = "eager"
+BACKENDS: tuple[Backend, ...] = (Graph(), TorchScript())
+
+
+def fastest(device: str, failed: Iterable[str] = ()) -> str:
+    """The name of the last backend for a type of device that comes before all that failed."""
+    found = EAGER
+    for backend in BACKENDS:
+        if backend.name in failed:
+            break
+        if device in backend.devices:
+            found = backend.name
+    return found
+
+
+class Made(NamedTuple):
+    """A loop, and the backend that made it; None: eager."""
+
+    backend: Backend | None
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """Of the backend."""
+        return self.backend.name if self.backend else EAGER
+
+
+class Recorded:
+    """A function of a list of tensors that runs on the fastest backend after some calls with equal shapes.
+
+    Several threads may run it at a time; they wait for one another only while it is recorded.
+
+    Args:
+        function: what is recorded.
+        around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
+        patience: how many times the usual number of calls the first shape waits for: with it, PyTorch loads its tracer,
+            which takes seconds.
+        in_place: whether a recording may change vectors that it is given where they lie; its arguments are lists of
+            tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
+
+    Attributes:
+        failed: by name of a backend that was not taken, why, in one line.
+    """
+
+    def __init__(self, function: Function, around: Around, *, patience: int = 1, in_place: bool = False) -> None:
+        self._function = function
+        self._around = around
+        self._patience = patience
+        self._in_place = in_place
+        self._eager = Made(None, around(function))
+        self._calls: dict[Any, int] = {}
+        self._recorded: dict[Any, Made] = {}
+        self._door, self._inside, self._running = threading.Lock(), threading.Condition(), 0
+        self.failed: dict[str, str] = {}
+
+    def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        """Run it on `args`, in which the function is called so many times.
+
+        Args:
+            like: tensors of the shapes that the function gets, and with numbers such as it gets.
+        """
+        at = tuple(t.shape for t in like)
+        if at not in self._recorded and self._comes_in(at, like, calls, args):
+            try:
+                return self._eager.run(*args)
+            finally:
+                self._goes_out()
+        return self._play(self._recorded[at], args)
+
+    def _play(self, made: Made, args: Any, run: Run | None = None) -> list[Tensor]:
+        """Run a loop, or its step alone, as its backend wants it."""
+        if made.backend is None:
+            return made.run(*args)
+        with torch.no_grad() if self._in_place else torch.inference_mode(), made.backend.playing():
+            return (run or made.run)(*args)
+
+    def _comes_in(self, at: Any, like: list[Tensor], calls: int, args: Any) -> bool:
+        """Whether it is still to run as it is. If not, it is recorded now, while nobody runs it: tracing changes what
+        a module's call does, in all threads."""
+        with self._door:
+            if at in self._recorded:
+                return False
+            with self._inside:
+                if self._calls.get(at, 0) < _RECORD_AFTER * (1 if self._recorded else self._patience):
+                    self._calls[at] = self._calls.get(at, 0) + calls
+                    self._running += 1
+                    return True
+                self._inside.wait_for(lambda: not self._running)
+            self._recorded[at] = self._record(like, args if self._in_place else None)
+            return False
+
+    def _goes_out(self) -> None:
+        with self._inside:
+            self._running -= 1
+            self._inside.notify_all()
+
+    def _record(self, like: list[Tensor], args: Any = None) -> Made:
+        """What the last backend made of all that gave eager's bytes, each from the step of the one before.
+
+        Args:
+            args: of the loop, where it may change them: then all its steps are compared, too.
+        """
+        right = self._function(_copies(like))
+        rights = self._play(self._eager, [_copies(one) for one in args]) if args else None
+        found, step = self._eager, self._function
+        for backend in BACKENDS:
+            if like[0].device.type not in backend.devices:
+                continue
+            try:
+                loop = backend.make(step, like, self._around, in_place=self._in_place)
+                made, (step,) = Made(backend, loop), loop.children()
+                _compare(self._play(made, [_copies(like)], step), right)
+                if args:
+                    _compare(self._play(made, [_copies(one) for one in args]), rights)
+            except Exception as error:  # the next simpler backend does it, whatever is wrong with this one
+                self.failed.setdefault(backend.name, one_line(error))
+                break
+            found = made
+        return found
+
+
+def one_line(error: Exception) -> str:
+    """The type of an error and the first line of what it says."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    return [t.clone() for t in tensors]
+
+
+def _compare(found: list[Tensor], right: list[Tensor] | None) -> None:
+    assert right is not None
+    if not all(
+        a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+        for a, b in zip(found, right, strict=True)
+    ):
+        raise ValueError("its bytes are not eager's")
+
+
+def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
+    """All tensors of nested values, a dictionary's by name: it may have them in another order at another time.
+
+    A fifth of the time that PyTorch's general way takes.
+    """
+    for value in values:
+        if isinstance(value, dict):
+            yield from tensors_of([value[name] for name in sorted(value)])
+        else:
+            yield value
+
+
+def filled(values: Any, tensors: Iterator[Any]) -> Any:
+    """The same nested values with other tensors."""
+    if isinstance(values, dict):
+        return {name: filled(values[name], tensors) for name in sorted(values)}
+    if isinstance(values, tuple):
+        return tuple(filled(value, tensors) for value in values)
+    return next(tensors)

@@ -1,0 +1,95 @@
+"""A backend that fails leaves the work to a simpler one: the same bytes, one notice, and its name."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from bench.engine import backends
+from bench.engine.backends import BACKENDS, fastest
+from bench.engine.predict import _look
+from tests.engine.problems import everything, run, toy
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise KeyError("first line\nsecond line")  # no RuntimeError
+
+
+def _no_torchscript(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.jit", None)
+
+
+def _no_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.jit, "script", _fail)
+
+
+def _no_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bench.engine.recording", None)
+
+
+def _no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.engine.recording.make_fx", _fail)
+
+
+def _other_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = backends.Graph.make
+
+    def wrong(self: backends.Graph, step: Any, *args: Any, **more: Any) -> Any:
+        return make(self, lambda tensors: [t + 1 for t in step(tensors)], *args, **more)
+
+    monkeypatch.setattr(backends.Graph, "make", wrong)
+
+
+BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str, str]] = {
+    "torchscript at import": (
+        _no_torchscript,
+        "torchscript",
+        "graph",
+        "ModuleNotFoundError: import of torch.jit halted",
+    ),
+    "torchscript at recording": (_no_script, "torchscript", "graph", "KeyError: 'first line"),
+    "graph at import": (_no_tracer, "graph", "eager", "ModuleNotFoundError: import of bench.engine.recording"),
+    "graph at recording": (_no_graph, "graph", "eager", "KeyError: 'first line"),
+    "graph with other bytes": (_other_bytes, "graph", "eager", "ValueError: its bytes are not eager's"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_recorded() -> Iterator[None]:
+    """What looks at models is recorded once in a process."""
+    _look.cache_clear()
+    yield
+    _look.cache_clear()
+
+
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
+    broken: str, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage, failed, left, reason = BROKEN[broken]
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+    right = toy("ditto", executor=executor, rounds=3)
+    expected = run(right, 3)
+    assert right.engine.backend == "torchscript"
+    assert right.warnings == []
+    _look.cache_clear()
+    damage(monkeypatch)
+    federation = toy("ditto", executor=executor, rounds=3)
+    found = run(federation, 3)
+    assert found.metrics == expected.metrics
+    assert all(torch.equal(t, everything(right)[name]) for name, t in everything(federation).items())
+    assert federation.engine.backend == left
+    (notice,) = federation.warnings
+    assert notice.startswith(f"the backend {failed} failed and {left} takes its place: {reason}")
+    made = {one.name for step in federation.engine._trainer.used for one in step._recorded.values()}
+    assert left in made
+    assert failed not in made
+
+
+def test_the_fastest_backend_is_the_last_before_a_failure() -> None:
+    assert [one.name for one in BACKENDS] == ["graph", "torchscript"]
+    assert (fastest("cpu"), fastest("cuda"), fastest("cpu", ["torchscript"])) == ("torchscript", "graph", "graph")
+    assert fastest("cpu", ["graph"]) == fastest("elsewhere") == "eager"
