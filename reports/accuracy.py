@@ -3,33 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bench.runs.results import WINDOW
 from reports import statistics
+from reports.figure import Figure, scores
 from reports.load import Store
-from reports.tables import LEGEND, Column, Entry, Mark, Table, number, words
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Which accuracy: of which model, on which test data, averaged over clients how (design, section 9)."""
-
-    name: str
-    metric: str
-    on: str
-    mean: str
-
-    @property
-    def text(self) -> str:
-        """For captions."""
-        models = {"gm": "generic model", "pm": "personalized models", "lm": "models right after local training"}
-        means = {"train_size": ", weighted by training size", "equal": ", every client counting the same", "": ""}
-        place = "common test set" if self.on == "global" else "clients' local test sets"
-        return f"{self.name}: {models[self.metric]} on the {place}{means[self.mean]}"
-
+from reports.standings import by_unit, column_marks, complete, family
+from reports.tables import LEGEND, Column, Entry, Table, number, words
 
 GM = Figure("GM", "gm", "global", "")
 PM = Figure("PM", "pm", "local", "train_size")
@@ -67,7 +49,7 @@ def main_table(
     name: str = "main",
     title: str = "Generic and personalized models",
 ) -> Table:
-    """Method x (task, figure): mean and standard deviation over seeds, the best and its equals marked.
+    """Method x (task, figure): mean and standard deviation over units, the best and what equals it marked.
 
     Args:
         store: cells of one protocol.
@@ -76,15 +58,15 @@ def main_table(
         name, title: of the table.
     """
     columns = [(task, figure) for task in store.tasks for figure in figures]
-    usual = max((len(store.of(row, task)) for row in store.rows for task in store.tasks), default=0)
+    usual = max((len(scores(store, row, *column, chosen)) for row in store.rows for column in columns), default=0)
     by_column = [_column(store, task, figure, chosen, usual) for task, figure in columns]
     rows = tuple((row, tuple(entries[row] for entries in by_column)) for row in store.rows)
     heads = tuple(Column(figure.name, task) for task, figure in columns)
-    seeds = "1 seed" if usual == 1 else f"{usual} seeds"
     caption = (
-        f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {seeds} unless another n is printed. "
+        f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {_units(store, usual)} unless another n is "
+        "printed; a diverged cell counts as chance level. "
         f"{'; '.join(figure.text for figure in figures)}. "
-        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}."
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}."
     )
     return Table(name, title, caption, "Method", heads, rows, (LEGEND,))
 
@@ -94,13 +76,16 @@ def all_figures_table(store: Store) -> Table:
     names = ("task", "metric", "on", "mean over clients", "selection", "n", "mean", "std", "95 % low", "95 % high")
     rows = []
     keys = ["row", "task", "metric", "on", "mean", "selection"]
-    for key, group in store.figures.groupby(keys, sort=False):
-        row, *texts = (str(part) or "–" for part in key)
-        summary = statistics.summarise(100 * group["value"].to_numpy())
-        numbers = (summary.mean, summary.std, summary.low, summary.high)
-        entries = (*map(words, texts), Entry(summary.n, decimals=0), *map(number, numbers))
-        rows.append((row, entries))
-    caption = "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds."
+    for row, task, *figure in store.figures[keys].drop_duplicates().itertuples(index=False):
+        summary = statistics.summarise(list(store.scores(row, task, *figure).values()))
+        interval = statistics.within_percent(summary.mean, (summary.high - summary.low) / 2)
+        numbers = (summary.mean, summary.std, *interval)
+        entries = (words(task), *(words(part or "–") for part in figure), Entry(summary.n, decimals=0))
+        rows.append((row, (*entries, *map(number, numbers))))
+    caption = (
+        "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over "
+        "partitions where seeds repeat them), taken on the logit scale; a diverged cell counts as chance level."
+    )
     return Table("figures", "All figures with intervals", caption, "Method", tuple(map(Column, names)), tuple(rows))
 
 
@@ -112,9 +97,11 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
     for task in store.tasks:
         for figure in figures:
             others = [row for row in store.rows if row != base]
-            against = _scores(store, base, task, figure, chosen)
-            results = [statistics.paired(_scores(store, row, task, figure, chosen), against) for row in others]
-            corrected = statistics.holm([result.p for result in results])
+            against = scores(store, base, task, figure, chosen)
+            results = [statistics.paired(scores(store, row, task, figure, chosen), against) for row in others]
+            whole = [complete(store, row, task, figure, chosen) for row in (base, *others)]
+            tested = [result.p if whole[0] and ok else math.nan for result, ok in zip(results, whole[1:], strict=True)]
+            corrected = statistics.holm(tested)
             for row, result, p in zip(others, results, corrected, strict=True):
                 if result.n == 0:
                     continue
@@ -140,78 +127,76 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
     rows = [row for row in store.rows if any(row in part for part in parts)]
     blank = (words("–"),) * len(names)
     caption = (
-        f"Tasks (data set and partition): {len(store.tasks)}; methods without a gap only. Rank 1 is best. "
-        "IQM: mean of the middle half of all runs, percent. P: probability that a random run beats one of "
-        f"{base} on the same task. Intervals: 95 %, bootstrap of runs within each task."
+        f"Tasks (data set and partition): {len(store.tasks)}; methods without a gap only, ranks of those that trained "
+        "the model. Rank 1 is best. IQM: mean of the middle half of all runs, percent; its 95 % interval is Student's "
+        f"t with the error of a bootstrap of seeds within each task. P: probability of beating {base} on the same task "
+        "and seed, ties counting half, with Clopper and Pearson's interval."
     )
     body = tuple((row, tuple(entry for part in parts for entry in part.get(row, blank))) for row in rows)
     return Table("aggregates", "Over all tasks", caption, "Method", columns, body)
 
 
 def ranking(store: Store, figure: Figure, chosen: str) -> statistics.CriticalDifference:
-    """Ranks over tasks of the methods that have a figure on every task."""
-    complete = _complete(store, figure, chosen)
-    if not complete:
-        reason = "no method has a figure on every task"
+    """Ranks over tasks of the methods that trained the model and have all its figures."""
+    compared = family(store, store.tasks, figure, chosen).scores
+    if not compared:
+        reason = "no method has a figure of its own on every task"
         return statistics.CriticalDifference((), (), len(store.tasks), math.nan, (), reason)
-    scores = np.array([[runs.mean() for runs in tasks] for tasks in complete.values()])
-    return statistics.critical_difference(list(complete), scores.T)
+    means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
+    return statistics.critical_difference(list(compared), means.T)
 
 
 def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int) -> dict[str, Entry]:
     """One column of the main table, by row."""
-    scores = {row: _scores(store, row, task, figure, chosen) for row in store.rows}
-    measured = [row for row in store.rows if scores[row]]
-    marks: dict[str, Mark] = {}
-    highest = math.nan
-    if measured:
-        best, near = statistics.not_significantly_worse([scores[row] for row in measured])
-        marks = {row: "near" if near[k] else "" for k, row in enumerate(measured)}
-        highest = statistics.summarise(list(scores[measured[best]].values())).mean
+    marks, clones = column_marks(store, task, figure, chosen)
     f = store.figures
-    derived = set(f[(f["task"] == task) & (f["metric"] == figure.metric) & f["derived"]]["row"])
+    derived = set(f[(f["task"] == task) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
     column = {}
     for row in store.rows:
         states = Counter(cell.state for cell in store.of(row, task) if cell.state != "done")
         problems = ", ".join(f"{count} {state}" for state, count in states.items())
-        if not scores[row]:
+        own = scores(store, row, task, figure, chosen)
+        if not own:
             column[row] = words(problems or "–")
             continue
-        summary = statistics.summarise(list(scores[row].values()))
-        note = "" if summary.n == usual else f"(n={summary.n}{'; ' if problems else ''}{problems})"
+        summary = statistics.summarise(list(own.values()))
+        n = "" if summary.n == usual else f"n={summary.n}"
+        same = f"= {clones[row]}" if row in clones else ""
+        note = "; ".join(part for part in (n, problems, same) if part)
         spread = None if math.isnan(summary.std) else summary.std
-        mark = "best" if summary.mean == highest else marks[row]
-        column[row] = Entry(summary.mean, spread, note, mark, row in derived)
+        column[row] = Entry(summary.mean, spread, f"({note})" if note else "", marks.get(row, ""), row in derived)
     return column
 
 
-def _scores(store: Store, row: str, task: str, figure: Figure, chosen: str) -> dict[str, float]:
-    return store.scores(row, task, figure.metric, figure.on, figure.mean, chosen)
+def _units(store: Store, usual: int) -> str:
+    """What n counts: seeds, or partitions where several seeds share one."""
+    repeats = max(map(store.repeats, store.tasks))
+    if repeats > 1:
+        return f"{usual} partition{'s' * (usual != 1)}, each the mean of up to {repeats} seeds,"
+    return f"{usual} seed{'s' * (usual != 1)}"
 
 
-def _complete(store: Store, figure: Figure, chosen: str) -> dict[str, list[statistics.Floats]]:
-    """Runs per task of each method that has some on every task."""
-    runs = {
-        row: [np.array(list(_scores(store, row, task, figure, chosen).values())) for task in store.tasks]
-        for row in store.rows
-    }
-    return {row: tasks for row, tasks in runs.items() if all(len(one) for one in tasks)}
+def _exceptions(store: Store, chosen: str) -> str:
+    """The tasks that cannot report the chosen round."""
+    others = [task for task in store.tasks if store.selected(task, chosen) != chosen]
+    return f" (the last round on {' and '.join(others)}: no validation data)" if others else ""
 
 
 def _aggregates(store: Store, base: str, figure: Figure, chosen: str) -> dict[str, tuple[Entry, ...]]:
-    complete = _complete(store, figure, chosen)
-    if not complete:
-        return {}
-    means = np.array([[runs.mean() for runs in tasks] for tasks in complete.values()])
-    ranks = statistics.ranks(means.T).mean(axis=0)
+    whole = {
+        row: by_unit(store, row, store.tasks, figure, chosen)
+        for row in store.rows
+        if all(complete(store, row, task, figure, chosen) for task in store.tasks)
+    }
+    compared = family(store, store.tasks, figure, chosen).scores
+    means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
+    ranks = dict(zip(compared, statistics.ranks(means.T).mean(axis=0), strict=True)) if compared else {}
     found = {}
-    for rank, (row, tasks) in zip(ranks, complete.items(), strict=True):
-        middle = statistics.bootstrap([tasks], statistics.iqm, row, figure.name)
-        entries = [number(x) for x in (rank, middle.value, middle.low, middle.high)]
-        if base in complete and row != base:
-            better = statistics.bootstrap(
-                [tasks, complete[base]], statistics.probability_of_improvement, row, base, figure.name
-            )
+    for row, tasks in whole.items():
+        middle = statistics.bootstrap(tasks, statistics.iqm, figure.name)
+        entries = [number(x) for x in (ranks.get(row, math.nan), middle.value, middle.low, middle.high)]
+        if base in whole and row != base:
+            better = statistics.probability_of_improvement(tasks, whole[base])
             entries += [number(x) for x in (better.value, better.low, better.high)]
         else:
             entries += [words("–")] * 3

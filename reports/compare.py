@@ -72,7 +72,7 @@ def _cells(run: Path) -> list[_Compared]:
         part = store.of_protocol(protocol)
         chosen = selection(part)
         for cell in part.cells:
-            by_figure = [part.scores(cell.row, cell.task, f.metric, f.on, f.mean, chosen) for f in HEADLINE]
+            by_figure = [part.trials(cell.row, cell.task, f.metric, f.on, f.mean, chosen) for f in HEADLINE]
             figures = [scores.get(cell.trial, np.nan) for scores in by_figure]
             found.append(_Compared(cell, cell.state, figures))
     return found

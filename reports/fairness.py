@@ -28,7 +28,7 @@ def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.Data
         (figures["metric"] == figure.metric)
         & (figures["on"] == figure.on)
         & (figures["mean"] == figure.mean)
-        & (figures["selection"] == chosen)
+        & (figures["selection"] == figures["task"].map(lambda task: store.selected(task, chosen)))
     ]
     keys = ["row", "task", "trial"]
     clients = store.table("clients")

@@ -1,6 +1,8 @@
 """What a report reads: one or more run folders as one list of cells and one table of figures."""
 
 import json
+import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,12 +46,14 @@ class Cell:
         row: its row in tables: the label, and the settings in which cells of that label differ.
         task: its column: data set, and the settings in which tasks of the run differ.
         trial: the seed; methods are compared trial by trial.
+        unit: the partition, of which trials are repeated measurements; the seed where the task has one partition only.
     """
 
     view: CellView
     row: str
     task: str
     trial: str
+    unit: str
 
     @property
     def state(self) -> str:
@@ -120,9 +124,68 @@ class Store:
         frames = [frame for frame in frames if len(frame)]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*COLUMNS[name], *_NAMES])
 
+    def selected(self, task: str, wanted: str) -> str:
+        """Which round a task reports: the wanted one, and the last where the task has no such figure at all."""
+        return wanted if (task, wanted) in self._selections else "last"
+
     def scores(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
-        """Accuracy in percent by trial, of the done cells."""
-        return self._scores.get((row, task, metric, on, mean, selection), {})
+        """Accuracy in percent by unit, the mean of the unit's trials; a diverged cell counts at chance level.
+
+        A unit of which a trial is missing has the mean of the others: `complete` says whether that is so anywhere.
+        """
+        units: dict[str, list[float]] = {}
+        for trial, score in self.trials(row, task, metric, on, mean, selection).items():
+            units.setdefault(self._units[task, trial], []).append(score)
+        return {unit: sum(scores) / len(scores) for unit, scores in units.items()}
+
+    def complete(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> bool:
+        """Whether the row has this figure, or has diverged, in every trial that any row has on the task."""
+        return self.trials(row, task, metric, on, mean, selection).keys() == self._expected[task]
+
+    def repeats(self, task: str) -> int:
+        """Trials of each partition; 1 where every trial has its own."""
+        trials = self._expected[task]
+        return max(Counter(self._units[task, trial] for trial in trials).values())
+
+    def chance(self, task: str) -> float:
+        """Accuracy in percent of guessing one of the task's classes; nan where no cell has got as far as its data."""
+        for cell in self.cells:
+            if cell.task == task and (partition := cell.json("partition")) is not None:
+                return 100 / len(partition["counts"][0])
+        return math.nan
+
+    def trials(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
+        """Accuracy in percent by trial; a diverged cell counts at chance level."""
+        figure = (metric, on, mean, self.selected(task, selection))
+        found = dict(self._scores.get((row, task, *figure), {}))
+        diverged = [cell.trial for cell in self.of(row, task) if cell.state == "diverged"]
+        if diverged and (found or figure in self._measured[task]) and not math.isnan(chance := self.chance(task)):
+            found |= dict.fromkeys(diverged, chance)
+        return found
+
+    @cached_property
+    def _units(self) -> dict[tuple[str, str], str]:
+        return {(cell.task, cell.trial): cell.unit for cell in self.cells}
+
+    @cached_property
+    def _expected(self) -> dict[str, set[str]]:
+        """The trials of each task."""
+        trials: dict[str, set[str]] = {}
+        for cell in self.cells:
+            trials.setdefault(cell.task, set()).add(cell.trial)
+        return trials
+
+    @cached_property
+    def _measured(self) -> dict[str, set[tuple[str, ...]]]:
+        """The figures that some row has on a task."""
+        figures: dict[str, set[tuple[str, ...]]] = {task: set() for task in self.tasks}
+        for _, task, *figure in self._scores:
+            figures[task].add(tuple(figure))
+        return figures
+
+    @cached_property
+    def _selections(self) -> set[tuple[str, str]]:
+        return {(key[1], key[-1]) for key in self._scores}
 
     @cached_property
     def _entries(self) -> dict[tuple[str, str], list[Cell]]:
@@ -172,6 +235,9 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
     flat = [_opened(settings) for settings in flat]
     task_names = {dataset: _task_names(flat, dataset) for dataset in {settings["dataset"] for settings in flat}}
     tasks = [_task(settings, task_names[settings["dataset"]]) for settings in flat]
+    partitions: dict[str, set[Any]] = {}
+    for settings, task in zip(flat, tasks, strict=True):
+        partitions.setdefault(task, set()).add(_partition_seed(settings))
     cells = []
     for view, settings, task in zip(views, flat, tasks, strict=True):
         # within one task only: a learning rate that belongs to the data set does not make two rows of a method
@@ -181,8 +247,14 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
         own = [name for name in row_names if name in settings and _varies(rivals, name)]
         row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in own)])
         trial = "/".join(str(settings[name]) for name in _TRIAL_FIELDS if settings[name] is not None)
-        cells.append(Cell(view, row, task, trial))
+        unit = str(_partition_seed(settings) if len(partitions[task]) > 1 else settings["seed"])
+        cells.append(Cell(view, row, task, trial, unit))
     return tuple(cells)
+
+
+def _partition_seed(settings: dict[str, Any]) -> int:
+    seed: int = settings["seed"] if settings["partition_seed"] is None else settings["partition_seed"]
+    return seed
 
 
 def _refuse_rivals(cells: tuple[Cell, ...]) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 from reports import fairness, statistics
 from reports.accuracy import GM, PM, PM_EQUAL, Figure
 from reports.load import Cell, Store
-from reports.tables import Entry, number, words
+from reports.tables import Entry, words
 
 AMBIGUOUS = "ambiguous"
 """Printed in place of a number."""
@@ -82,13 +82,13 @@ def _accuracy(figure: Figure, ours: Ours, place: Place) -> Entry:
         return _client_accuracy(ours, place)
     if place.axes.get("eval") == "GM":
         figure = Figure("GM", "gm", "local", "equal")
+    units = {cell.unit for cell in place.cells}
+    entries = {(cell.row, cell.task) for cell in place.cells}
     scores = [
         score
-        for cell in place.cells
-        for trial, score in ours.store.scores(
-            cell.row, cell.task, figure.metric, figure.on, figure.mean, ours.chosen
-        ).items()
-        if trial == cell.trial
+        for row, task in entries
+        for unit, score in ours.store.scores(row, task, figure.metric, figure.on, figure.mean, ours.chosen).items()
+        if unit in units
     ]
     derived = any(figure.metric in cell.view.status.derived for cell in place.cells)
     return _over_seeds(scores, derived=derived)
@@ -111,11 +111,18 @@ def _rounds_to(target: float, ours: Ours, place: Place) -> Entry:
 
 
 def _speedup(target: float, ours: Ours, place: Place) -> Entry:
-    """Rounds of the slowest method that reaches the target, divided by the method's own."""
+    """Rounds of the slowest method that reaches the target, divided by the method's own; geometric means over seeds.
+
+    A method counts as having reached it where all its seeds have: else its figure would be that of the lucky ones.
+    """
     done = [cells for cells in map(_done, [place.cells, *place.rivals]) if cells]
-    own, *others = (float(np.mean(list(_first_rounds(cells, target)))) for cells in done)
+    rounds = [list(_first_rounds(cells, target)) for cells in done]
+    own, *others = (statistics.geometric(one)[0] if all(map(math.isfinite, one)) else math.inf for one in rounds)
     slowest = max((one for one in others if math.isfinite(one)), default=math.nan)
-    return number(slowest / own if math.isfinite(own) else math.nan)
+    there = sum(map(math.isfinite, rounds[0]))
+    if math.isinf(own):
+        return words(f"{there} of {len(rounds[0])} seeds")
+    return Entry(slowest / own, note=f"(n={there})")
 
 
 def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
@@ -158,8 +165,10 @@ def _images_per_second(ours: Ours, place: Place) -> Entry:
 
 def _relative_speed(ours: Ours, place: Place) -> Entry:
     """In percent of the table's first method."""
-    base = list(_throughput(place.reference))
-    return number(100 * float(np.mean(list(_throughput(place.cells))) / np.mean(base)) if base else math.nan)
+    base, own = list(_throughput(place.reference)), list(_throughput(place.cells))
+    if not base:
+        return words("–")
+    return Entry(100 * statistics.geometric(own)[0] / statistics.geometric(base)[0], note=f"(n={len(own)})")
 
 
 def _throughput(cells: list[Cell]) -> Iterator[float]:

@@ -19,6 +19,7 @@ from reports.measures import MEASURES
 from reports.portraits import portraits
 from reports.published import comparison, published_table
 from reports.sections import Section
+from reports.standings import standings_table
 from reports.tables import Column, Entry, Table, number, words
 
 
@@ -65,7 +66,6 @@ def write_report(
             provenance=[_provenance(run) for run in store.runs],
             data_uri=_data_uri,
             filter_rows=tables.FILTER_ROWS,
-            near=tables.NEAR,
         )
     )
     _write(out / "index.html", page.encode())
@@ -171,8 +171,9 @@ def _statistics_section(store: Store, chosen: str) -> Section:
         "statistics",
         "Statistics",
         " ".join(f"{' and '.join(names)}: {reason}." for reason, names in said.items()),
-        (accuracy.comparison_table(store, chosen), *([aggregates] if aggregates.rows else [])),
+        (standings_table(store, chosen, accuracy.HEADLINE), *([aggregates] if aggregates.rows else [])),
         tuple(drawn),
+        (accuracy.comparison_table(store, chosen),),
     )
 
 

@@ -46,8 +46,9 @@ def speedup_table(
                 rows.append((row, tuple(_line(curve, task, row, base, target, paper))))
     caption = (
         f"Until the first of two evaluations in a row at or above the target ({PM.text}): the waiting method's rounds, "
-        "seconds per round and seconds, each divided by those of the method in this row; mean ± standard deviation "
-        "over seeds; a dash: not reached by both in any seed. Seconds are simulated."
+        "seconds per round and seconds, each divided by those of the method in this row; geometric mean, factor of one "
+        "standard deviation, and n: the seeds in which both got there; the figure is about those only. Seconds are "
+        "simulated."
     )
     heads = ("task", "compared with", "target %", "rounds", "seconds per round", "speed-up", "paper")
     return Table("speedup", "Speed-up by not waiting", caption, "Method", tuple(map(Column, heads)), tuple(rows))
@@ -76,9 +77,10 @@ def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, pa
         for trial, ours in found[row].items()
         if (theirs := found[base].get(trial)) is not None
     ]
+    of = curve[(curve["row"] == row) & (curve["task"] == task)]["trial"].nunique()
     yield from (words(task), words(base), number(target, decimals=0))
     for k in range(3):
-        yield _mean([ratio[k] for ratio in ratios])
+        yield _mean([ratio[k] for ratio in ratios], of)
     yield words("–") if paper is None else number(paper, decimals=2)
 
 
@@ -89,8 +91,10 @@ def _by_trial(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[s
     return {trial: (first[0], first[2]) for trial, first in firsts.items() if not np.isnan(first[0])}
 
 
-def _mean(values: list[float]) -> Entry:
-    if not values:
-        return words("–")
-    summary = statistics.summarise(values)
-    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=2)
+def _mean(ratios: list[float], of: int) -> Entry:
+    """Geometric mean: as much faster in one seed and slower in another is no speed-up. `of` seeds were compared."""
+    if not ratios:
+        return words(f"– (n=0 of {of})")
+    mean, factor = statistics.geometric(ratios)
+    spread = "" if np.isnan(factor) else f"×/÷ {factor:.2f}; "
+    return Entry(mean, note=f"({spread}n={len(ratios)} of {of})", decimals=2)

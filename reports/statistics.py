@@ -2,7 +2,8 @@
 
 What is used where, and why (percentile bootstrap of three seeds covers 71 %, a t interval 95 %):
 one cell of a table: Student's t interval; two methods: paired differences per seed, Holm over the comparisons;
-aggregates over tasks: stratified bootstrap (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice");
+all methods at once: reports/best.py; aggregates over tasks: stratified bootstrap (Agarwal et al. 2021, "Deep RL at the
+Edge of the Statistical Precipice") with Student's t in place of percentiles;
 many methods over many tasks: Friedman test, then Wilcoxon signed-rank with Holm (Benavoli, Corani and Mangili 2016).
 A task is a data set with its partition; a run is one seed of it.
 """
@@ -79,7 +80,7 @@ class CriticalDifference:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An aggregate and its percentile interval."""
+    """An aggregate and its interval."""
 
     value: float
     low: float
@@ -109,6 +110,12 @@ def paired(values: Mapping[str, float], reference: Mapping[str, float], level: f
     return Comparison(summary.n, summary.mean, summary.low, summary.high, p, effect, low, high)
 
 
+def geometric(ratios: Sequence[float] | Floats) -> tuple[float, float]:
+    """Geometric mean of ratios, and the factor of one standard deviation; nan where there are too few."""
+    logs = summarise(np.log(np.asarray(ratios, dtype=float)))
+    return math.exp(logs.mean), math.exp(logs.std)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p values adjusted for the number of comparisons (Holm 1979), in the given order; nan stays and does not count."""
     order = sorted((k for k, p in enumerate(p_values) if not math.isnan(p)), key=lambda k: p_values[k])
@@ -120,29 +127,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def not_significantly_worse(scores: Sequence[Mapping[str, float]], level: float = LEVEL) -> tuple[int, list[bool]]:
-    """The best of several methods, and which others are not significantly worse.
-
-    Each method is `{seed: score}`; it is compared with the method of the highest mean on the seeds that both have, by
-    paired t tests with Holm's correction over the methods; it is not worse where it is ahead on those seeds. A method
-    that shares fewer than two seeds with the best, or is behind by the same amount on all, cannot be tested and is not
-    marked.
-
-    Returns:
-        Position of the best method, and one mark per method (the best is marked too).
-    """
-    best = max(range(len(scores)), key=lambda k: float(np.mean(list(scores[k].values()))))
-    differences = [_differences(one, scores[best]) for one in scores]
-    p_values = holm([math.nan if k == best else _p_value(one) for k, one in enumerate(differences)])
-    ahead = [len(one) > 1 and one.mean() > 0 for one in differences]
-    return best, [k == best or ahead[k] or p >= level for k, p in enumerate(p_values)]
-
-
 def ranks(scores: Floats) -> Floats:
-    """Ranks within each task, 1 for the highest score, ties shared: `[tasks, methods]` -> `[tasks, methods]`."""
+    """Ranks within each task, 1 for the highest score, ties shared: `[tasks, methods]` -> `[tasks, methods]`.
+
+    Scores that differ by rounding only are tied.
+    """
     from scipy import stats
 
-    ranked: Floats = stats.rankdata(-np.asarray(scores, dtype=float), axis=1)
+    scores = np.asarray(scores, dtype=float)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    falling = np.take_along_axis(scores, order, axis=1)
+    steps = -np.diff(falling, axis=1) > _ROUNDING * np.abs(falling).max(axis=1, keepdims=True)
+    places = np.concatenate([np.zeros((len(scores), 1)), steps.cumsum(axis=1)], axis=1)
+    ranked = np.empty_like(scores)
+    np.put_along_axis(ranked, order, stats.rankdata(places, axis=1), axis=1)
     return ranked
 
 
@@ -204,49 +202,81 @@ def iqm(tasks: Sequence[Floats]) -> Floats:
     return np.asarray(stats.trim_mean(np.concatenate(list(tasks), axis=-1), 0.25, axis=-1))
 
 
-def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats]) -> Floats:
-    """P(X > Y) for a random task and random runs of it, ties counting half: Mann-Whitney's U / (n m), averaged.
+def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: float = LEVEL) -> Estimate:
+    """P(X > Y) on the same unit of a random task, ties counting half, with Clopper and Pearson's interval.
+
+    The wins of several tasks are a sum of independent trials of unequal probabilities; the binomial interval for their
+    mean probability is, if anything, too wide (Hoeffding 1956).
 
     Args:
-        x, y: one array per task, `[..., runs]`, the same tasks in both.
-
-    Returns:
-        `[...]`.
+        x, y: one array `[units]` per task, the same tasks and units in both.
     """
-    signs = [np.sign(a[..., :, None] - b[..., None, :]) for a, b in zip(x, y, strict=True)]
-    return np.asarray(np.mean([(sign.mean(axis=(-2, -1)) + 1) / 2 for sign in signs], axis=0))
+    from scipy import stats
+
+    signs = [np.sign(_level_out(a - b, a)) for a, b in zip(x, y, strict=True)]
+    value = float(np.mean([(sign.mean() + 1) / 2 for sign in signs]))
+    n = sum(map(len, signs))
+    wins = value * n
+    low = float(stats.beta.ppf(level / 2, wins, n - wins + 1)) if wins > 0 else 0.0
+    high = float(stats.beta.ppf(1 - level / 2, wins + 1, n - wins)) if wins < n else 1.0
+    return Estimate(value, low, high)
 
 
 def bootstrap(
-    samples: Sequence[Sequence[Floats]],
+    tasks: Sequence[Floats],
     aggregate: Callable[..., Floats],
     *address: int | str,
     repeats: int = 2000,
     level: float = LEVEL,
 ) -> Estimate:
-    """Percentile interval of `aggregate(*samples)`, runs resampled within each task (stratified).
+    """Interval of `aggregate(tasks)` in percent: Student's t with the bootstrap's standard error, on the logit scale.
+
+    Units are drawn within each task, for all methods the same ones where `address` is the same. With n units a
+    percentile interval is too narrow twice: the resampled variance is (n - 1) / n of the true one, and its quantiles
+    are normal ones (Hesterberg 2015, "What teachers should know about the bootstrap"). Both are put right here.
 
     Args:
-        samples: one or more methods, each a list with one array `[runs]` per task.
-        aggregate: maps the methods, each a list of `[..., runs]`, to `[...]`.
+        tasks: one array `[units]` per task, percent.
+        aggregate: maps a list of `[..., units]` to `[...]`.
         address: where the draws come from (`bench.rng.generator`).
     """
     rng = generator("bootstrap", *address)
-    drawn = [[runs[rng.integers(len(runs), size=(repeats, len(runs)))] for runs in method] for method in samples]
-    low, high = np.quantile(aggregate(*drawn), [level / 2, 1 - level / 2])
-    return Estimate(float(aggregate(*samples)), float(low), float(high))
+    value = float(aggregate(tasks))
+    freedom = sum(len(units) - 1 for units in tasks)
+    if freedom < 1:
+        return Estimate(value, math.nan, math.nan)
+    drawn = [units[rng.integers(len(units), size=(repeats, len(units)))] for units in tasks]
+    smaller = sum(len(units) for units in tasks) / freedom
+    error = float(aggregate(drawn).std()) * math.sqrt(smaller)
+    return Estimate(value, *within_percent(value, _t_quantile(freedom, level) * error))
+
+
+def within_percent(value: float, half: float) -> tuple[float, float]:
+    """`value - half, value + half` on the logit scale (delta method), so that it stays within 0 to 100 percent."""
+    from scipy import special
+
+    share = value / 100
+    if not 0 < share < 1 or math.isnan(half):
+        return (value, value) if half == 0 else (math.nan, math.nan)
+    reach = half / 100 / (share * (1 - share))
+    low, high = 100 * special.expit(special.logit(share) + np.array([-reach, reach]))
+    return float(low), float(high)
 
 
 def _differences(values: Mapping[str, float], reference: Mapping[str, float]) -> Floats:
     """By common seed; differences that are equal but for rounding are made equal, and zero where that is all."""
     seeds = sorted(values.keys() & reference.keys())
     x, y = (np.array([scores[seed] for seed in seeds], dtype=float) for scores in (values, reference))
-    differences: Floats = x - y
-    rounding = _ROUNDING * np.abs([x, y]).max(initial=0.0)
-    differences[np.abs(differences) <= rounding] = 0.0
-    if len(seeds) and np.ptp(differences) <= rounding:
-        differences[:] = differences[0]
-    return differences
+    return _level_out(x - y, x)
+
+
+def _level_out(differences: Floats, scores: Floats) -> Floats:
+    """Without what is rounding only, at the size of the scores."""
+    rounding = _ROUNDING * np.abs(scores).max(initial=0.0)
+    level = np.where(np.abs(differences) <= rounding, 0.0, differences)
+    if len(level) and np.ptp(level) <= rounding:
+        level[:] = level[0]
+    return level
 
 
 def _p_value(differences: Floats) -> float:

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-Mark = Literal["", "best", "near"]
+Mark = Literal["", "best", "equal", "near"]
 
-NEAR = "†"
+SYMBOLS: dict[Mark, str] = {"equal": "≈", "near": "†"}
 FILTER_ROWS = 8
 """Longer tables get a field on the page to filter their rows by."""
 
 LEGEND = (
-    f"Bold: best of the column. {NEAR}: not significantly worse than the best "
-    "(paired t test over seeds, Holm's correction, 5 %). [ ]: derived, not trained by the method (SCD, Remark 4.1)."
+    "Bold: highest mean of the column. ≈: equivalent to the best (simultaneous 95 % interval within the margin). †: "
+    "undecided, neither worse nor equivalent. No sign: worse than the best, or not compared. [ ]: derived, not trained "
+    "by the method (SCD, Remark 4.1); shown, not compared."
 )
 
 
@@ -28,7 +29,7 @@ class Entry:
         value: the number in the column's unit; None: nothing was measured.
         spread: standard deviation, printed after the number.
         note: printed after the number, or alone.
-        mark: `best` is bold, `near` is not significantly worse.
+        mark: `best` is bold; `equal` is equivalent to it, `near` undecided.
         derived: printed in brackets.
         decimals: digits after the point.
         signed: print the sign of positive numbers too (differences).
@@ -57,6 +58,11 @@ class Entry:
         """Number and spread, bracketed where derived."""
         text = f"{self.number} ± {self.spread_text}" if self.spread is not None else self.number
         return f"[{text}]" if self.derived and text else text
+
+    @property
+    def symbol(self) -> str:
+        """The mark's sign after the number; none for the best."""
+        return SYMBOLS.get(self.mark, "")
 
     def _digits(self, number: float, sign: str = "") -> str:
         text = f"{number:{sign}.{self.decimals}f}"
@@ -154,7 +160,7 @@ def to_html(table: Table, filter_rows: int = FILTER_ROWS) -> str:
     """A `figure` with caption, table and notes; more rows than `filter_rows` get a field to filter them by."""
     from reports.html import environment
 
-    return environment().get_template("table.html").render(table=table, filter_rows=filter_rows, near=NEAR)
+    return environment().get_template("table.html").render(table=table, filter_rows=filter_rows)
 
 
 def _pipe(cells: list[str]) -> str:
@@ -163,15 +169,15 @@ def _pipe(cells: list[str]) -> str:
 
 def _markdown(entry: Entry) -> str:
     figure = f"**{entry.figure}**" if entry.mark == "best" else entry.figure
-    return " ".join(part for part in (figure, NEAR if entry.mark == "near" else "", entry.note) if part)
+    return " ".join(part for part in (figure, entry.symbol, entry.note) if part)
 
 
 def _latex(entry: Entry) -> str:
     figure = _tex(entry.figure)
     if entry.mark == "best":
         figure = rf"\textbf{{{figure}}}"
-    if entry.mark == "near":
-        figure += r"$^\dagger$"
+    if entry.symbol:
+        figure += "$^" + _TEX[entry.symbol].strip("$") + "$"
     # the braces keep TeX from reading a bracket after the line break `\\` as its argument
     return " ".join(part for part in (f"{{{figure}}}" if figure else "", _tex(entry.note)) if part)
 
@@ -199,6 +205,7 @@ _TEX = {
     "–": "--",
     "×": r"$\times$",
     "≥": r"$\ge$",
+    "≈": r"$\approx$",
     "†": r"$\dagger$",
     "α": r"$\alpha$",
     "τ": r"$\tau$",

@@ -48,7 +48,19 @@ def test_a_row_is_compared_with_the_one_that_waits(store: Store) -> None:
     assert entries[1].note == "waits"
     assert entries[2].value == 90
     assert [entry.value for entry in entries[3:6]] == pytest.approx([1.0, 1.6, 1.6])
-    assert [entry.note for entry in dict(table.rows)["buffered"][3:6]] == ["–"] * 3
+    assert [entry.note for entry in dict(table.rows)["buffered"][3:6]] == ["– (n=0 of 0)"] * 3
+
+
+def test_speed_ups_are_geometric_and_say_of_how_many_seeds(store: Store) -> None:
+    """Twice as fast in one seed and half as fast in the other is no speed-up; a third seed does not get there."""
+    seconds = [{"waits": [4.0, 8.0], "free": [2.0, 4.0]}, {"waits": [4.0, 8.0], "free": [8.0, 16.0]}]
+    parts = [curve(store, one, [50.0, 92.0]).assign(trial=str(k)) for k, one in enumerate(seconds)]
+    parts.append(curve(store, seconds[0], [50.0, 60.0]).assign(trial="2"))
+    table = speedup_table(store, pd.concat(parts), [])
+    assert table is not None
+    entries = [entries for row, entries in table.rows if row == "free"][-1]
+    assert entries[5].value == pytest.approx(1.0)
+    assert entries[5].note == "(×/÷ 2.67; n=2 of 3)"
 
 
 def test_a_task_without_a_curve_yet_is_left_out(store: Store) -> None:

@@ -1,0 +1,198 @@
+"""Comparisons with the best: which method may be called best, which equal it, and which cannot be told apart.
+
+The model: a block is a task with one of its units (partition or seed), in which all methods share data, initial weights
+and client sampling. Of two methods, the differences of their accuracies' logits vary around the mean of the task with
+one variance; what is estimated is the mean over the tasks at hand of those means. With few seeds a variance is hardly
+known, so the variances of all pairs are moderated (Smyth 2004, "Linear models and empirical Bayes methods", equation
+for the posterior variance; the prior's degrees of freedom by his moments of log variances). The intervals are
+simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons with the best), so that
+the choice of the best on the same data is paid for. The critical value is Bonferroni's over all pairs: with Hsu's own,
+one of several methods that are exactly equal is often called worse, and with Tukey's, pairs of unequal variance are
+called different too often. `python -m reports.simulate` measures what this covers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from reports.statistics import LEVEL, Floats
+
+MARGIN = 0.5
+"""Percentage points: methods that differ by less count as equivalent."""
+_EDGE = 0.05
+"""Percent: accuracies are kept this far from 0 and 100, where logits end."""
+_MOST_SEEDS = 10_000
+Verdict = Literal["better", "equivalent", "undecided", "worse"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method against the best of the others.
+
+    Attributes:
+        difference, low, high: in percentage points at the level of that best one, with the simultaneous interval.
+        verdict: `better`: than every other. `worse`: than the best. `equivalent`: at most the margin below the best,
+            or above every other. `undecided`: neither is shown.
+        seeds: units per task at which one point of difference would be found four times in five; 0: more than 10,000.
+    """
+
+    difference: float
+    low: float
+    high: float
+    verdict: Verdict
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Moderated:
+    """Variances of the pairs' differences, shrunken towards each other, and their degrees of freedom."""
+
+    variance: Floats
+    freedom: float
+
+
+def logits(percent: Floats) -> Floats:
+    """Log odds of accuracies in percent, at most those of 0.05 and 99.95 %."""
+    share = np.clip(np.asarray(percent, dtype=float), _EDGE, 100 - _EDGE) / 100
+    odds: Floats = np.log(share / (1 - share))
+    return odds
+
+
+def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float = LEVEL) -> list[Standing]:
+    """Every method against the best of the others, over all tasks.
+
+    Args:
+        tasks: for each task, accuracies in percent, `[methods, units]`; no unit is shared by two tasks.
+        margin: of equivalence, in percentage points.
+        level: probability that any of the intervals misses.
+
+    Returns:
+        A standing per method; empty where there are fewer than two methods or no task has two units.
+    """
+    scores = [logits(task) for task in tasks]
+    if len(scores[0]) < 2 or all(task.shape[1] < 2 for task in scores):
+        return []
+    means = np.array([task.mean(axis=1) for task in scores])
+    mean = means.mean(axis=0)
+    moderated = moderate(*_pair_variances(scores))
+    critical = _critical(len(mean), moderated.freedom, level)
+    lows, highs = intervals(scores, level)
+    standings = []
+    for k, rival in enumerate(_rivals(mean)):
+        low, difference, high = (
+            _points(means[:, rival], value) for value in (lows[k], mean[k] - mean[rival], highs[k])
+        )
+        seeds = _seeds_needed(means[:, rival], float(moderated.variance[k, rival]), moderated.freedom, critical)
+        standings.append(Standing(difference, low, high, _verdict(low, high, margin), seeds))
+    return standings
+
+
+def intervals(scores: Sequence[Floats], level: float = LEVEL) -> tuple[Floats, Floats]:
+    """Simultaneous intervals of each method's mean minus that of the best other one.
+
+    Args:
+        scores: for each task, logits, `[methods, units]`.
+        level: probability that any of the intervals misses.
+
+    Returns:
+        Lower and upper ends, `[methods]` each, in logits.
+    """
+    mean = np.array([task.mean(axis=1) for task in scores]).mean(axis=0)
+    moderated = moderate(*_pair_variances(scores))
+    error = np.sqrt(moderated.variance * sum(1 / task.shape[1] for task in scores)) / len(scores)
+    return _constrained(mean, _critical(len(mean), moderated.freedom, level) * error)
+
+
+def moderate(variances: Floats, freedom: int) -> Moderated:
+    """Smyth's moderated variances of all pairs of methods.
+
+    The degrees of freedom are at most those of all methods together: more pairs than methods are no more data.
+
+    Args:
+        variances: `[methods, methods]`, symmetric; the diagonal counts nowhere.
+        freedom: of each.
+    """
+    from scipy import special
+
+    methods = len(variances)
+    most = float((methods - 1) * freedom)
+    own = variances[np.triu_indices(methods, 1)]
+    if not own.any():
+        return Moderated(variances, most)
+    own = np.maximum(own, 1e-5 * max(float(np.median(own)), float(own.mean())))
+    if methods < 3:
+        return Moderated(np.broadcast_to(own, variances.shape), most)
+    logs = np.log(own) - special.digamma(freedom / 2) + math.log(freedom / 2)
+    excess = float(logs.var(ddof=1) - special.polygamma(1, freedom / 2))
+    if excess <= 0:
+        return Moderated(np.full(variances.shape, own.mean()), most)
+    prior = 2 * _trigamma_inverse(excess)
+    centre = math.exp(float(logs.mean()) + float(special.digamma(prior / 2)) - math.log(prior / 2))
+    return Moderated((prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most))
+
+
+def _pair_variances(scores: Sequence[Floats]) -> tuple[Floats, int]:
+    """Variance within tasks of the difference of each pair, and its degrees of freedom."""
+    residuals = np.concatenate([task - task.mean(axis=1, keepdims=True) for task in scores], axis=1)
+    freedom = sum(task.shape[1] - 1 for task in scores)
+    squares = np.square(residuals[:, None] - residuals[None]).sum(axis=-1)
+    return squares / freedom, freedom
+
+
+def _constrained(mean: Floats, half: Floats) -> tuple[Floats, Floats]:
+    """Hsu's constrained intervals of `mean[i] - max(mean of the others)`: ends never on the wrong side of 0."""
+    difference = mean[:, None] - mean[None]
+    others = ~np.eye(len(mean), dtype=bool)
+    highs = np.maximum(0, np.where(others, difference + half, np.inf).min(axis=1))
+    candidates = others & (highs > 0)[None]
+    lows = np.where(candidates, difference - half, np.inf).min(axis=1)
+    return np.where(np.isinf(lows), 0.0, np.minimum(0, lows)), highs
+
+
+def _rivals(mean: Floats) -> list[int]:
+    """For each method, the best of the others."""
+    first, second = np.argsort(-mean, kind="stable")[:2]
+    return [int(second if k == first else first) for k in range(len(mean))]
+
+
+def _points(level: Floats, difference: float) -> float:
+    """A difference of logits in percentage points, from a method whose tasks have the logits `level`."""
+    from scipy import special
+
+    return float(100 * (special.expit(level + difference) - special.expit(level)).mean())
+
+
+def _verdict(low: float, high: float, margin: float) -> Verdict:
+    if low >= 0 and high > 0:
+        return "better"
+    if high <= 0 and low < -margin:
+        return "worse"
+    return "equivalent" if low >= -margin else "undecided"
+
+
+@cache
+def _critical(methods: int, freedom: float, level: float) -> float:
+    from scipy import stats
+
+    return float(stats.t.ppf(1 - level / (methods * (methods - 1)), freedom))
+
+
+def _seeds_needed(level: Floats, variance: float, freedom: float, critical: float, power: float = 0.8) -> int:
+    """Units per task at which one point below `level` is found with the wanted power; normal approximation."""
+    from scipy import special, stats
+
+    below = np.clip(special.expit(level) - 0.01, 1e-4, None)
+    gap = float((level - special.logit(below)).mean())
+    needed = (critical + float(stats.norm.ppf(power))) ** 2 * variance / (gap**2 * len(level))
+    return max(2, math.ceil(needed)) if needed <= _MOST_SEEDS else 0
+
+
+def _trigamma_inverse(value: float) -> float:
+    """x with trigamma(x) = value."""
+    from scipy import optimize, special
+
+    return float(optimize.brentq(lambda x: math.log(special.polygamma(1, x) / value), 1e-8, 1e12))

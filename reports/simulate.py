@@ -1,0 +1,168 @@
+"""What the intervals and tests of a report cover: `python -m reports.simulate` prints the table of docs/statistics.md.
+
+Accuracies are drawn around 90 % on the logit scale: a level per task, a level per seed that all methods share (they are
+paired), and each method's own noise, by default of 0.7 percentage points in one method, 1 point in a difference.
+"""
+
+import argparse
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special, stats
+
+from bench.rng import generator
+from reports import best, statistics
+from reports.statistics import Floats
+
+METHODS = (5, 20, 70)
+SEEDS = (3, 5, 10)
+_LEVEL = float(special.logit(0.9))
+_POINT = _LEVEL - float(special.logit(0.89))
+_NOISE = 0.7 * _POINT
+_LEVELS = (60, 80, 90, 95)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Shares of simulated tables.
+
+    Attributes:
+        false: methods are equal, and one is called worse than the best, or better.
+        uneven: the same with standard deviations that differ up to 7 times.
+        coverage: methods differ, and all simultaneous intervals hold the truth.
+        power: one method is a point better than the others, and a given one of those is called worse.
+    """
+
+    false: float
+    uneven: float
+    coverage: float
+    power: float
+
+
+def with_the_best(methods: int, seeds: int, repeats: int, tasks: int = 1) -> Rates:
+    """Simultaneous comparisons with the best (`reports.best`)."""
+    rng = generator("simulate", "best", methods, seeds, tasks)
+    equal, even = np.zeros(methods), np.ones(methods)
+    ahead = equal.copy()
+    ahead[0] = _POINT
+    hits = np.zeros(4)
+    for _ in range(repeats):
+        uneven = np.exp(rng.uniform(-1, 1, methods))
+        graded = -rng.exponential(2 * _NOISE, methods)
+        hits[0] += _differ(_standings(rng, equal, even, seeds, tasks))
+        hits[1] += _differ(_standings(rng, equal, uneven, seeds, tasks))
+        hits[2] += _covers(rng, graded, uneven, seeds, tasks)
+        hits[3] += _standings(rng, ahead, even, seeds, tasks)[1].verdict == "worse"
+    return Rates(*(hits / repeats).tolist())
+
+
+def single(seeds: int, repeats: int) -> dict[str, float]:
+    """Coverage of the intervals that are about one method, or one pair, at a time."""
+    rng = generator("simulate", "single", seeds)
+    held: dict[str, list[bool]] = {}
+
+    def note(name: str, low: float, high: float, truth: float) -> None:
+        held.setdefault(name, []).append(low <= truth <= high)
+
+    for k in range(repeats):
+        x, y = rng.normal(90, 1, seeds), rng.normal(90, 1, seeds)
+        summary = statistics.summarise(x)
+        note("mean (t on logits)", *statistics.within_percent(summary.mean, (summary.high - summary.low) / 2), 90)
+        one, other = ({str(seed): value for seed, value in enumerate(values)} for values in (x + 1, y))
+        paired = statistics.paired(one, other)
+        note("paired difference (t)", paired.low, paired.high, 1)
+        note("effect size d_z (noncentral t)", paired.effect_low, paired.effect_high, 1 / np.sqrt(2))
+        better = statistics.probability_of_improvement([x + 1], [y])
+        note("P(better), 1 task (exact binomial)", better.low, better.high, float(stats.norm.cdf(1 / np.sqrt(2))))
+        tasks = [rng.normal(level, 1, seeds) for level in _LEVELS]
+        middle = statistics.bootstrap(tasks, statistics.iqm, "simulate", k, repeats=400)
+        note("IQM, 4 tasks (bootstrap t)", middle.low, middle.high, _IQM_TRUTH)
+        middle = statistics.bootstrap(tasks[2:3], statistics.iqm, "simulate", k, repeats=400)
+        note("IQM, 1 task (bootstrap t)", middle.low, middle.high, 90)
+    return {name: float(np.mean(values)) for name, values in held.items()}
+
+
+def family_errors(methods: int, seeds: int, repeats: int) -> float:
+    """Equal methods: how often a test of the report calls any two of them different."""
+    rng = generator("simulate", "family", methods, seeds)
+    found = 0
+    for _ in range(repeats):
+        scores = [{str(seed): value for seed, value in enumerate(row)} for row in rng.normal(90, 1, (methods, seeds))]
+        p_values = statistics.holm([statistics.paired(row, scores[0]).p for row in scores[1:]])
+        found += min(p_values) < statistics.LEVEL
+    return found / repeats
+
+
+def ranks_errors(methods: int, repeats: int) -> float:
+    """Equal methods on as few tasks as suffice: how often the critical-difference diagram tells any two apart."""
+    rng = generator("simulate", "ranks", methods)
+    tasks, found = statistics.tasks_needed(methods), 0
+    names = [str(k) for k in range(methods)]
+    for _ in range(repeats):
+        result = statistics.critical_difference(names, rng.normal(90, 1, (tasks, methods)))
+        found += result.cliques != ((0, methods - 1),)
+    return found / repeats
+
+
+_IQM_TRUTH = float(
+    statistics.iqm(
+        [generator("simulate", "iqm", k).normal(level, 1, 400_000) for k, level in enumerate((60, 80, 90, 95))]
+    )
+)
+
+
+def _draw(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int, tasks: int) -> list[Floats]:
+    """Accuracies in percent, per task `[methods, seeds]`."""
+    drawn = []
+    for task in range(tasks):
+        shared = _LEVEL + 0.3 * task / tasks + 2 * _NOISE * rng.normal(size=seeds)
+        own = _NOISE * noise[:, None] * rng.normal(size=(len(levels), seeds))
+        drawn.append(100 * special.expit(shared + levels[:, None] + own))
+    return drawn
+
+
+def _standings(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int, tasks: int) -> list[best.Standing]:
+    return best.against_best(_draw(rng, levels, noise, seeds, tasks))
+
+
+def _differ(standings: list[best.Standing]) -> bool:
+    return any(one.verdict in ("better", "worse") for one in standings)
+
+
+def _covers(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int, tasks: int) -> bool:
+    scores = [best.logits(task) for task in _draw(rng, levels, noise, seeds, tasks)]
+    lows, highs = best.intervals(scores)
+    truth = np.array([level - np.delete(levels, k).max() for k, level in enumerate(levels)])
+    return bool(((lows - 1e-9 <= truth) & (truth <= highs + 1e-9)).all())
+
+
+def main() -> None:
+    """Print the tables in Markdown."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--repeats", type=int, default=1000)
+    repeats = parser.parse_args().repeats
+    print("| methods | tasks | seeds | false | false, uneven noise | all intervals hold | power for 1 point |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    for tasks in (1, 4):
+        for methods in METHODS:
+            for seeds in SEEDS:
+                rates = with_the_best(methods, seeds, repeats, tasks)
+                shown = (rates.false, rates.uneven, rates.coverage, rates.power)
+                print(f"| {methods} | {tasks} | {seeds} | {' | '.join(f'{100 * x:.1f}' for x in shown)} |", flush=True)
+    print("\n| interval holds the truth | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
+    by_seeds = [single(seeds, repeats) for seeds in SEEDS]
+    for name in by_seeds[0]:
+        print(f"| {name} | {' | '.join(f'{100 * one[name]:.1f}' for one in by_seeds)} |")
+    print("\n| any two equal methods called different | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
+    for methods in METHODS:
+        errors = [family_errors(methods, seeds, repeats) for seeds in SEEDS]
+        print(f"| paired t with Holm, {methods} methods | {' | '.join(f'{100 * e:.1f}' for e in errors)} |")
+    for methods in METHODS[:2]:
+        print(
+            f"| ranks over {statistics.tasks_needed(methods)} tasks, {methods} methods | "
+            f"{100 * ranks_errors(methods, repeats // 5):.1f} | | |"
+        )
+
+
+if __name__ == "__main__":
+    main()

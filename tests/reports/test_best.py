@@ -1,0 +1,80 @@
+"""Comparisons with the best: Smyth's and Hsu's formulas by hand, and how often the words are wrong."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from bench.rng import generator
+from reports import best, simulate
+
+
+def test_two_methods_are_compared_by_the_paired_t_test_of_their_logits():
+    x, y = np.array([91.0, 93.0, 92.5, 90.0]), np.array([90.2, 91.9, 92.0, 89.1])
+    reference = stats.ttest_rel(special.logit(x / 100), special.logit(y / 100)).confidence_interval(0.95)
+    one, other = best.against_best([np.array([x, y])])
+    level = special.logit(y / 100).mean()
+    high = 100 * (special.expit(level + reference.high) - special.expit(level))
+    assert (one.low, one.high) == pytest.approx((0.0, high))
+    assert (one.verdict, other.verdict) == ("better", "worse")
+
+
+def test_a_prior_of_equal_variances_pools_them_and_of_unequal_ones_does_not():
+    equal = np.full((6, 6), 4.0)
+    pooled = best.moderate(equal, 3)
+    assert pooled.variance[0, 1] == pytest.approx(4.0)
+    assert pooled.freedom == 15
+    unequal = np.exp(np.add.outer(np.arange(6), np.arange(6)).astype(float))
+    moderated = best.moderate(unequal, 3)
+    assert 3 < moderated.freedom < 5
+
+
+def test_the_prior_of_moderated_variances_is_found_again():
+    """Smyth 2004: variances drawn from a scaled inverse chi-squared prior of 8 degrees of freedom around 2."""
+    rng = generator("smyth")
+    true = 2 * 8 / rng.chisquare(8, size=(70, 70))
+    drawn = true * rng.chisquare(4, size=(70, 70)) / 4
+    drawn = np.triu(drawn, 1) + np.triu(drawn, 1).T
+    assert best.moderate(drawn, 4).freedom == pytest.approx(12, rel=0.2)
+
+
+def test_a_constant_gap_is_no_proof_and_no_infinite_t():
+    """0.22 points in each of three seeds, beside pairs that vary: their variance is the others'."""
+    rng = generator("gap")
+    noise = rng.normal(90, 0.5, size=(6, 3))
+    scores = np.vstack([noise[0] + 0.22, noise])
+    verdicts = [standing.verdict for standing in best.against_best([scores])]
+    assert verdicts[1] != "worse"
+
+
+def test_the_three_words():
+    """Two within a tenth of a point, one ten points below, none of them noisy."""
+    wobble = 0.01 * np.array([[1, -1, 0, 1, 0], [0, 1, -1, 0, 1], [-1, 0, 1, 1, 0]])
+    levels = np.array([[95.0], [94.9], [85.0]])
+    assert [one.verdict for one in best.against_best([levels + wobble])] == ["better", "equivalent", "worse"]
+    noisy = best.against_best([levels + 300 * wobble])
+    assert [one.verdict for one in noisy[:2]] == ["undecided", "undecided"]
+
+
+def test_one_unit_or_one_method_says_nothing():
+    assert best.against_best([np.ones((3, 1))]) == []
+    assert best.against_best([np.ones((1, 3))]) == []
+
+
+@given(st.integers(2, 6), st.integers(2, 5), st.integers(0, 100))
+def test_intervals_hold_the_difference_and_only_one_can_be_better(methods, units, seed):
+    rng = generator("mcb", seed)
+    standings = best.against_best([rng.uniform(20, 99, size=(methods, units)) for _ in range(2)])
+    for one in standings:
+        assert one.low <= 1e-9
+        assert one.high >= -1e-9
+        assert min(one.low, 0) - 1e-9 <= one.difference <= max(one.high, 0) + 1e-9
+    assert sum(one.verdict == "better" for one in standings) <= 1
+
+
+@pytest.mark.parametrize(("methods", "seeds"), [(5, 3), (20, 3), (5, 10)])
+def test_equal_methods_are_seldom_called_different_and_intervals_cover(methods, seeds):
+    rates = simulate.with_the_best(methods, seeds, repeats=300)
+    assert rates.false < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+    assert rates.coverage > 0.95 - 3 * np.sqrt(0.05 * 0.95 / 300)
