@@ -8,7 +8,8 @@ import pandas as pd
 from bench.errors import UserError
 from bench.runs.results import WINDOW
 from reports import statistics
-from reports.accuracy import GM, PM, SELECTION_TEXT, Figure, reference
+from reports.accuracy import GM, PM, SELECTION_TEXT, reference
+from reports.figure import Figure
 from reports.load import Store
 from reports.tables import Column, Entry, Table, number, words
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from reports import statistics
-from reports.accuracy import PM, Figure
+from reports.accuracy import PM
+from reports.figure import Figure
 from reports.load import Store
 from reports.tables import Column, Entry, Table, number, words
 

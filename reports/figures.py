@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from reports.accuracy import HEADLINE, Figure
+from reports.accuracy import HEADLINE
+from reports.figure import Figure
 from reports.load import Store, setting_text
 from reports.statistics import CriticalDifference, Floats, summarise
 

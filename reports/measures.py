@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from reports import fairness, statistics
-from reports.accuracy import GM, PM, PM_EQUAL, Figure
+from reports.accuracy import GM, PM, PM_EQUAL
+from reports.figure import Figure
 from reports.load import Cell, Store
 from reports.tables import Entry, words
 
