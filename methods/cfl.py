@@ -6,8 +6,6 @@ that the largest cosine of updates across the split is as small as possible. Fro
 """
 
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from bench.method import (
@@ -92,6 +90,9 @@ def split(updates: Tensor) -> list[int]:
 
     That is single linkage cut at two clusters: the pairs with the largest cosines are joined first.
     """
+    from scipy.cluster.hierarchy import fcluster, linkage  # here, as a cell of another method runs without scipy
+    from scipy.spatial.distance import squareform
+
     norm = updates.norm(dim=1, keepdim=True)
     unit = torch.where(norm > 0, updates / norm, 0.0).double().cpu()
     distance = (1 - unit @ unit.T).clamp(min=0)
