@@ -1,0 +1,64 @@
+"""The rooms of the source: imports go one way between them, and the drawing in the docs is of the code as it is."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+FLOORS = ["base", "config", "models", "engine", "federation", "runs", "conformance", "speed", "cli"]
+"""Rooms of `bench/` from the ground up; `base` is what lies in `bench/` itself. A room imports from lower ones only."""
+
+PACKAGES = ["methods", "datasets", "reports", "sweeps"]
+
+
+def room(module: str) -> str:
+    """The room of a module, e.g. `engine`; a package beside `bench` is a room by itself."""
+    first, *rest = module.split(".")
+    if first != "bench":
+        return first
+    return rest[0] if rest and rest[0] in FLOORS else "base"
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The modules of ours that a file imports, wherever in it; what only types are checked with does not count."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def arrows() -> set[tuple[str, str]]:
+    """Which room imports from which."""
+    found = set()
+    for package in ("bench", *PACKAGES):
+        for file in (ROOT / package).rglob("*.py"):
+            own = room(".".join(file.relative_to(ROOT).with_suffix("").parts))
+            for module in imports(file):
+                if module.partition(".")[0] in ("bench", *PACKAGES) and room(module) != own:
+                    found.add((own, room(module)))
+    return found
+
+
+def test_rooms_import_from_lower_floors_only() -> None:
+    for above, below in arrows():
+        if above in FLOORS and below in FLOORS:
+            assert FLOORS.index(below) < FLOORS.index(above), f"bench/{above} imports from bench/{below}"
+
+
+def test_methods_see_the_interface_only() -> None:
+    assert {below for above, below in arrows() if above == "methods"} == {"base"}
+
+
+def test_the_drawing_in_the_docs_is_of_the_code() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawing = re.search(r"```mermaid\n(.*?)```", text, re.DOTALL)
+    assert drawing is not None
+    drawn = set(re.findall(r"^ *(\w+) --> (\w+)$", drawing[1], re.MULTILINE))
+    assert drawn == arrows(), "draw the arrows of docs/architecture.md again"
