@@ -6,9 +6,9 @@ one variance; what is estimated is the mean over the tasks at hand of those mean
 known, so the variances of all pairs are moderated (Smyth 2004, "Linear models and empirical Bayes methods", equation
 for the posterior variance; the prior's degrees of freedom by his moments of log variances). The intervals are
 simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons with the best), so that
-the choice of the best on the same data is paid for. The critical value is Bonferroni's over all pairs: with Hsu's own,
-one of several methods that are exactly equal is often called worse, and with Tukey's, pairs of unequal variance are
-called different too often. `python -m reports.simulate` measures what this covers.
+the choice of the best on the same data is paid for. The critical value is Bonferroni's over all pairs: Hsu's own
+does not control how often one of several exactly equal methods is called worse, and Tukey's supposes equal variances.
+`python -m reports.simulate` measures what this covers.
 """
 
 import math

@@ -100,7 +100,7 @@ def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[Entry, .
     found = family(store, store.tasks, figure, chosen)
     standings = found.standings()
     reasons = {**found.left_out, **{row: f"= {first}" for row, first in found.clones.items()}}
-    part = {}
+    part: dict[str, tuple[Entry, ...]] = {}
     for row in store.rows:
         if (standing := standings.get(row)) is None:
             part[row] = (words(reasons.get(row, "–")), *(words("–"),) * 4)

@@ -53,10 +53,13 @@ def test_a_row_is_compared_with_the_one_that_waits(store: Store) -> None:
 
 def test_speed_ups_are_geometric_and_say_of_how_many_seeds(store: Store) -> None:
     """Twice as fast in one seed and half as fast in the other is no speed-up; a third seed does not get there."""
-    seconds = [{"waits": [4.0, 8.0], "free": [2.0, 4.0]}, {"waits": [4.0, 8.0], "free": [8.0, 16.0]}]
-    parts = [curve(store, one, [50.0, 92.0]).assign(trial=str(k)) for k, one in enumerate(seconds)]
-    parts.append(curve(store, seconds[0], [50.0, 60.0]).assign(trial="2"))
-    table = speedup_table(store, pd.concat(parts), [])
+    seconds = [
+        {"waits": [4.0, 8.0, 12.0], "free": [2.0, 4.0, 6.0]},
+        {"waits": [4.0, 8.0, 12.0], "free": [8.0, 16.0, 24.0]},
+    ]
+    parts = [curve(store, one, [50.0, 92.0, 93.0]).assign(trial=str(k)) for k, one in enumerate(seconds)]
+    parts.append(curve(store, seconds[0], [50.0, 60.0, 60.0]).assign(trial="2"))
+    table = speedup_table(store, pd.concat(parts), [], {store.tasks[0]: 90.0})
     assert table is not None
     entries = [entries for row, entries in table.rows if row == "free"][-1]
     assert entries[5].value == pytest.approx(1.0)
