@@ -220,7 +220,8 @@ class _Run:
             federation.restore(saved.tensors, saved.rest["federation"])
             self.seconds_before, self.figures = saved.rest["seconds"], saved.rest["figures"]
             self.saved_version = federation.version
-            self.status = replace(self.status, rounds=federation.version, warnings=list(federation.warnings))
+            warnings, backend = list(federation.warnings), federation.engine.backend
+            self.status = replace(self.status, rounds=federation.version, warnings=warnings, backend=backend)
             log.info("going on after round %d", federation.version)
             return
         checkpoint.remove(self.folder / "checkpoint")

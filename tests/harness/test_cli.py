@@ -90,10 +90,7 @@ def check_queries(bench: Bench, run: Path) -> None:
     assert {(row["label"], row["status"], row["selection"]) for row in rows} == {
         ("odd_raises", "failed", ""),
         ("odd_dies", "failed", ""),
-        ("plain", "done", "validation"),
-        ("plain", "done", "last"),
-        ("fedper", "done", "validation"),
-        ("fedper", "done", "last"),
+        *((label, "done", rule) for label in ("plain", "fedper") for rule in ("validation", "peak", "tail", "last")),
     }
     as_json = json.loads(bench("results", run, "--json").stdout)
     assert [row["value"] for row in as_json] == [float(row["value"]) if row["value"] else None for row in rows]

@@ -81,7 +81,7 @@ def test_recording_a_client_s_steps_changes_no_byte(
         federation, values = two_rounds(method=method, settings=settings, threads=2)
         found.append(values)
         plays = list(federation.engine._trainer._plays.values())
-        recorded = [one for play in plays for one in play._recorded.values()]
+        recorded = [made.run for play in plays for made in play._recorded.values()]
         assert all(isinstance(one, torch.jit.ScriptModule) for one in recorded)
         assert bool(recorded) == (after == 6)
         changed = any("aten::addcmul_(" in str(one.inlined_graph) for one in recorded)
