@@ -4,6 +4,7 @@ import re
 
 from bench.plugin import METHODS
 from tests.conftest import ROOT
+from tests.methods.test_with_modules import REFERENCES
 
 PAGE = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 ROWS = {
@@ -22,3 +23,8 @@ def test_every_method_has_a_row_with_its_card() -> None:
 
 def test_the_page_says_which_methods_are_symmetric() -> None:
     assert {name: row[2] == "yes" for name, row in ROWS.items()} == {name: METHODS.get(name).symmetric for name in OURS}
+
+
+def test_the_page_names_the_references_in_plain_torch() -> None:
+    for name in REFERENCES:
+        assert "plain torch" in ROWS[name][1], name

@@ -48,7 +48,8 @@ def federation(method: str, model: str, hp: dict[str, Any]) -> Federation:
     options = {"hidden": 8} if model == "cnn" else {}
     settings = Settings(
         method=method, hp=hp, model=model, model_options=options, dtype="float64", clients=2, rounds=ROUNDS, seed=SEED,
-        epochs=EPOCHS, batch_size=BATCH, lr=LR, momentum=MOMENTUM, weight_decay=DECAY,
+        epochs=EPOCHS, batch_size=BATCH, lr=LR, momentum=MOMENTUM,
+        weight_decay=0.0 if method == "scaffold" else DECAY,
     )  # fmt: skip
     return Federation(settings, DATA, partition)
 
@@ -58,6 +59,7 @@ class Client:
 
     def __init__(self, number: int, start: nn.Module) -> None:
         self.number, self.own = number, copy.deepcopy(start)
+        self.control = [torch.zeros_like(p) for p in start.parameters()]
 
     def batches(self, round: int) -> Iterator[Batch]:
         """The same samples as in the harness, which draws them by address."""
@@ -69,12 +71,22 @@ class Client:
 def train(model: nn.Module, data: Iterable[Batch], term: Term = lambda model: torch.zeros(())) -> nn.Module:
     """A copy of the model after SGD on cross-entropy and a term, with a fresh momentum."""
     model = copy.deepcopy(model).train()
-    optimizer = torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM, weight_decay=DECAY)
-    for x, y in data:
-        optimizer.zero_grad()
-        (nn.functional.cross_entropy(model(x), y) + term(model)).backward()
-        optimizer.step()
+    optimizer = sgd(model)
+    for batch in data:
+        descend(model, optimizer, batch, term)
     return model
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """The cell's optimizer."""
+    return torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM, weight_decay=DECAY)
+
+
+def descend(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, term: Term) -> None:
+    """One step of the model."""
+    optimizer.zero_grad()
+    (nn.functional.cross_entropy(model(batch[0]), batch[1]) + term(model)).backward()
+    optimizer.step()
 
 
 def pull(strength: float, center: nn.Module) -> Term:
@@ -83,13 +95,13 @@ def pull(strength: float, center: nn.Module) -> Term:
     return lambda model: strength / 2 * (nn.utils.parameters_to_vector(model.parameters()) - fixed).square().sum()
 
 
-def average(models: list[nn.Module], keep: str = "") -> nn.Module:
+def average(models: list[nn.Module], keep: str = "", sizes: list[int] = SIZES) -> nn.Module:
     """Weighted by training samples, parameters and running statistics; entries under `keep` stay the first one's."""
     result = copy.deepcopy(models[0])
     states = [model.state_dict() for model in models]
     for name, entry in result.state_dict().items():
         if entry.is_floating_point() and not (keep and name.startswith(keep)):
-            entry.copy_(sum(n / sum(SIZES) * state[name] for n, state in zip(SIZES, states, strict=True)))
+            entry.copy_(sum(n / sum(sizes) * state[name] for n, state in zip(sizes, states, strict=True)))
     return result
 
 
@@ -126,12 +138,52 @@ def fedper(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
     return mean
 
 
+def pfedme(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
+    """Algorithm 1 with K = 3, lam = 2, eta = 0.1 and beta = 1; running statistics are the personalized model's."""
+    copies = []
+    for client in clients:
+        w, theta = copy.deepcopy(server), copy.deepcopy(server).train()
+        optimizer = sgd(theta)
+        for batch in client.batches(round):
+            for _ in range(3):
+                descend(theta, optimizer, batch, pull(2.0, w))
+            with torch.no_grad():
+                for of_w, of_theta in zip(w.parameters(), theta.parameters(), strict=True):
+                    of_w -= 0.1 * 2.0 * (of_w - of_theta)
+        for of_w, of_theta in zip(w.buffers(), theta.buffers(), strict=True):
+            of_w.copy_(of_theta)
+        client.own = theta
+        copies.append(w)
+    return average(copies)
+
+
+def scaffold(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
+    """Algorithm 1, option II as printed, c_i - c + (x - y) / (K eta) from displacements; clients count equally.
+
+    There is no decay in it: the displacement would contain that, and the controls of the harness do not.
+    """
+    trained, common = [], [sum(c) / len(clients) for c in zip(*(client.control for client in clients), strict=True)]
+    for client, steps in zip(clients, STEPS, strict=True):
+        y = copy.deepcopy(server).train()
+        for inputs, labels in client.batches(round):
+            slopes = torch.autograd.grad(nn.functional.cross_entropy(y(inputs), labels), list(y.parameters()))
+            with torch.no_grad():
+                for p, g, c_i, c in zip(y.parameters(), slopes, client.control, common, strict=True):
+                    p -= LR * (g - c_i + c)
+        moved = [(a - b).detach() for a, b in zip(server.parameters(), y.parameters(), strict=True)]
+        client.control = [c_i - c + d / (steps * LR) for c_i, c, d in zip(client.control, common, moved, strict=True)]
+        trained.append(y)
+    return average(trained, sizes=[1, 1])
+
+
 REFERENCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "fedavg": (fedavg, {}),
     "fedprox": (fedprox, {"mu": 0.5}),
     "ditto": (ditto, {"lam": 0.5}),
     "local": (local, {}),
     "fedper": (fedper, {}),
+    "pfedme": (pfedme, {"K": 3, "lam": 2.0, "eta": 0.1}),
+    "scaffold": (scaffold, {}),
 }
 
 
