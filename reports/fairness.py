@@ -7,17 +7,21 @@ counts nowhere.
 import numpy as np
 import pandas as pd
 
+from bench.rng import generator
 from reports import statistics
 from reports.accuracy import PM
 from reports.figure import Figure
 from reports.load import Store
 from reports.tables import Column, Entry, Table, number, words
 
-MEASURES = ("mean", "worst decile", "bottom 10 %", "spread", "worse than local")
+LEAST = 5
+"""Test samples: the accuracy of a client with fewer says next to nothing of how it differs from others."""
+_DRAWS = 400
+_READINGS = ("seen", "equal clients", "shrunk")
 
 
 def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.DataFrame:
-    """Accuracy in percent of every client: row, task, trial, client, accuracy, n_train.
+    """Accuracy in percent of every client: row, task, trial, client, correct, samples, accuracy, n_train.
 
     Args:
         store: cells of one protocol.
@@ -36,7 +40,9 @@ def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.Data
     clients = clients[(clients["metric"] == figure.metric) & (clients["split"] == "test") & (clients["samples"] > 0)]
     clients = clients.merge(headline[[*keys, "round"]], on=[*keys, "round"])
     clients["accuracy"] = 100 * clients["correct"] / clients["samples"]
-    return clients.merge(_sizes(store), on=[*keys, "client"])[[*keys, "client", "accuracy", "n_train"]]
+    return clients.merge(_sizes(store), on=[*keys, "client"])[
+        [*keys, "client", "correct", "samples", "accuracy", "n_train"]
+    ]
 
 
 def gains(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
@@ -51,15 +57,65 @@ def gains(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
     return both.assign(gain=both["accuracy"] - both["accuracy_alone"]).drop(columns="accuracy_alone")
 
 
-def worst_decile(accuracies: statistics.Floats) -> float:
-    """The accuracy that nine clients in ten reach: the 10 % quantile."""
-    return float(np.quantile(accuracies, 0.1))
+def worst_decile(accuracies: statistics.Floats) -> statistics.Floats:
+    """The accuracy that nine clients in ten reach, the 10 % quantile: `[..., clients]` -> `[...]`."""
+    return np.asarray(np.quantile(accuracies, 0.1, axis=-1))
 
 
-def bottom_mean(accuracies: statistics.Floats, share: float = 0.1) -> float:
-    """Mean accuracy of the worst `share` of clients, at least one."""
-    count = max(1, round(share * len(accuracies)))
-    return float(np.sort(accuracies)[:count].mean())
+def bottom_mean(accuracies: statistics.Floats, share: float = 0.1) -> statistics.Floats:
+    """Mean accuracy of the worst `share` of clients, at least one: `[..., clients]` -> `[...]`."""
+    count = max(1, round(share * accuracies.shape[-1]))
+    return np.asarray(np.sort(accuracies, axis=-1)[..., :count].mean(axis=-1))
+
+
+def spread(accuracies: statistics.Floats) -> statistics.Floats:
+    """Standard deviation over clients (ddof 1): `[..., clients]` -> `[...]`."""
+    return np.asarray(accuracies.std(axis=-1, ddof=1))
+
+
+MEASURES = {"worst decile": worst_decile, "bottom 10 %": bottom_mean, "spread": spread}
+
+
+def equal_clients(correct: statistics.Floats, samples: statistics.Floats, *address: int | str) -> statistics.Floats:
+    """Accuracies in percent, `[draws, clients]`, of clients that differ in nothing but chance: the binomial null.
+
+    Every client answers each of its own number of test samples with the probability that all have together.
+
+    Args:
+        correct, samples: per client.
+        address: where the draws come from (`bench.rng.generator`).
+    """
+    chance = correct.sum() / samples.sum()
+    drawn = generator("equal clients", *address).binomial(samples.astype(int), chance, size=(_DRAWS, len(samples)))
+    return np.asarray(100 * drawn / samples)
+
+
+def correlation(correct: statistics.Floats, samples: statistics.Floats) -> float:
+    """How alike two test samples of one client are: the beta-binomial's rho by moments, 0 to 1 (0: equal clients).
+
+    With p the pooled share and N all samples, the sum of n_k (p_k - p)^2 has the mean
+    p (1 - p) sum (1 - n_k / N) (1 + (n_k - 1) rho) (Kleinman 1973, JASA 68, with weights n_k). One sample per client,
+    or all answers right or wrong, say nothing of rho: then it is 0.
+    """
+    total = samples.sum()
+    share = correct.sum() / total
+    weight = ((1 - samples / total) * (samples - 1)).sum()
+    if weight == 0 or not 0 < share < 1:
+        return 0.0
+    seen = (samples * (correct / samples - share) ** 2).sum() / (share * (1 - share))
+    return float(np.clip((seen - (len(samples) - 1)) / weight, 0, 1))
+
+
+def shrunk(correct: statistics.Floats, samples: statistics.Floats) -> statistics.Floats:
+    """Accuracies in percent, each drawn towards the pooled one by as much as its test data are chance.
+
+    The beta-binomial's posterior mean keeps the part w = n rho / (1 + (n - 1) rho) of a client's distance; its square
+    root is kept instead, so that the clients spread as much as they are estimated to differ, not less (Louis 1984,
+    JASA 79: posterior means are right one by one and too close together as a set).
+    """
+    share, rho = correct.sum() / samples.sum(), correlation(correct, samples)
+    kept = samples * rho / (1 + (samples - 1) * rho)
+    return np.asarray(100 * (share + np.sqrt(kept) * (correct / samples - share)))
 
 
 def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
@@ -67,26 +123,43 @@ def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
     gain = gains(clients, store)
     share = {key: 100 * float((group < 0).mean()) for key, group in gain.groupby(["row", "task", "trial"])["gain"]}
     measured: dict[tuple[str, str], list[list[float]]] = {}
-    for key, group in clients.groupby(["row", "task", "trial"], sort=False)["accuracy"]:
-        x = group.to_numpy(dtype=float)
-        values = [x.mean(), worst_decile(x), bottom_mean(x), x.std(ddof=1) if len(x) > 1 else np.nan]
-        row, task, _ = (str(part) for part in key)
+    for key, group in clients.groupby(["row", "task", "trial"], sort=False):
+        row, task, trial = (str(part) for part in key)
+        tested = group[group["samples"] >= LEAST]
+        values = [group["accuracy"].mean(), float(len(tested)), *_readings(tested, row, task, trial)]
         measured.setdefault((row, task), []).append([*values, share.get(key, np.nan)])
     rank = _rank_correlation(gain)
     rows = []
     for row, task in [(row, task) for task in store.tasks for row in store.rows if (row, task) in measured]:
         columns = np.array(measured[row, task]).T
         entries = [_over_seeds(values) for values in columns]
-        correlation = rank.get((row, task), np.nan)
-        rows.append((row, (words(task), *entries, number(correlation, signed=True))))
+        related = rank.get((row, task), np.nan)
+        rows.append((row, (words(task), *entries, number(related, signed=True))))
     caption = (
         "Personalized models client by client, test accuracy in percent, every client counting the same; mean ± "
         "standard deviation over seeds. Worst decile: nine clients in ten do better. Bottom 10 %: mean of the worst "
-        "tenth. Spread: standard deviation over clients. Worse than local: share of clients (percent) that training "
-        "alone serves better. ρ: Spearman's correlation of the gain over local with the amount of training data."
+        f"tenth. Spread: standard deviation over clients. These three are of the clients with at least {LEAST} test "
+        "samples (tested). Seen: of the accuracies as measured. Equal clients: what the same test sizes would show if "
+        "all clients had the same accuracy (binomial null, simulated); where seen is no different, it is chance. "
+        "Shrunk: of accuracies drawn towards the mean by as much as they are chance (beta-binomial). "
+        "Worse than local: share of clients (percent) that training alone serves better. "
+        "ρ: Spearman's correlation of the gain over local with the amount of training data."
     )
-    heads = ("task", *MEASURES, "ρ(gain, size)")
-    return Table("fairness", "Client by client", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    heads = (
+        *(Column(name) for name in ("task", "mean", "tested")),
+        *(Column(reading, measure) for measure in MEASURES for reading in _READINGS),
+        *(Column(name) for name in ("worse than local", "ρ(gain, size)")),
+    )
+    return Table("fairness", "Client by client", caption, "Method", heads, tuple(rows))
+
+
+def _readings(tested: pd.DataFrame, *address: str) -> list[float]:
+    """Each measure as seen, of equal clients, and shrunk; nan for fewer than two clients."""
+    if len(tested) < 2:
+        return [np.nan] * (len(MEASURES) * len(_READINGS))
+    correct, samples = (tested[name].to_numpy(dtype=float) for name in ("correct", "samples"))
+    accuracies = (100 * correct / samples, equal_clients(correct, samples, *address), shrunk(correct, samples))
+    return [float(measure(one).mean()) for measure in MEASURES.values() for one in accuracies]
 
 
 def _over_seeds(values: statistics.Floats) -> Entry:
