@@ -21,6 +21,14 @@ PluginFiles = Annotated[
     typer.Option("--plugin", metavar="FILE.py", help="Load methods, data sets, partitions or models; repeatable."),
 ]
 
+ExecutorOption = Annotated[
+    Literal["auto", "sequential", "cohort", "debug"],
+    typer.Option(
+        help="How clients are trained. debug: one after another, never recorded; it names the round, client, step and "
+        "layer where something was not finite for the first time."
+    ),
+]
+
 
 def run(
     grid: Annotated[str, typer.Option("--grid", help="A grid file, or the name of a built-in grid (`bench grids`).")],
@@ -34,9 +42,7 @@ def run(
         int | None, typer.Option(min=1, help="Cells side by side; default: one per core on a CPU, one on a GPU.")
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
-    executor: Annotated[
-        Literal["auto", "sequential", "cohort"], typer.Option(help="How clients are trained.")
-    ] = "auto",
+    executor: ExecutorOption = "auto",
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.run import PluginFiles
+from bench.cli.run import ExecutorOption, PluginFiles
 from bench.cli.track import TrackingUri
 from bench.runs.launch import command_line, threads_each, work, worker_count, write_run
 
@@ -38,9 +38,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
     plugin: PluginFiles = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
-    executor: Annotated[
-        Literal["auto", "sequential", "cohort"], typer.Option(help="How clients are trained.")
-    ] = "auto",
+    executor: ExecutorOption = "auto",
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     tracking_uri: TrackingUri = None,

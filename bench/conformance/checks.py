@@ -28,7 +28,7 @@ from bench.conformance.toy_problem import (
     trial,
     watch,
 )
-from bench.federation.federation import Federation
+from bench.federation.federation import Diverged, Federation
 from bench.params import Params
 from bench.plugin import METHODS
 
@@ -70,7 +70,11 @@ class Case:
 
 def runs(case: Case) -> str:
     """It runs at all; whatever it raises goes on to the caller."""
-    return "" if case.expected else "it leaves nothing behind"
+    try:
+        return "" if case.expected else "it leaves nothing behind"
+    except Diverged:
+        advance(case.trial(executor="debug"), ROUNDS)  # its error says in which step and layer
+        raise
 
 
 def executors(case: Case) -> str:
@@ -79,8 +83,13 @@ def executors(case: Case) -> str:
     found = advance(other, ROUNDS)
     if slow := case.reference.engine.fallbacks:
         return f"{slow[0]} cannot be mapped over clients and runs one by one"
-    where = difference(case.expected, found, TOLERANCE)
-    return where and f"between `sequential` and `cohort`, {where}"
+    if where := difference(case.expected, found, TOLERANCE):
+        return f"between `sequential` and `cohort`, {where}"
+    watched = case.trial(executor="debug")
+    if where := difference(found, advance(watched, ROUNDS)):
+        return f"between `sequential` and `debug`, {where}"
+    unseen = [text for text in watched.warnings if text not in other.warnings]
+    return unseen[0] if unseen else ""
 
 
 def deterministic(case: Case) -> str:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from bench.data import Indices
-from bench.engine.backends import fastest, one_line
+from bench.engine.anomalies import Watch, check, who
+from bench.engine.backends import EAGER, fastest, one_line
 from bench.engine.batches import Address
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
@@ -21,7 +22,7 @@ from bench.engine.predict import Task, accuracy_and_loss, outputs
 from bench.engine.prepare import Prepared, Preparer
 from bench.errors import shortage
 from bench.method import Hyperparameters, Message, Program
-from bench.params import Params, Spec
+from bench.params import Spec
 from bench.requests import (
     Evaluate,
     Exchange,
@@ -31,28 +32,13 @@ from bench.requests import (
     Train,
     Trained,
     Upload,
-    Value,
 )
 from bench.settings import Settings
 
-Executor = Literal["auto", "sequential", "cohort"]
+Executor = Literal["auto", "sequential", "cohort", "debug"]
 
 _CACHE = 2**20  # bytes of weights, of what a core's second cache holds
 _LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
-
-
-class Diverged(Exception):
-    """A loss or a weight is not finite.
-
-    Attributes:
-        round: the server version being computed, from 0 (-1: not known yet).
-        what: what is not finite, and where.
-    """
-
-    def __init__(self, what: str, round: int = -1) -> None:
-        super().__init__(what)
-        self.what = what
-        self.round = round
 
 
 class Work(NamedTuple):
@@ -111,7 +97,8 @@ class Engine:
 
     Attributes:
         executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions on a CPU, where grouped convolution
-            gains nothing (docs/performance.md).
+            gains nothing (docs/performance.md). `debug` is `sequential` without threads and recordings; it names the
+            step and the layer where something was not finite for the first time.
         lanes: clients per call of a cohort; fixed by model and device (the byte promise rests on it).
         threads: clients at a time in the sequential executor, cohorts at a time in the other.
         fallbacks: losses that could not be mapped over clients.
@@ -251,17 +238,28 @@ class Engine:
             self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.convolutional
         )
         on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
-        if self.executor == "sequential" or slow_abreast or on_server:
+        if self.executor == "debug":
+            trained, finite = [self._watched(one) for one in group], True
+        elif self.executor == "sequential" or slow_abreast or on_server:
             trained, finite = self._trainer.sequential(group, self.threads)
         else:
             trained, finite = self._cohort(group)
         if not finite:
             for one, result in zip(group, trained, strict=True):
-                _check(one, result)
+                check(one, result)
         self.steps += sum(one.steps for one in group)
         self.images += sum(sum(one.samples.values()) for one in group)
         self._look_for_failures()
         self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
+        return trained
+
+    def _watched(self, one: Prepared) -> Trained:
+        """Train one client with an eye on every step; what `sequential` would go on with is a notice only."""
+        watch = Watch(one)
+        trained = self._trainer.alone(one, watch)
+        check(one, trained, watch.first)
+        if watch.first:
+            self.notices.append(f"round {one.address.round + 1}: {who(one)} was not finite {watch.first}")
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
@@ -300,7 +298,7 @@ class Engine:
     @property
     def backend(self) -> str:
         """The fastest backend that steps may take here; after a failure, the one that is left to all of them."""
-        return fastest(self.device_data.device.type, self.failed)
+        return EAGER if self.executor == "debug" else fastest(self.device_data.device.type, self.failed)
 
     def _look_for_failures(self) -> None:
         """A notice of each backend that failed, once."""
@@ -346,7 +344,7 @@ class Engine:
 
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
         """Outputs of model values on samples of one pool."""
-        lanes = 0 if self.executor == "sequential" else self.lanes
+        lanes = 0 if self.executor in ("sequential", "debug") else self.lanes
         pool, used = self.device_data.pool(samples), self._trainer.used
         found = outputs(pool, tasks, output=output, lanes=lanes, threads=self._cohorts, used=used)
         self._look_for_failures()
@@ -365,18 +363,6 @@ class Engine:
         means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
         both = {i: torch.stack([next(means) for _ in own], dim=1) for i, own in models.items()}
         return {i: (losses, right) for i, (losses, right) in both.items()}
-
-
-def _who(one: Prepared) -> str:
-    return "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
-
-
-def _check(one: Prepared, trained: Trained) -> None:
-    for name, value in trained.values.items():
-        if not bool(_tensor(value).isfinite().all()):
-            raise Diverged(f"part {name!r} of {_who(one)} is not finite after training")
-    if not bool(trained.loss.isfinite()):
-        raise Diverged(f"the loss of {_who(one)} is not finite")
 
 
 def lanes_on(device: torch.device, size: int) -> int:
@@ -426,7 +412,3 @@ def _advance(p: ProgramRun, answer: Any) -> None:
             return
         p.events.append(Sent(dict(request.values), request.weight))
         answer = None
-
-
-def _tensor(value: Value) -> Tensor:
-    return value.weights if isinstance(value, Params) else value

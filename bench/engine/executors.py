@@ -1,7 +1,7 @@
 """Training a group of clients whose requests have one recipe: one after the other, or as a cohort in lanes.
 
-Both executors run the same step function on the same draws. `sequential` is the oracle; `cohort` maps the step over a
-fixed number of lanes.
+Both ways run the same step function on the same draws. `sequential` is the oracle; `cohort` maps the step over a fixed
+number of lanes.
 """
 
 import functools
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from bench.engine.backends import Recorded, filled, tensors_of
+from bench.engine.anomalies import Watch
+from bench.engine.backends import Function, Recorded, filled, tensors_of
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.loops import ClientLoop, CohortLoop
 from bench.engine.packing import IDLE, Packing, pack
@@ -143,12 +144,13 @@ class Trainer:
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""
         longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
-        done = side_by_side(threads, (functools.partial(self._alone, group[i]) for i in longest_first), len(group))
+        done = side_by_side(threads, (functools.partial(self.alone, group[i]) for i in longest_first), len(group))
         trained = [one for _, one in sorted(zip(longest_first, done, strict=True), key=lambda pair: pair[0])]
         values = (value for one in trained for name, value in flatten(one.values).items() if name[-8:] != "/buffers")
         return trained, _finite([*(one.loss for one in trained), *values])
 
-    def _alone(self, one: Prepared) -> Trained:
+    def alone(self, one: Prepared, watch: Watch | None = None) -> Trained:
+        """One client; a `watch` sees each step, and nothing is recorded."""
         parts, context = flatten(one.request.values), flatten(one.request.context)
         nested = parts, one.state, next(iter(parts.values())).new_zeros(())
         # Tensors of its own: an answer is nobody else's, and two parts may have begun with the same buffers.
@@ -162,8 +164,12 @@ class Trainer:
             for widths, start, stop in _runs(sizes[first : first + len(batches["weight"])]):
                 real = _real(batches, slice(start, stop), dict(zip(names, widths, strict=True)))
                 lr = {name: rate[first + start : first + stop] for name, rate in rates.items()}
-                play = self._play(one.recipe, (nested, (lr, real), context, self._hp), alone=True)
+                arguments = nested, (lr, real), context, self._hp
                 given = list(tensors_of((lr, real)))
+                if watch:
+                    seats = ClientLoop(self._on_lists(one.recipe, arguments, watch=watch))(seats, given, fixed)
+                    continue
+                play = self._play(one.recipe, arguments, alone=True)
                 like = [*seats, *(values[0] for values in given), *fixed]
                 seats = play.run(like, stop - start, seats, given, fixed)
         parts, state, loss = filled(nested, (t.to(self.device_data.home) for t in seats))
@@ -219,18 +225,26 @@ class Trainer:
         return self._plays[recipe, alone]
 
     def _recorded(self, recipe: Recipe, nested: Any, *, alone: bool) -> Recorded:
+        on_lists = self._on_lists(recipe, nested, alone=alone)
+        # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
+        return Recorded(on_lists, ClientLoop, patience=5, in_place=True) if alone else Recorded(on_lists, CohortLoop)
+
+    def _on_lists(self, recipe: Recipe, nested: Any, *, alone: bool = True, watch: Watch | None = None) -> Function:
+        """The step as a function of a list of tensors; `nested`: its arguments, for their names."""
         names = filled(nested, itertools.repeat(None))
-        step = self._step(recipe, differentiate_alone if alone else differentiate)
+        by_one = watch.differentiate if watch else differentiate_alone
+        step = self._step(recipe, by_one if alone else differentiate)
         mapped = step if alone else vmap(step, in_dims=(0, 0, 0, 0, 0, None))
 
         def on_lists(tensors: list[Tensor]) -> list[Tensor]:
             (parts, state, total), (lr, batch), context, hp = filled(names, iter(tensors))
             batch = _channels_last(batch) if alone and recipe.channels_last else batch
             parts, state, loss = mapped(parts, state, lr, batch, context, hp)
+            if watch:
+                watch.after_step(parts)
             return list(tensors_of((parts, state, total + loss)))
 
-        # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
-        return Recorded(on_lists, ClientLoop, patience=5, in_place=True) if alone else Recorded(on_lists, CohortLoop)
+        return on_lists
 
     def _batches(
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], at: Array

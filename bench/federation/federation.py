@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from bench.data import Dataset, Partition
+from bench.engine.anomalies import Diverged
 from bench.engine.batches import Address
 from bench.engine.device_data import SERVER, DeviceData
-from bench.engine.engine import Budget, Diverged, Engine, Executor, ProgramRun, Sent, Work, settle
+from bench.engine.engine import Budget, Engine, Executor, ProgramRun, Sent, Work, settle
 from bench.engine.executors import GraphCache
 from bench.engine.kernels import cpu_kernels
 from bench.engine.memory import keep_freed_memory

@@ -22,6 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.data import Dataset, Partition, without_tests
+from bench.engine.engine import Executor
 from bench.engine.executors import GraphCache
 from bench.errors import UserError, shortage
 from bench.federation.federation import Diverged, Federation
@@ -46,7 +47,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    executor: Literal["auto", "sequential", "cohort"] = "auto"
+    executor: Executor = "auto"
     threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
     cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
     data_root: Path = Path("data")

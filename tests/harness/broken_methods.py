@@ -392,6 +392,33 @@ def padded_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
     return torch.nn.functional.cross_entropy(model(values["w"], batch.x), batch.y)
 
 
+@METHODS.register("broken_no_number")
+class NoNumber(_Pulled):
+    """A weight becomes nan in the first step of all."""
+
+    def loss_for(self, received: Tensor) -> Any:
+        return nan_loss
+
+
+def nan_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    bias = values["w"].part("head.bias").weights
+    return cross_entropy(model, values, batch, ctx) + torch.sqrt(bias.sum() * 0.0)
+
+
+@METHODS.register("broken_hidden_nan")
+class HiddenNan(Sound):
+    """A gradient is nan, and the step says nothing."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, step=hiding_step)
+        yield Upload({"model": trained["w"]})
+
+
+def hiding_step(do: Any, values: Values, batch: Batch, ctx: Any) -> Values:
+    gradients, _ = do.gradient(nan_loss, values, batch, ctx)
+    return do.update(values, {name: gradient.nan_to_num(0.0) for name, gradient in gradients.items()})
+
+
 class PullHyper(Hyperparameters):
     mu: float = hp(0.1, ge=0)
 

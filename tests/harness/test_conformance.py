@@ -49,6 +49,8 @@ BROKEN = {
     "bound": {"losses hold no tensor"},
     "new_loss": {"losses hold no tensor"},
     "branch": {"executors agree"},
+    "no_number": {"runs"},
+    "hidden_nan": {"executors agree"},
     "reduction": {"executors agree", "numbers of clients do not matter", "copies of samples do not matter"},
     "degenerate": {"degenerate settings"},
     "range": {"hyperparameters"},
@@ -111,6 +113,8 @@ def test_every_broken_method_is_tried_and_every_check_fails_for_one_but_that_of_
         ("seeding", "the global random generator of torch moves"),
         ("degenerate", "with mu = 0, its generic model is that of FedAvg"),
         ("branch", "branching_loss cannot be mapped over clients"),
+        ("no_number", "is not finite after training; first at step 1 of 2 (nan_loss): gradient of head.bias in 'w'"),
+        ("hidden_nan", "was not finite at step 1 of 2 (hiding_step): gradient of head.bias in 'w'"),
     ],
 )
 def test_says_what_and_where(broken: None, name: str, says: str) -> None:

@@ -1,0 +1,107 @@
+"""What is not finite: the error that ends a cell, and for `--executor debug` the step and the layer where it began."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from bench.engine.device_data import SERVER
+from bench.engine.prepare import Prepared
+from bench.engine.step import Flat, Objective, differentiate_alone, flatten
+from bench.params import Params, Spec
+from bench.requests import Trained
+
+_NAMED = 4  # layers in a message; one bad number soon is in all of them
+
+
+class Diverged(Exception):
+    """A loss or a weight is not finite.
+
+    Attributes:
+        round: the server version being computed, from 0 (-1: not known yet).
+        what: what is not finite, and where.
+    """
+
+    def __init__(self, what: str, round: int = -1) -> None:
+        super().__init__(what)
+        self.what = what
+        self.round = round
+
+
+def who(one: Prepared) -> str:
+    """Whose training it is, for people."""
+    return "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
+
+
+def check(one: Prepared, trained: Trained, first: str = "") -> None:
+    """See that what was trained is finite.
+
+    Args:
+        first: where something was not finite for the first time, if that is known.
+
+    Raises:
+        Diverged: it is not.
+    """
+    began = f"; first {first}" if first else ""
+    for name, value in trained.values.items():
+        if not _is_finite(value.weights if isinstance(value, Params) else value):
+            raise Diverged(f"part {name!r} of {who(one)} is not finite after training{began}")
+    if not _is_finite(trained.loss):
+        raise Diverged(f"the loss of {who(one)} is not finite{began}")
+
+
+class Watch:
+    """Looks at every step of one client's training; it changes nothing, so that the bytes stay those of `sequential`.
+
+    Attributes:
+        first: where something was not finite for the first time, in words; empty if that never happened.
+    """
+
+    def __init__(self, one: Prepared) -> None:
+        self.first = ""
+        self._one = one
+        self._step = 0
+        self._kinds, self._cuts = dict(one.recipe.parts), dict(one.recipe.cuts)
+        self._note([f"weight {name}" for name in self._bad(flatten(one.request.values))])
+
+    def differentiate(self, objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
+        """What `differentiate_alone` gives."""
+        gradients, (loss, buffers) = differentiate_alone(objective, trained)
+        found = [] if _is_finite(loss) else [f"the loss ({float(loss)})"]
+        whole = {name: self._whole(name, gradient) for name, gradient in gradients.items()}
+        self._note(found + [f"gradient of {name}" for name in self._bad(whole)], self._step + 1)
+        return gradients, (loss, buffers)
+
+    def after_step(self, parts: Flat) -> None:
+        """Look at the parts, flat, as a step has left them."""
+        self._step += 1
+        self._note([f"weight {name}" for name in self._bad(parts)], self._step)
+
+    def _note(self, what: list[str], step: int = 0) -> None:
+        if what and not self.first:
+            asked = self._one.recipe.step or self._one.recipe.loss
+            place = f"at step {step} of {self._one.steps}" if step else "before its first step"
+            more = [f"{len(what) - _NAMED} more"] if len(what) > _NAMED else []
+            self.first = f"{place} ({getattr(asked, '__qualname__', asked)}): {', '.join(what[:_NAMED] + more)}"
+
+    def _whole(self, name: str, gradient: Tensor) -> Tensor:
+        """The gradient of a part with zeros where it is frozen."""
+        kind = self._kinds[name]
+        return self._cuts[name].put(gradient.new_zeros(kind.d), gradient) if isinstance(kind, Spec) else gradient
+
+    def _bad(self, parts: Mapping[str, Tensor]) -> Iterator[str]:
+        """Names of what is not finite: a tensor's in its model and the part's, or that of a part that is a tensor."""
+        for key, flat in parts.items():
+            name, _, buffers = key.partition("/")
+            kind = self._kinds[name]
+            if buffers == "buffers" or _is_finite(flat):
+                continue
+            if isinstance(kind, Spec):
+                named = Params(flat, flat.new_zeros(kind.b), kind).tensors()
+                yield from (f"{layer} in {name!r}" for layer, tensor in named.items() if not _is_finite(tensor))
+            else:
+                yield repr(name)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
