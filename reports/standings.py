@@ -88,8 +88,8 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
     caption = (
         "Each method against the best of the others, mean over all tasks: difference in percentage points at the best "
         "one's level with simultaneous 95 % intervals (logits of accuracies, differences paired by seed, moderated "
-        "variances, comparisons with the best). *better*: than every other. *worse*: than the best. *equivalent*: at "
-        f"most {best.MARGIN:g} points below the best. *undecided*: neither; this is no sign of equality. Seeds for 1 "
+        "variances, comparisons with the best). Better: than every other. Worse: than the best. Equivalent: at "
+        f"most {best.MARGIN:g} points below the best. Undecided: neither; this is no sign of equality. Seeds for 1 "
         "point: how many per task would show one point four times in five, from the spread seen here. "
         "Methods that did not train the model, have its very figures, or lack a cell are not compared."
     )
