@@ -205,7 +205,7 @@ def _over_seeds(values: list[float], *, derived: bool = False, note: str = "") -
         return words("–")
     summary = statistics.summarise(values)
     spread = None if math.isnan(summary.std) else summary.std
-    return Entry(summary.mean, spread, note or f"(n={summary.n})", derived=derived)
+    return Entry(summary.mean, spread, note or f"(n={summary.n})", derived=derived, n=summary.n)
 
 
 def _classes(partition: dict[str, Any]) -> float:

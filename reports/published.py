@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bench.errors import UserError
 from bench.plugin import did_you_mean
+from reports import statistics
 from reports.accuracy import SELECTION_TEXT, selection
 from reports.load import TASK_FIELDS, Cell, Store, setting_text
 from reports.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
@@ -92,6 +93,11 @@ class PublishedTable(BaseModel):
     rows: list[PublishedRow]
     paper: str = ""
 
+    @property
+    def runs(self) -> int:
+        """Runs behind each mean (`trials` or `seeds` of the setting); 0 where the paper does not say."""
+        return int(self.setting.get("trials", self.setting.get("seeds", 0)))
+
 
 def published_tables() -> dict[str, PublishedTable]:
     """All printed tables, by id."""
@@ -128,10 +134,16 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         (label, tuple(entry for group in groups for entry in _triple(ours, printed, rows.get(group))))
         for label, rows in by_row.items()
     )
+    interval = (
+        f"with Welch's 95 % interval (the paper's ± read as a standard deviation of {printed.runs} runs; the intervals "
+        "are not corrected for their number)"
+        if printed.runs
+        else "without an interval: the table gives no number of runs"
+    )
     caption = (
         f"{printed.paper}; {printed.unit}. Ours: protocol {store.protocols[0]}, "
-        f"{SELECTION_TEXT[chosen]}; Δ is ours minus the paper's. [ ]: the paper prints it in parentheses, or ours is "
-        "derived."
+        f"{SELECTION_TEXT[chosen]}; Δ is ours minus the paper's, {interval}. [ ]: the paper prints it in parentheses, "
+        "or ours is derived."
     )
     notes = (*_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
     if any(entry.note == AMBIGUOUS for _, entries in table_rows for entry in entries):
@@ -179,13 +191,25 @@ def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tu
     if row is None:
         return words("–"), words("–"), words("–")
     _, unit = UNITS.get(row.metric, ("", 1.0))
-    theirs = _in(unit, _theirs(row))
+    theirs = replace(_in(unit, _theirs(row)), n=printed.runs)
     if row.metric not in MEASURES:
         return theirs, words("–"), words("–")
     mine = _in(unit, measured(ours, row.metric, _place(ours.store, printed, row)))
+    return theirs, mine, _difference(mine, theirs)
+
+
+def _difference(mine: Entry, theirs: Entry) -> Entry:
+    """Ours minus theirs; Welch's interval where both are means of a known number of runs with a spread."""
     if mine.value is None or theirs.value is None:
-        return theirs, mine, words("–")
-    return theirs, mine, Entry(mine.value - theirs.value, signed=True)
+        return words("–")
+    difference = Entry(mine.value - theirs.value, signed=True)
+    if mine.spread is None or theirs.spread is None:
+        return difference
+    low, high = statistics.welch((mine.value, mine.spread, mine.n), (theirs.value, theirs.spread, theirs.n))
+    if math.isnan(low):
+        return difference
+    ends = (replace(difference, value=end).number for end in (low, high))
+    return replace(difference, note=f"({', '.join(ends)})")
 
 
 def _in(unit: float, entry: Entry) -> Entry:

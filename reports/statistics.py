@@ -251,6 +251,21 @@ def bootstrap(
     return Estimate(value, *within_percent(value, _t_quantile(freedom, level) * error))
 
 
+def welch(x: tuple[float, float, int], y: tuple[float, float, int], level: float = LEVEL) -> tuple[float, float]:
+    """Interval of the difference of two independent means from `(mean, standard deviation with ddof 1, n)` of each.
+
+    Unequal variances (Welch 1947, Biometrika 34); nan where an n is below 2, or there is no spread at all.
+    """
+    if min(x[2], y[2]) < 2 or x[1] == y[1] == 0:
+        return math.nan, math.nan
+    from scipy import stats
+
+    one, other = x[1] ** 2 / x[2], y[1] ** 2 / y[2]
+    freedom = (one + other) ** 2 / (one**2 / (x[2] - 1) + other**2 / (y[2] - 1))
+    half = float(stats.t.ppf(1 - level / 2, freedom)) * math.sqrt(one + other)
+    return x[0] - y[0] - half, x[0] - y[0] + half
+
+
 def within_percent(value: float, half: float) -> tuple[float, float]:
     """`value - half, value + half` on the logit scale (delta method), so that it stays within 0 to 100 percent."""
     from scipy import special

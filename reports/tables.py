@@ -33,6 +33,7 @@ class Entry:
         derived: printed in brackets.
         decimals: digits after the point.
         signed: print the sign of positive numbers too (differences).
+        n: runs that the value and its spread are of; 0: not a mean over runs. Not printed.
     """
 
     value: float | None = None
@@ -42,6 +43,7 @@ class Entry:
     derived: bool = False
     decimals: int = 2
     signed: bool = False
+    n: int = 0
 
     @property
     def number(self) -> str:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from pydantic import ValidationError
+from scipy import stats
 
 from bench.config.grid import load_grid
 from bench.errors import UserError
@@ -45,6 +46,28 @@ def test_ours_beside_theirs_and_the_difference(store):
     assert difference.value == pytest.approx(ours.value - 73.51)
     assert [rows["FedRoD"][k].note for k in group[1:]] == ["missing", "–"]
     assert [column.name for column in table.columns[:3]] == ["paper", "ours", "Δ"]
+
+
+def test_a_difference_has_welch_s_interval_where_the_paper_says_n_and_spread(store):
+    """Ours as measured; theirs: 73.51 ± 0.17 of three, as three numbers with that mean and deviation."""
+    printed = published_table("scd_t1")
+    table = comparison(store, printed)
+    at = next(k for k, column in enumerate(table.columns) if (column.group, column.name) == ("α=0.1, GM", "Δ"))
+    scores = list(store.scores("fedavg", "digits, α=0.1", "gm", "global", "", "validation").values())
+    expected = stats.ttest_ind(scores, [73.34, 73.51, 73.68], equal_var=False).confidence_interval()
+    assert dict(table.rows)["FedAvg"][at].note == f"({expected.low:+.2f}, {expected.high:+.2f})"
+    assert "of 3 runs;" in table.caption
+
+    silent = printed.model_copy(update={"setting": {**printed.setting, "trials": 0}})
+    table = comparison(store, silent)
+    assert dict(table.rows)["FedAvg"][at].note == ""
+    assert "gives no number of runs" in table.caption
+
+
+def test_which_papers_say_of_how_many_runs():
+    said = {name: table.runs for name, table in published_tables().items() if table.runs}
+    three = ("comet_t3", "comet_t4", "comet_t5", "scd_t1", "scd_t2", "scd_t3", "scd_t5", "scd_t6")
+    assert said == dict.fromkeys(three, 3) | dict.fromkeys(("spfl_t1", "spfl_t2", "spfl_t7"), 10)
 
 
 def test_a_setting_that_is_not_the_paper_s_is_said(store):

@@ -193,3 +193,18 @@ def test_intervals_of_percentages_stay_within_0_and_100(value, half):
 
 def _mean_of_tasks(tasks):
     return np.mean([runs.mean(axis=-1) for runs in tasks], axis=0)
+
+
+def test_welch_s_interval_is_scipy_s():
+    x, y = np.array([80.1, 82.3, 79.9, 81.0]), np.array([70.0, 77.0, 73.0])
+    told = [(one.mean(), one.std(ddof=1), len(one)) for one in (x, y)]
+    expected = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
+    assert ours.welch(*told) == pytest.approx((expected.low, expected.high))
+
+
+def test_welch_s_interval_by_hand():
+    """Equal n and spreads: 2 (n - 1) = 4 degrees of freedom, t 2.776445, error sqrt(2 / 3)."""
+    half = 2.776445 * np.sqrt(2 / 3)
+    assert ours.welch((5, 1, 3), (2, 1, 3)) == pytest.approx((3 - half, 3 + half))
+    assert np.isnan(ours.welch((5, 1, 1), (2, 1, 3))).all()
+    assert np.isnan(ours.welch((5, 0, 3), (2, 0, 3))).all()
