@@ -48,6 +48,7 @@ def main_table(
     figures: Sequence[Figure] = HEADLINE,
     name: str = "main",
     title: str = "Generic and personalized models",
+    tuned: Sequence[str] = (),
 ) -> Table:
     """Method x (task, figure): mean and standard deviation over units, the best and what equals it marked.
 
@@ -56,10 +57,14 @@ def main_table(
         chosen: `best`, `last` or `validation`.
         figures: the columns of each task.
         name, title: of the table.
+        tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
     """
     columns = [(task, figure) for task in store.tasks for figure in figures]
     usual = max((len(scores(store, row, *column, chosen)) for row in store.rows for column in columns), default=0)
-    by_column = [_column(store, task, figure, chosen, usual) for task, figure in columns]
+    by_column = [
+        _column(store, task, figure, chosen, usual, marked=not tuned or figure.metric in tuned)
+        for task, figure in columns
+    ]
     rows = tuple((row, tuple(entries[row] for entries in by_column)) for row in store.rows)
     heads = tuple(Column(figure.name, task) for task, figure in columns)
     caption = (
@@ -68,7 +73,8 @@ def main_table(
         f"{'; '.join(figure.text for figure in figures)}. "
         f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}."
     )
-    return Table(name, title, caption, "Method", heads, rows, (LEGEND,))
+    said = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
+    return Table(name, title, caption, "Method", heads, rows, (LEGEND, said) if tuned else (LEGEND,))
 
 
 def all_figures_table(store: Store) -> Table:
@@ -146,7 +152,7 @@ def ranking(store: Store, figure: Figure, chosen: str) -> statistics.CriticalDif
     return statistics.critical_difference(list(compared), means.T)
 
 
-def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int) -> dict[str, Entry]:
+def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *, marked: bool) -> dict[str, Entry]:
     """One column of the main table, by row."""
     marks, clones = column_marks(store, task, figure, chosen)
     f = store.figures
@@ -164,7 +170,9 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int) ->
         same = f"= {clones[row]}" if row in clones else ""
         note = "; ".join(part for part in (n, problems, same) if part)
         spread = None if math.isnan(summary.std) else summary.std
-        column[row] = Entry(summary.mean, spread, f"({note})" if note else "", marks.get(row, ""), row in derived)
+        column[row] = Entry(
+            summary.mean, spread, f"({note})" if note else "", marks.get(row, "") if marked else "", row in derived
+        )
     return column
 
 

@@ -30,6 +30,7 @@ def write_report(
     *,
     selection: str | None = None,
     targets: Mapping[str, float] | None = None,
+    tuned: Sequence[str] = (),
 ) -> Path:
     """Write the report of the runs, merged, and return the path of its `index.html`.
 
@@ -41,6 +42,7 @@ def write_report(
         out: where to write; default: `report` in the first run.
         selection: which round is reported instead of the protocol's choice: a key of `accuracy.SELECTION_TEXT`.
         targets: of `cost.read_targets`.
+        tuned: what a study tuned for, `gm`, `pm` or both: the main table marks these alone; empty: all.
         extra: parts that stand between those of the protocols and the list of cells.
 
     Raises:
@@ -54,7 +56,7 @@ def write_report(
     out = out or runs[0] / "report"
     for name in ("figures", "tables"):
         (out / name).mkdir(parents=True, exist_ok=True)
-    sections = [*_protocol_sections(store, selection, targets or {}), *extra, _cells_section(store)]
+    sections = [*_protocol_sections(store, selection, targets or {}, tuned), *extra, _cells_section(store)]
     _write_files(out, [part for section in sections for part in section.all()])
     page = (
         environment()
@@ -90,28 +92,35 @@ def _write_files(out: Path, sections: Sequence[Section]) -> None:
         _write(path, content)
 
 
-def _protocol_sections(store: Store, selection: str | None, targets: Mapping[str, float]) -> Iterator[Section]:
+def _protocol_sections(
+    store: Store, selection: str | None, targets: Mapping[str, float], tuned: Sequence[str]
+) -> Iterator[Section]:
     """Everything that compares cells, for each protocol on its own."""
     done = [protocol for protocol in store.protocols if len(store.of_protocol(protocol).figures)]
     for position, protocol in enumerate(done):
         part = store.of_protocol(protocol)
-        for section in _sections(part, selection, targets):
+        for section in _sections(part, selection, targets, tuned):
             title = section.title if len(done) == 1 else f"{section.title} (protocol {protocol})"
             yield replace(section, title=title).named("" if position == 0 else f"_{protocol}")
 
 
-def _sections(store: Store, asked: str | None, targets: Mapping[str, float]) -> Iterator[Section]:
+def _sections(store: Store, asked: str | None, targets: Mapping[str, float], tuned: Sequence[str]) -> Iterator[Section]:
     """The page's parts from the cells of one protocol."""
     chosen = accuracy.selection(store, asked)
     metrics, costs = store.table("metrics"), cost.totals(store)
     yield Section(
         "accuracy",
         "Accuracy",
-        tables=(accuracy.main_table(store, chosen), cost.budget_table(store, chosen, costs)),
+        tables=(accuracy.main_table(store, chosen, tuned=tuned), cost.budget_table(store, chosen, costs)),
         more=(
-            accuracy.main_table(store, "last", name="last", title="The same at the last round"),
+            accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),
             accuracy.main_table(
-                store, chosen, (accuracy.PM_EQUAL,), "equal", "Personalized models, every client counting the same"
+                store,
+                chosen,
+                (accuracy.PM_EQUAL,),
+                "equal",
+                "Personalized models, every client counting the same",
+                tuned,
             ),
             accuracy.all_figures_table(store),
         ),

@@ -25,6 +25,15 @@ STUDY = "study.json"
 _FEWEST = 2
 
 
+def tuned_for(run: Path) -> list[str]:
+    """What the study that filled a run folder maximised, `gm`, `pm` or both; nothing for a run of a grid."""
+    found = store.read_json(run / STUDY)
+    if found is None:
+        return []
+    study = read_study(found["source"], found["file"], found["stem"], found["overrides"], found["trials"])
+    return list(study.metrics)
+
+
 def run_sections(run: Path) -> list[Section]:
     """The parts of the study that filled a run folder; none for a run of a grid.
 

@@ -118,10 +118,11 @@ def report(
     """Make the report: RUN/report/index.html with tables and figures."""
     from reports.cost import read_targets
     from reports.page import write_report
-    from sweeps.report import run_sections
+    from sweeps.report import run_sections, tuned_for
 
     targets = read_targets(target or [])
-    print(write_report(runs, extra=run_sections(runs[0]), selection=selection, targets=targets))
+    sections, tuned = run_sections(runs[0]), tuned_for(runs[0])
+    print(write_report(runs, extra=sections, selection=selection, targets=targets, tuned=tuned))
 
 
 def compare(

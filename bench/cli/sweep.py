@@ -139,7 +139,7 @@ def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]") ->
     from sweeps.report import sections
 
     print(to_markdown(budget_table(study, choose(study, studies, folder))))
-    print(write_report([folder], extra=sections(study, studies, folder)))
+    print(write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics))
 
 
 def _any_failed(folder: Path, cells: "list[PlannedCell]") -> bool:

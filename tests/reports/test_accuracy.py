@@ -164,3 +164,14 @@ def test_the_protocol_says_which_round_is_reported(store, store_writer, tmp_path
 
 def _row(table, label):
     return next(entries for name, entries in table.rows if name == label)
+
+
+def test_only_what_was_tuned_for_is_marked(store):
+    """A column that nobody tuned for has no winner: the other figure's settings decide it."""
+    free, tuned = (accuracy.main_table(store, "validation", tuned=metrics) for metrics in ((), ("pm",)))
+    for k, column in enumerate(free.columns):
+        marks, kept = ([entries[k].mark for _, entries in table.rows] for table in (free, tuned))
+        assert "best" in marks
+        assert kept == (marks if column.name == "PM" else [""] * len(kept))
+    assert "Tuned for PM: only these are marked." in tuned.notes
+    assert not any("Tuned" in note for note in free.notes)

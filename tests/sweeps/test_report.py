@@ -1,5 +1,6 @@
 """Chosen settings, the table of budgets, and the study's part of the report, from trials that were told by hand."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from reports.published import published_table
 from reports.tables import to_markdown
 from sweeps import figures
 from sweeps.fair import Choice, budget_table, choose, reported_cells, trials_table
-from sweeps.report import published_points, run_sections, sections
+from sweeps.report import STUDY, published_points, run_sections, sections, tuned_for
 from sweeps.run import open_studies
 from sweeps.study import Study, load_study
 from tests.sweeps.conftest import Write
@@ -152,3 +153,11 @@ def test_points_beside_the_printed_table(tell: Tell) -> None:
 
 def test_a_run_of_a_grid_has_no_such_part(tmp_path: Path) -> None:
     assert run_sections(tmp_path) == []
+    assert tuned_for(tmp_path) == []
+
+
+def test_bench_report_reads_what_was_tuned_for(write: Write, tmp_path: Path) -> None:
+    path = write(objective="gm")
+    described = {"file": str(path), "stem": "small", "source": path.read_text(encoding="utf-8"), "overrides": []}
+    (tmp_path / STUDY).write_text(json.dumps({**described, "trials": 3, "storage": None}), encoding="utf-8")
+    assert tuned_for(tmp_path) == ["gm"]

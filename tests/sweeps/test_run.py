@@ -257,6 +257,7 @@ def test_two_workers_share_a_study(write: Write, start: Start, tmp_path: Path) -
     assert [trial.state for trial in found] == [TrialState.COMPLETE] * 6
     assert len({trial.params["lr"] for trial in found}) == 6
     assert (folder / "report" / "index.html").exists()
+    assert "Tuned for PM: only these are marked." in (folder / "report" / "main.md").read_text(encoding="utf-8")
     logs = [path.read_text() for path in folder.glob("*/log.txt")]
     assert len(logs) == (6 + 3) * 2 + 2
     assert all(log.count("starting with round 1") == 1 for log in logs)
