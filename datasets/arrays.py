@@ -27,4 +27,6 @@ def read_npz(file: Path) -> dict[str, Array]:
         raise UserError(f"{file} does not exist; set the option `path` to your file") from None
     # TypeError: numpy.load gave the single array of an .npy file, which is no context manager
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({error}); write it again") from None
+        # NumPy would advise to load pickled data, which may run any code
+        reason = "it is no archive of arrays, or holds pickled objects" if "pickle" in str(error) else str(error)
+        raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({reason}); write it again") from None

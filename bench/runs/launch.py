@@ -84,13 +84,21 @@ def threads_each(side_by_side: int) -> int:
 
 
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
-    """Write `run.json`: the latest grid, its cells in order, and every command so far."""
+    """Write `run.json`: the latest grid, its cells in order, and every command so far.
+
+    Raises:
+        UserError: the folder cannot be made.
+    """
+    from bench.errors import UserError
     from bench.runs import store
     from bench.runs.provenance import provenance
 
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
     entry = {"command": command_line(), **provenance()}
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: the run folder cannot be made ({error.strerror}); give another --out") from None
     with store.locked(folder, wait=True):
         before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
         history = [*before["history"], entry]

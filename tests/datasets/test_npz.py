@@ -141,3 +141,11 @@ def test_an_array_that_is_not_read_is_refused(tmp_path: Path, key: str) -> None:
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(UserError, match=f"has an array '{key}', which is not read.*partition `file`"):
         DATASETS.get("npz")(data_root=tmp_path, download=False, path=str(tmp_path / "own.npz"))
+
+
+def test_pickled_arrays_are_refused_without_advice_to_load_them(tmp_path: Path) -> None:
+    """NumPy's own message says how to load them unsafely."""
+    np.savez(tmp_path / "own.npz", train_images=np.array([{"a": 1}], dtype=object), train_labels=np.array([0]))
+    with pytest.raises(UserError, match="holds pickled objects") as caught:
+        DATASETS.get("npz")(data_root=tmp_path, download=False, path=str(tmp_path / "own.npz"))
+    assert "allow_pickle" not in str(caught.value)

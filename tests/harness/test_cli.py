@@ -284,3 +284,12 @@ def test_the_folder_of_another_grid_is_refused_unless_asked_for(bench_here: Benc
     taken = bench_here(*common, "--grid", other, "--take-over")
     assert "1 finished cells here belong to other settings" in taken.stderr
     assert list(cells(run)) == ["local"]
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_line(bench_here: Bench, grid: Grid) -> None:
+    """In a place where the system makes no folders."""
+    said = bench_here(
+        "run", "--grid", grid(methods=["local"], rounds=1), "--out", "/proc/nowhere/run", "--device", "cpu", code=2
+    ).stderr
+    assert "/proc/nowhere/run: the run folder cannot be made" in said
+    assert "Traceback" not in said
