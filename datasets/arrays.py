@@ -27,6 +27,13 @@ def read_npz(file: Path) -> dict[str, Array]:
         raise UserError(f"{file} does not exist; set the option `path` to your file") from None
     # TypeError: numpy.load gave the single array of an .npy file, which is no context manager
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        # NumPy would advise to load pickled data, which may run any code
-        reason = "it is no archive of arrays, or holds pickled objects" if "pickle" in str(error) else str(error)
-        raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({reason}); write it again") from None
+        raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({_reason(file, error)})") from None
+
+
+def _reason(file: Path, error: Exception) -> str:
+    """NumPy's own words advise to unpickle what it does not know, which would run whatever code is in there."""
+    if file.is_file() and not zipfile.is_zipfile(file):
+        return "it is no .npz archive, or damaged: write it again with numpy.savez"
+    if "allow_pickle" in str(error):
+        return "it holds Python objects: convert them to numbers and write it again with numpy.savez"
+    return f"{error}: write it again with numpy.savez"

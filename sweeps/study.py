@@ -172,7 +172,7 @@ def read_study(source: str, file: str, stem: str, overrides: list[str], trials: 
     """The study in a text; `file` is what messages call it, `stem` its name where it gives none.
 
     Raises:
-        UserError: problems in it or in its grid.
+        UserError: all problems in it, together with those of a grid that stands in it.
     """
     document = yaml_lines.parse(source, file)
     if not isinstance(document.data, dict):
@@ -197,10 +197,12 @@ def read_study(source: str, file: str, stem: str, overrides: list[str], trials: 
     for where, given in content.space.items():
         with document.noting(("space", where)):
             space[where] = read_dimension(where, given)
-    document.check()
+    if not isinstance(content.grid, dict):  # one that stands in the study is read first: its problems belong to these
+        document.check()
     settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
-    fixed = [f"seeds={json.dumps(content.seeds)}", "protocol=tuning"]
+    fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]
     grid = _grid(document, name, [*settings, *for_grid, *fixed])
+    document.check()
     arms = _arms(document, content, name, grid, space, trials or content.trials)
     document.check()
     return Study(content, name, source, grid, arms)
@@ -225,7 +227,9 @@ def _override(document: Document, override: str) -> bool:
 
 
 def _content(document: Document) -> StudyFile:
+    """The keys of the study; what is wrong or missing is noted, and is its default, or empty, until all is read."""
     known = list(StudyFile.model_fields)
+    good: dict[str, Any] = {"grid": "", "seeds": [], "report_seeds": []}
     for name in document.data:
         if name not in known:
             document.complain(
@@ -233,12 +237,11 @@ def _content(document: Document) -> StudyFile:
             )
             continue
         with document.noting((name,)):
-            check_field(StudyFile, name, document.data[name])
+            good[name] = check_field(StudyFile, name, document.data[name])
     for name, field in StudyFile.model_fields.items():
         if field.is_required() and name not in document.data:
             document.complain((), f"the study has no {name!r}: it needs `grid`, `seeds` and `report_seeds`")
-    document.check()
-    return StudyFile(**document.data)
+    return StudyFile.model_construct(**good)
 
 
 def _check_methods_of_search(document: Document, content: StudyFile) -> None:
@@ -253,7 +256,7 @@ def _check_methods_of_search(document: Document, content: StudyFile) -> None:
 
 def _grid(document: Document, name: str, overrides: list[str]) -> Grid:
     base = document.data["grid"]
-    if isinstance(base, str):
+    if not isinstance(base, dict):
         return load_grid(base, overrides)
     return read_grid(document.part("grid"), "", name, overrides)
 

@@ -4,11 +4,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from bench.cli.track import TrackingUri
+from bench.errors import UserError
 from bench.runs.launch import command_line, threads_each, work, worker_count, write_run
 
 if TYPE_CHECKING:
@@ -28,6 +29,16 @@ ExecutorOption = Annotated[
         "layer where something was not finite for the first time."
     ),
 ]
+
+
+def by_option(option: str) -> Any:
+    """An argument that stands where people write the file of `option`: it says how the file is given."""
+
+    def refuse(context: typer.Context, files: list[str] | None) -> None:
+        if files:
+            raise UserError(f"a file is given by {option}: bench {context.info_name} {option} {shlex.quote(files[0])}")
+
+    return typer.Argument(hidden=True, is_eager=True, callback=refuse, metavar="")
 
 
 def run(
@@ -56,6 +67,7 @@ def run(
     tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Progress of every round, line by line.")] = False,
+    _misplaced: Annotated[list[str] | None, by_option("--grid")] = None,
 ) -> None:
     """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
     from bench.runs.workers import start_server
@@ -118,8 +130,6 @@ def run(
 
 def _refuse_file(folder: Path) -> None:
     """Refuse a run folder that is a file or lies in one, before anything is measured or read."""
-    from bench.errors import UserError
-
     place = next((place for place in (folder, *folder.parents) if place.exists()), None)
     if place and not place.is_dir():
         raise UserError(f"--out {folder}: {place} is a file, not a folder")
@@ -127,7 +137,6 @@ def _refuse_file(folder: Path) -> None:
 
 def _refuse_other_grid(folder: Path, name: str) -> None:
     """Refuse a folder in which another grid has its cells: they would vanish from results and reports."""
-    from bench.errors import UserError
     from bench.runs import store
 
     before = (store.read_json(folder / "run.json") or {}).get("grid", name)
@@ -172,7 +181,6 @@ def _no_steps(settings: "Settings") -> str:
 
 
 def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
-    from bench.errors import UserError
     from bench.runs import store
 
     for cell in cells:

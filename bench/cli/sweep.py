@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.run import ExecutorOption, PluginFiles
+from bench.cli.run import ExecutorOption, PluginFiles, by_option
 from bench.cli.track import TrackingUri
-from bench.runs.launch import command_line, threads_each, work, worker_count, write_run
+from bench.runs.launch import command_line, make_folder, threads_each, work, worker_count, write_run
 
 if TYPE_CHECKING:
     import optuna
@@ -44,6 +44,7 @@ def sweep(
     tracking_uri: TrackingUri = None,
     tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
 ) -> None:
     """Tune by validation accuracy, run the best settings on fresh seeds, report. The same command goes on."""
     from bench.runs.workers import start_server
@@ -110,7 +111,7 @@ def _open(
     from sweeps.report import STUDY
     from sweeps.run import open_studies
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with store.locked(folder, wait=True):
         studies = open_studies(study, storage or f"sqlite:///{folder.resolve()}/study.db")
         described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}

@@ -161,6 +161,9 @@ def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Gri
     example = "[fedavg, {name: scd, tau: 0.4}]" if axis == "methods" else "[digits]"
     written: list[tuple[dict[str, Any], Path]] = []
     for value, path in _list(document, axis, example):
+        if isinstance(value, list) and len(path) == 1:
+            document.complain(path, f"`{path[0]}` names one; several are `{axis}: {shown(value)}`")
+            continue
         entry = {"name": value} if isinstance(value, str) else value
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             document.complain(path, f"{shown(value)} should be a name, or a mapping with `name`, as in {example}")

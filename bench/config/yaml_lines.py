@@ -35,12 +35,13 @@ class Document:
     source: str
     _places: dict[Path, tuple[int, str]] = field(default_factory=dict)
     _problems: dict[tuple[Path, str], tuple[int, str]] = field(default_factory=dict)
+    _above: Path = ()
 
     def complain(self, path: Path, problem: str, line: int | None = None) -> None:
         """Note a problem of the value at `path` (or of another line); later ones of the same value follow from it."""
         where = self._place(path) if line is None else (line, f"{self.source}:{line}")
         what = "" if path and line is None else problem
-        self._problems.setdefault((path, what), (where[0], f"{where[1]}: {problem}"))
+        self._problems.setdefault(((*self._above, *path), what), (where[0], f"{where[1]}: {problem}"))
 
     @contextmanager
     def noting(self, path: Path) -> Iterator[None]:
@@ -74,9 +75,9 @@ class Document:
         return self._places.get((key,), (1, ""))[0] == 0
 
     def part(self, key: str) -> "Document":
-        """What stands under a key, as a document of its own; its problems are noted apart."""
+        """What stands under a key, as a document of its own; its problems are noted among those of the whole."""
         places = {path[1:]: place for path, place in self._places.items() if path[:1] == (key,)}
-        return Document(self.data[key], self.source, places)
+        return Document(self.data[key], self.source, places, self._problems, (*self._above, key))
 
     def place(self, path: Path, line: int) -> None:
         """Note that the value at `path` stands in that line."""

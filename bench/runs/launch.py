@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.errors import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -84,26 +86,30 @@ def threads_each(side_by_side: int) -> int:
 
 
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
-    """Write `run.json`: the latest grid, its cells in order, and every command so far.
-
-    Raises:
-        UserError: the folder cannot be made.
-    """
-    from bench.errors import UserError
+    """Write `run.json`: the latest grid, its cells in order, and every command so far."""
     from bench.runs import store
     from bench.runs.provenance import provenance
 
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
     entry = {"command": command_line(), **provenance()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: the run folder cannot be made ({error.strerror}); give another --out") from None
+    make_folder(folder)
     with store.locked(folder, wait=True):
         before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
         history = [*before["history"], entry]
         described = {"grid": grid.name, "published": grid.published, "created": before["created"], **entry}
         store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})
+
+
+def make_folder(folder: Path) -> None:
+    """Make a run folder where there is none.
+
+    Raises:
+        UserError: it lies where the system makes no folders, as in /proc.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError:
+        raise UserError(f"--out {folder}: the system makes no folder there; give another one") from None
 
 
 def work(

@@ -1,5 +1,6 @@
 """Before a run: which cells there are, whether their data is there, and what they will cost."""
 
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import yaml
 
 from bench.config.identity import cell_id, declared_checksum, is_own
+from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
 from bench.runs.loading import load_dataset, load_partition, load_public
@@ -54,6 +56,7 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
         load_public(settings, data_root, download=download)
+        _check_models(settings, dataset)
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
             content.append(dataset.checksum)
@@ -61,6 +64,28 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
             content.append(partition_hash[key])
         planned.append(PlannedCell(cell_id(settings, " ".join(content)), settings))
     return planned
+
+
+def _check_models(settings: Settings, dataset: Dataset) -> None:
+    """Refuse a model that does not take the samples; another error in one's own model is its cell's, with traceback."""
+    for name in settings.architectures or (settings.model,):
+        options = settings.model_options if name == settings.model else {}
+        try:
+            _try_model(name, dataset.shape, dataset.num_classes, json.dumps(options, sort_keys=True))
+        except UserError as error:
+            raise UserError(f"{cell_name(settings)}: {error}") from None
+
+
+@functools.cache
+def _try_model(name: str, shape: tuple[int, ...], classes: int, options: str) -> None:
+    from bench.models.factory import build
+
+    try:
+        build(name, shape, classes, json.loads(options))
+    except UserError:
+        raise
+    except Exception:
+        return
 
 
 def select(cells: Sequence[Settings], only: str) -> list[Settings]:

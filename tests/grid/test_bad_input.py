@@ -71,6 +71,7 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "tooy.tau: 1", "3: unknown method 'tooy'. Did you mean 'toy'?"),
     (GOOD + "plain.tau: 1", "3: unknown hyperparameter 'tau' of 'plain'."),
     (GOOD + "toy.: 1", "3: unknown hyperparameter '' of 'toy'."),
+    ("method: [toy]\nalpha: 1\n", '1: `method` names one; several are `methods: ["toy"]`'),
     ("method: toy\nmethods: [toy]\nalpha: 1\n", "1: 'method' and 'methods' are both given; keep one of them"),
     (GOOD + "rounds: five", '3: rounds = "five" should be an integer'),
     (GOOD + "rounds: 0", "3: rounds = 0 should be greater than or equal to 1"),

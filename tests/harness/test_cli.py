@@ -286,10 +286,40 @@ def test_the_folder_of_another_grid_is_refused_unless_asked_for(bench_here: Benc
     assert list(cells(run)) == ["local"]
 
 
-def test_a_run_folder_that_cannot_be_made_is_one_line(bench_here: Bench, grid: Grid) -> None:
-    """In a place where the system makes no folders."""
-    said = bench_here(
-        "run", "--grid", grid(methods=["local"], rounds=1), "--out", "/proc/nowhere/run", "--device", "cpu", code=2
-    ).stderr
-    assert "/proc/nowhere/run: the run folder cannot be made" in said
-    assert "Traceback" not in said
+MISPLACED = {
+    "run": (["run", "small.yaml"], "a file is given by --grid: bench run --grid small.yaml"),
+    "sweep": (["sweep", "my study.yaml"], "a file is given by --study: bench sweep --study 'my study.yaml'"),
+}
+
+
+@pytest.mark.parametrize("case", MISPLACED)
+def test_a_file_without_its_option_is_told_the_option(bench_here: Bench, case: str) -> None:
+    arguments, message = MISPLACED[case]
+    assert bench_here(*arguments, code=2).stderr == f"bench: {message}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_folder_that_cannot_be_made_is_one_line(bench_here: Bench, grid: Grid) -> None:
+    said = bench_here("run", "--grid", grid(methods=["fedavg"]), "--out", "/proc/x/r", code=2).stderr
+    assert said == "bench: --out /proc/x/r: the system makes no folder there; give another one\n"
+
+
+def test_a_model_that_does_not_fit_the_samples_is_refused_before_any_cell(
+    bench_here: Bench, grid: Grid, tmp_path: Path
+) -> None:
+    """Images of 6 x 6."""
+    file = grid(methods=["fedavg", "local"], model="comet_cnn")
+    said = bench_here("run", "--grid", file, "--out", tmp_path / "run", code=2).stderr
+    assert "bench: fedavg blobs alpha=1 seed=0: model 'comet_cnn' needs images of at least 16 x 16 pixels" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_mistakes_of_a_study_are_said_at_once(bench_here: Bench, tmp_path: Path) -> None:
+    """Of its keys, its seeds, its space and the grid that stands in it."""
+    (tmp_path / "study.yaml").write_text(
+        "seeds: [1, 2]\nreport_seeds: [2]\ntrails: 3\nsampler: tpee\nspace:\n  lr: [0.1, 0]\n"
+        "grid:\n  methods: [fedavgg]\n  alphas: [1]\n  rounds: x\n",
+        encoding="utf-8",
+    )
+    said = bench_here("sweep", "--study", "study.yaml", code=2).stderr.splitlines()
+    assert [re.findall(r"study\.yaml:(\d+):", line)[0] for line in said] == ["2", "3", "4", "6", "8", "10"]
