@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from bench.errors import UserError
+from bench.runs.remarks import run_remarks
 from reports import accuracy, cost, fairness, figures, newcomers, relations, speedup, tables, timeline
 from reports.figures import Picture
 from reports.html import environment
@@ -64,6 +65,7 @@ def write_report(
         .render(
             title=" + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs)),
             summary=_summary(store),
+            remarks=run_remarks([cell.view for cell in store.cells]),
             sections=sections,
             provenance=[_provenance(run) for run in store.runs],
             data_uri=_data_uri,

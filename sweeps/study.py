@@ -20,7 +20,7 @@ from bench.config.yaml_lines import Document
 from bench.errors import UserError
 from bench.plugin import did_you_mean
 from bench.rng import key
-from bench.runs.results import dataset_name
+from bench.runs.results import task_name
 from bench.settings import Settings
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
 
@@ -269,7 +269,7 @@ def _arms(
         if "." in where and where.partition(".")[0] not in methods:
             document.complain(("space", where), f"{where!r} concerns none of the grid's methods")
     arms = []
-    for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, _task(cell))):
+    for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, task_name(cell))):
         cells = tuple(group)
         with document.noting(("space",)):
             dimensions = _dimensions(cells[0].method, space)
@@ -291,11 +291,6 @@ def _arms(
                 )
             )
     return tuple(arms)
-
-
-def _task(cell: Settings) -> str:
-    alpha = [] if cell.alpha is None else [f"alpha={cell.alpha:g}"]
-    return " ".join([dataset_name(cell), *([cell.case] if cell.case else []), *alpha])
 
 
 def _dimensions(method: str, space: dict[str, Dimension]) -> tuple[Dimension, ...]:

@@ -26,6 +26,7 @@ def status(
 ) -> None:
     """Say what is done, running, failed and left, and how long the rest will take."""
     from bench.runs.progress import duration_text
+    from bench.runs.remarks import run_remarks
     from bench.runs.results import load_run, other_cells
 
     cells = list({cell.id: cell for cell in load_run(run).cells}.values())
@@ -37,6 +38,8 @@ def status(
             print(_status_line(cell))
     counts = Counter(cell.status.state for cell in cells)
     print(f"{len(cells)} cells: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
+    for text in run_remarks(cells):
+        print(f"note: {text}")
     left = _seconds_left(cells)
     if left:
         running = max(1, counts["running"])

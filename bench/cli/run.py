@@ -94,6 +94,7 @@ def run(
         return
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
+    from bench.runs.remarks import gathered
     from bench.runs.store import FINISHED
 
     workers = worker_count(jobs, device)
@@ -114,6 +115,7 @@ def run(
     if fresh:
         _forget(folder, wanted)
     if not quiet:
+        print_remarks(gathered((cell.settings, cell.remarks) for cell in wanted))
         _print_others(folder)
     stopped = not work(folder, wanted, options.model_dump_json(), workers, mirror, quiet=quiet, verbose=verbose)
     _finish(folder, wanted, quiet=quiet)
@@ -172,6 +174,12 @@ def _print_warnings(cells: "Sequence[Settings]") -> None:
         print(f"warning: {text}", file=sys.stderr)
 
 
+def print_remarks(texts: "Sequence[str]") -> None:
+    """Say what `bench.runs.remarks` found."""
+    for text in texts:
+        print(f"note: {text}", file=sys.stderr)
+
+
 def _no_steps(settings: "Settings") -> str:
     """What is to be said of a round without local steps; empty where it has some."""
     key = "epochs" if settings.steps is None else "steps"
@@ -192,6 +200,7 @@ def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:
     from bench.cli.look import print_summary
+    from bench.runs.remarks import equal_figures
     from bench.runs.results import load_run
 
     place, found = shlex.quote(str(folder)), load_run(folder).cells
@@ -203,6 +212,7 @@ def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> Non
             print(f"  bench log {place} {cell.id}", file=sys.stderr)
     if not quiet:
         print_summary(folder)
+        print_remarks(equal_figures(found))
         if any(cell.status.state == "done" for cell in found):
             print(f"bench report {place}  makes tables and figures of it", file=sys.stderr)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.run import ExecutorOption, PluginFiles, by_option
+from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
 from bench.cli.track import TrackingUri
 from bench.runs.launch import command_line, make_folder, threads_each, work, worker_count, write_run
 
@@ -56,6 +56,7 @@ def sweep(
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
     from bench.runs.plan import plan
+    from bench.runs.remarks import gathered
     from sweeps.fair import cells_again, choose, reported_cells
     from sweeps.finals import check_blind
     from sweeps.run import list_cells, trial_cells, tune
@@ -76,7 +77,9 @@ def sweep(
         return found.model_dump_json()
 
     mirror = choose_store(folder, tracking_uri) if tracking else None
-    plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
+    planned = plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
+    if not quiet:
+        print_remarks(gathered((cell.settings, cell.remarks) for cell in planned))
     check_blind(loaded, data_root)
     studies = _open(folder, loaded, study, set_ or [], storage)
     write_run(folder, loaded.described_grid, trial_cells(loaded, studies))

@@ -14,6 +14,7 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
 from bench.runs.loading import load_dataset, load_partition, load_public
+from bench.runs.remarks import partition_remarks
 from bench.runs.results import cell_name
 from bench.settings import Settings
 
@@ -33,10 +34,11 @@ _DATA_FIELDS = (
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell and the id that names its folder."""
+    """A cell, the id that names its folder, and what is odd in its partition (`bench.runs.remarks`)."""
 
     id: str
     settings: Settings
+    remarks: tuple[str, ...] = ()
 
 
 def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[PlannedCell]:
@@ -46,23 +48,25 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
         UserError: data is missing or damaged, or cannot be divided as asked for.
     """
     planned: list[PlannedCell] = []
-    partition_hash: dict[str, str] = {}
+    known: dict[str, tuple[str, tuple[str, ...]]] = {}  # a partition's hash and remarks
     for settings in cells:
         dataset = load_dataset(settings, data_root, download=download)
         key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS)), sort_keys=True)
-        if key not in partition_hash:
+        if key not in known:
             try:
-                partition_hash[key] = load_partition(settings, dataset).hash
+                partition = load_partition(settings, dataset)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
+            known[key] = partition.hash, tuple(partition_remarks(partition, dataset))
+        partition_hash, remarks = known[key]
         load_public(settings, data_root, download=download)
         _check_models(settings, dataset)
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
             content.append(dataset.checksum)
         if is_own(PARTITIONS, settings.partition):
-            content.append(partition_hash[key])
-        planned.append(PlannedCell(cell_id(settings, " ".join(content)), settings))
+            content.append(partition_hash)
+        planned.append(PlannedCell(cell_id(settings, " ".join(content)), settings, remarks))
     return planned
 
 

@@ -188,9 +188,14 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
 
 def cell_name(settings: Settings) -> str:
     """What people call a cell, e.g. `scd digits alpha=0.1 seed=0`."""
+    return f"{settings.name} {task_name(settings)} seed={settings.seed}"
+
+
+def task_name(settings: Settings) -> str:
+    """What people call a cell's task, e.g. `digits alpha=0.1`."""
     alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
     case = [settings.case] if settings.case else []
-    return " ".join([settings.name, dataset_name(settings), *case, *alpha, f"seed={settings.seed}"])
+    return " ".join([dataset_name(settings), *case, *alpha])
 
 
 def dataset_name(settings: Settings) -> str:

@@ -73,7 +73,8 @@ def _write_cell(folder: Path, settings: Settings, state: str) -> None:
     size = counts.sum(axis=1)
     summary = f"dirichlet({settings.alpha:g}), {CLIENTS} clients, {size.min()} to {size.max()} samples"
     partition = {"hash": f"{settings.seed:04x}{int(settings.alpha * 10):04x}", "summary": summary}
-    _json(folder / "partition.json", {**partition, "n_train": size.tolist(), "counts": counts.tolist()})
+    sizes = {"n_train": size.tolist(), "n_test": size.tolist(), "counts": counts.tolist()}
+    _json(folder / "partition.json", {**partition, **sizes})
     _json(folder / "timing.json", {"seconds": 3.25 + settings.seed})
     _json(
         folder / "status.json",

@@ -1,0 +1,116 @@
+"""What users should hear of a run without having asked: clients that have nothing, and figures that are another's.
+
+Nothing here is an error. `bench run` says it at the start and at the end, `bench status` and the report repeat it.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.data import Dataset, Partition
+from bench.runs.results import CellView, task_name
+from bench.runs.store import read_json
+from bench.settings import Settings
+
+_TRAINED = ("gm", "pm")
+_Curve = tuple[tuple[str, ...], ...]
+
+
+def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
+    """What is odd in how the samples are divided."""
+    sizes = [len(own) for own in partition.train]
+    held = set(np.unique(dataset.y[np.concatenate(partition.train)]).tolist())
+    return _of_lists(sizes, [len(own) for own in partition.test], held, dataset.num_classes)
+
+
+def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
+    """Remarks on partitions, each once for a task with the seeds that it concerns."""
+    seeds: dict[tuple[str, str], dict[int, None]] = defaultdict(dict)
+    for settings, texts in found:
+        for text in texts:
+            seed = settings.seed if settings.partition_seed is None else settings.partition_seed
+            seeds[task_name(settings), text][seed] = None
+    return [f"{task}: {text} (seed {', '.join(map(str, its))})" for (task, text), its in seeds.items()]
+
+
+def run_remarks(cells: Sequence[CellView]) -> list[str]:
+    """The remarks on a run, from its folder alone: on its partitions, and on figures that are another's."""
+    return [*gathered((cell.settings, _of_file(cell)) for cell in cells), *equal_figures(cells)]
+
+
+def equal_figures(cells: Sequence[CellView]) -> list[str]:
+    """Methods every accuracy of which, at each evaluation of all their seeds, is another method's to the last digit.
+
+    A method that trains one model is held against those that train the same one alone: Ditto's generic model is
+    FedAvg's by construction, and no news of FedAvg.
+    """
+    groups: dict[tuple[str, int, int | None, str], dict[str, tuple[str, dict[str, _Curve]]]] = defaultdict(dict)
+    for cell in cells:
+        if cell.status.state == "done" and cell.settings.protocol != "tuning" and (curves := _curves(cell)):
+            trial = (task_name(cell.settings), cell.settings.seed, cell.settings.partition_seed, cell.settings.protocol)
+            groups[trial].setdefault(cell.id, (cell.label, curves))  # labels of one cell are meant to agree
+    twins: dict[tuple[str, str], list[dict[str, set[str]]]] = defaultdict(list)
+    for (task, *_), found in groups.items():
+        rivals = dict(found.values())
+        for label, curves in rivals.items():
+            twins[label, task].append({metric: _twins(label, metric, rivals) for metric in curves})
+    tasks: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (label, task), trials in twins.items():
+        common = {metric: set.intersection(*(trial.get(metric, set()) for trial in trials)) for metric in trials[0]}
+        if all(common.values()):
+            text = ", ".join(f"{metric.upper()}: {' and '.join(sorted(names))}" for metric, names in common.items())
+            tasks[label, text].append(task)
+    return [
+        f"{label}: every accuracy is another method's to the last digit ({text}) on {', '.join(its)}"
+        for (label, text), its in tasks.items()
+    ]
+
+
+def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classes: int) -> list[str]:
+    """Args: numbers of training and test samples by client, and the labels that some client trains on."""
+    empty = sum(size == 0 for size in sizes)
+    untested = sum(test == 0 < size for size, test in zip(sizes, tests, strict=True))
+    missing = sorted(set(range(classes)) - held)
+    texts = []
+    if empty:
+        texts.append(f"{empty} of {len(sizes)} clients have no training samples and take no part")
+    if untested and any(tests):
+        texts.append(f"{untested} of {len(sizes)} clients train and have no test samples: no local figure counts them")
+    if missing:
+        names = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        texts.append(
+            f"no client trains on class {names}, of labels 0 to {classes - 1}"
+            + (": do your labels start from 1?" if missing == [0] else "")
+        )
+    return texts
+
+
+def _of_file(cell: CellView) -> list[str]:
+    known: dict[str, Any] | None = read_json(cell.folder / "partition.json")
+    if known is None:
+        return []
+    held = {label for own in known["counts"] for label, count in enumerate(own) if count}
+    return _of_lists(known["n_train"], known["n_test"], held, len(known["counts"][0]))
+
+
+def _curves(cell: CellView) -> dict[str, _Curve]:
+    """Every accuracy of the models that a method trains itself, by model, as the store has it."""
+    path = cell.folder / "metrics.csv"
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [tuple(row) for row in csv.reader(file) if "accuracy" in row]
+    own = {metric: tuple(row for row in rows if row[1] == metric) for metric in _TRAINED}
+    return {metric: curve for metric, curve in own.items() if curve and metric not in cell.status.derived}
+
+
+def _twins(label: str, metric: str, rivals: dict[str, dict[str, _Curve]]) -> set[str]:
+    mine = rivals[label]
+    return {
+        other
+        for other, curves in rivals.items()
+        if other != label and curves.get(metric) == mine[metric] and (len(mine) > 1 or len(curves) == 1)
+    }

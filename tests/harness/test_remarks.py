@@ -1,0 +1,57 @@
+"""What a run says of its own accord, through the real command: where it starts, where it ends, in status and report."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Grid = Callable[..., Path]
+
+
+def notes(text: str) -> list[str]:
+    return [line.removeprefix("note: ") for line in text.splitlines() if line.startswith("note: ")]
+
+
+def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
+    bench: Bench, bench_here: Bench, grid: Grid, tmp_path: Path
+) -> None:
+    """Three classes, 1 to 3, for six clients at alpha = 0.0001: two of them have something. SCD's pulls are off, so
+    that its models are FedAvg's and Local's; Ditto shares but one of its own with FedAvg, which is as it should be."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % 3 + 1
+    np.savez(tmp_path / "own.npz", train_images=rng.normal(labels[:, None], 1, (120, 5)), train_labels=labels)
+    methods = ["fedavg", "local", {"name": "scd", "lambda_g": 0.0, "lambda_p": 0.0}, {"name": "ditto", "lam": 5.0}]
+    common = {"methods": methods, "datasets": [{"name": "npz", "path": str(tmp_path / "own.npz")}], "rounds": 3}
+    file = grid(**common, alphas=[0.0001], clients=6, seeds=[0, 1])
+    done = bench("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 2)
+    expected = [
+        "own alpha=0.0001: 4 of 6 clients have no training samples and take no part (seed 0, 1)",
+        "own alpha=0.0001: no client trains on class 0, of labels 0 to 3: do your labels start from 1? (seed 0, 1)",
+        "scd: every accuracy is another method's to the last digit (GM: ditto and fedavg, PM: local) "
+        "on own alpha=0.0001",
+    ]
+    assert notes(done.stderr) == expected
+    assert done.stderr.index(expected[0]) < done.stderr.index("cells to run") < done.stderr.index(expected[2])
+    assert notes(bench_here("status", "run").stdout) == expected
+    bench_here("report", "run")
+    page = (tmp_path / "run" / "report" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<p>Note: ") == 3
+    assert "<p>Note: own alpha=0.0001: 4 of 6 clients have no training samples" in page
+
+
+def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
+    """By a split file that tests the second client only."""
+    (tmp_path / "split.json").write_text('{"train": [[0, 1, 2, 3], [4, 5, 6, 7]], "test": [[], [8, 9]]}')
+    file = grid(
+        methods=["fedavg"], alphas=None, clients=2, partition="file", partition_options={"path": "split.json"}, rounds=1
+    )
+    file.write_text(file.read_text().replace("alphas: null\n", ""))
+    said = bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr
+    assert "note: blobs: 1 of 2 clients train and have no test samples: no local figure counts them (seed 0)" in said
+
+
+def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
+    file = grid(methods=["fedavg", "local"], alphas=[100.0], rounds=2)
+    assert notes(bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr) == []
