@@ -125,7 +125,7 @@ def work(
     """Run what is not finished, side by side; False if the user stopped it."""
     from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
     from bench.runs.progress import reporter
-    from bench.runs.results import cell_name
+    from bench.runs.results import cell_name, other_cells
     from bench.runs.store import FINISHED, read_status, remove_leftovers
     from bench.runs.workers import CellTask, run_cells
 
@@ -140,7 +140,7 @@ def work(
     names = {id: cell_name(settings) for id, settings in unfinished.items()}
     rounds = {id: settings.rounds for id, settings in unfinished.items()}
     tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
-    follower = Follower(folder, mirror) if mirror and tasks else None
+    follower = Follower(folder, mirror) if mirror and (tasks or other_cells(folder)) else None
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
         completed = run_cells(tasks, min(jobs, len(tasks)), report.event)
     if follower:

@@ -21,7 +21,7 @@ from bench.runs import store
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-    from bench.runs.results import CellView
+    from bench.runs.results import CellView, RunView
 
 ARTIFACTS = (
     "settings.json",
@@ -99,7 +99,8 @@ class Mirror:
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self._seen: dict[str, store.Status] = {}
         self._running: set[str] = set()
-        self._study = ""
+        self._parents: dict[tuple[str, str], str] = {}
+        self._marked: set[str] = set()
 
     def update(self, written: Callable[[], None] = lambda: None, *, skip_new: bool = False) -> int:
         """Write what is new, calling `written` after each cell; the number of cells that have begun.
@@ -110,6 +111,7 @@ class Mirror:
         from bench.runs.results import load_run
 
         view = load_run(self._run)
+        self._mark_others(view)
         begun = {cell.id: cell for cell in view.cells if cell.status.state != "waiting"}
         before, self._running = self._running, {id for id, cell in begun.items() if cell.status.state == "running"}
         skipped = self._running - before if skip_new else set()
@@ -125,21 +127,37 @@ class Mirror:
     def _write(self, info: dict[str, Any], cell: "CellView") -> None:
         points = [point for point in _points(cell) if point.round <= cell.status.rounds]
         experiment = self._experiment(info["grid"])
-        key = {"cell": cell.id, "run": f"{self._run.resolve().name} {info['created']}"}
+        key = {"cell": cell.id, "run": self._name(info)}
         run = self._find(experiment, key)
         if run and not _continues(run.data.tags, cell, points):
             self._client.delete_run(run.info.run_id)
             run = None
         run = run or self._client.create_run(experiment, _started(cell), key, cell.name)
         tags = {**key, **_tags(info, cell, points, run.data.tags)}
-        if cell.settings.protocol == "tuning":
-            tags["mlflow.parentRunId"] = self._parent(experiment, info["grid"], key["run"])
+        above = {"study": info["grid"]} if cell.settings.protocol == "tuning" else {"method": cell.label}
+        tags["mlflow.parentRunId"] = self._parent(experiment, above, key["run"])
         if all(run.data.tags.get(name) == value for name, value in tags.items()):
             return
         self._write_params(run, cell)
-        self._write_metrics(run, points)
+        self._write_metrics(run, cell, points)
         self._write_state(run, cell)
         self._write_tags(run, tags)  # last: they say that all the rest is there
+
+    def _name(self, info: Mapping[str, Any]) -> str:
+        """What tells the run folder from others in one MLflow store."""
+        return f"{self._run.resolve().name} {info['created']}"
+
+    def _mark_others(self, view: "RunView") -> None:
+        """Mark what MLflow has of cells that are no longer the run's: other settings, code or data made new ones."""
+        current = {cell.id for cell in view.cells}
+        experiment = self._client.get_experiment_by_name(view.info["grid"])
+        if current == self._marked or not experiment:
+            return
+        for run in self._runs(experiment.experiment_id, {"run": self._name(view.info)}):
+            tags = run.data.tags
+            if "cell" in tags and tags["cell"] not in current and tags.get("current") != "false":
+                self._client.set_tag(run.info.run_id, "current", "false")
+        self._marked = current
 
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
@@ -153,6 +171,9 @@ class Mirror:
         return found.experiment_id
 
     def _find(self, experiment: str, key: Mapping[str, str]) -> "Run | None":
+        return next(self._runs(experiment, key), None)
+
+    def _runs(self, experiment: str, key: Mapping[str, str]) -> "Iterator[Run]":
         # MLflow's filters have no escape for an apostrophe: a tag with one is compared here
         condition = " and ".join(f"tags.{name} = '{value}'" for name, value in key.items() if "'" not in value)
         token = None
@@ -160,18 +181,19 @@ class Mirror:
             page = self._client.search_runs([experiment], condition, page_token=token)
             for run in page:
                 if key.items() <= run.data.tags.items():
-                    return run
+                    yield run
             if not (token := page.token):
-                return None
+                return
 
-    def _parent(self, experiment: str, study: str, run: str) -> str:
-        """The MLflow run of a study, under which its trials stand."""
-        if not self._study:
-            key = {"study": study, "run": run}
-            found = self._find(experiment, key) or self._client.create_run(experiment, None, key, study)
-            self._study = found.info.run_id
-            self._client.set_terminated(self._study)
-        return self._study
+    def _parent(self, experiment: str, what: Mapping[str, str], run: str) -> str:
+        """The MLflow run of a method, under which its cells stand, or of a study, under which its trials do."""
+        ((kind, name),) = what.items()
+        if (kind, name) not in self._parents:
+            key = {**what, "run": run}
+            found = self._find(experiment, key) or self._client.create_run(experiment, None, key, name)
+            self._client.set_terminated(found.info.run_id)
+            self._parents[kind, name] = found.info.run_id
+        return self._parents[kind, name]
 
     def _write_params(self, run: "Run", cell: "CellView") -> None:
         from mlflow.entities import Param
@@ -180,13 +202,14 @@ class Mirror:
         for batch in _batches([param for param in params if param.key not in run.data.params], 100):
             self._client.log_batch(run.info.run_id, params=batch)
 
-    def _write_metrics(self, run: "Run", points: "Sequence[_Point]") -> None:
+    def _write_metrics(self, run: "Run", cell: "CellView", points: "Sequence[_Point]") -> None:
         from mlflow.entities import Metric
 
         first = int(run.data.tags.get("mirrored_rounds", 0))
         # the store keeps no wall time of a round; with one time for all, MLflow drops what is written a second time
         time = run.info.start_time
         metrics = [Metric(point.name, point.value, time, point.round) for point in points if point.round > first]
+        metrics += [Metric(point.name, point.value, time, point.round) for point in _reported(cell)]
         for batch in _batches(metrics, _BATCH):
             self._client.log_batch(run.info.run_id, metrics=batch)
 
@@ -226,6 +249,17 @@ def _points(cell: "CellView") -> list[_Point]:
     return points
 
 
+def _reported(cell: "CellView") -> list[_Point]:
+    """The accuracies that the report shows, at the round that its protocol chooses: `reported/pm/local/train_size`."""
+    from bench.runs.results import reported_figures
+
+    found = []
+    for figure in reported_figures(cell):
+        parts = ("reported", *(figure[part] for part in ("metric", "on", "mean")))
+        found.append(_Point(figure["round"], "/".join(part for part in parts if part), figure["value"]))
+    return found
+
+
 def _continues(tags: Mapping[str, str], cell: "CellView", points: Sequence[_Point]) -> bool:
     """Whether what MLflow has is the beginning of what the cell has: a cell that was started again has other values."""
     if tags.get("status") == "failed" and cell.status.state != "failed":
@@ -246,6 +280,7 @@ def _tags(
     status = cell.status
     tags = {
         "status": status.state,
+        "current": "true",
         "label": cell.settings.name,
         "case": cell.settings.case,
         "reason": status.reason,

@@ -172,6 +172,15 @@ def trailing_means(curve: pd.Series) -> pd.Series:
     return pd.Series(np.round(means, 12), ordered.index)
 
 
+def reported_figures(cell: CellView) -> list[dict[str, Any]]:
+    """The accuracies that a report shows of a cell, at the round that its protocol chooses: `metric`, `on`, `mean`,
+    `round`, `value` and others. Empty where the cell is not done."""
+    figures = _figures(cell) if cell.status.state == "done" else []
+    wanted = "best" if cell.settings.protocol == "paper" else "validation"
+    chosen = [figure for figure in figures if figure["selection"] == wanted]
+    return chosen or [figure for figure in figures if figure["selection"] == "last"]
+
+
 def read_table(folder: Path, name: str) -> pd.DataFrame:
     """A table of a cell, without a line that is still being written; empty where there is none."""
     path = folder / f"{name}.csv"

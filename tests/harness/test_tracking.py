@@ -147,6 +147,7 @@ def found(uri: str) -> dict[str, Any]:
     experiments = {one.name: one.experiment_id for one in client.search_experiments()}
     assert set(experiments) <= {"thirty", "Default"}
     runs = client.search_runs(list(experiments.values())) if "thirty" in experiments else []
+    runs = [run for run in runs if "cell" in run.data.tags]  # without those of the methods
     by_cell = {run.data.tags["cell"]: run for run in runs}
     assert len(by_cell) == len(runs)
     return by_cell
@@ -167,14 +168,24 @@ def written(cell: CellView) -> dict[str, list[tuple[int, float]]]:
 
 
 def curves(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
-    """What MLflow says, by metric: every value it was given."""
+    """What MLflow says, by metric: every value it was given, but for what the report shows of them."""
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
     return {
         name: sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name))
         for name in run.data.metrics
+        if not name.startswith("reported/")
     }
+
+
+def reported(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
+    """The rest: rounds and values, by metric."""
+    from mlflow import MlflowClient
+
+    names = [name for name in run.data.metrics if name.startswith("reported/")]
+    found = {name: MlflowClient(uri).get_metric_history(run.info.run_id, name) for name in names}
+    return {name: [(point.step, point.value) for point in points] for name, points in found.items()}
 
 
 def assert_complete(uri: str, run: Path, histories: int) -> None:
@@ -189,7 +200,8 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
         assert mirrored.info.run_name == cell.name
         seconds = store.read_json(cell.folder / "timing.json")["seconds"]
         assert (mirrored.info.end_time - mirrored.info.start_time) / 1000 == pytest.approx(seconds, abs=2)
-        assert mirrored.data.metrics == {name: curve[-1][1] for name, curve in written(cell).items()}
+        metrics = {name: value for name, value in mirrored.data.metrics.items() if not name.startswith("reported/")}
+        assert metrics == {name: curve[-1][1] for name, curve in written(cell).items()}
         assert mirrored.data.params["method"] == cell.settings.method
         assert mirrored.data.params["dataset_options.path"] == cell.settings.dataset_options["path"]
         assert len(mirrored.data.params) >= len(type(cell.settings).model_fields) - 6
@@ -199,9 +211,16 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
         assert tags["path.device"] == "cpu"
         assert tags.get("commit") == store.read_json(run / "run.json")["commit"]
     assert {runs[cell.id].data.params["hp.lam"] for cell in cells if cell.settings.method == "ditto"} == {"0.1"}
-    client = MlflowClient(uri)
+    client, figures = MlflowClient(uri), load_run(run).results
     for cell in cells[:: len(cells) // histories]:
         assert curves(uri, runs[cell.id]) == written(cell)
+        rows = figures[(figures["cell"] == cell.id) & (figures["selection"] == "validation")]
+        assert reported(uri, runs[cell.id]) == {
+            "/".join(["reported", row.metric, row.on, *([row.mean] if row.mean else [])]): [(row.round, row.value)]
+            for row in rows.itertuples()
+        }
+        parent = client.get_run(runs[cell.id].data.tags["mlflow.parentRunId"])
+        assert (parent.info.run_name, parent.data.tags["method"]) == (cell.label, cell.label)
         own = {
             "settings.json",
             "partition.json",
@@ -240,9 +259,9 @@ def test_values_that_are_no_numbers(small: Path, server: str) -> None:
     mirror_run(small, server)
     from mlflow import MlflowClient
 
-    latest = MlflowClient(server).search_runs(
-        [MlflowClient(server).get_experiment_by_name("thirty").experiment_id], "tags.run = 'small later'"
-    )[0]
+    experiment = MlflowClient(server).get_experiment_by_name("thirty").experiment_id
+    runs = MlflowClient(server).search_runs([experiment], "tags.run = 'small later'")
+    (latest,) = [run for run in runs if "cell" in run.data.tags]
     assert sum(math.isnan(value) for value in latest.data.metrics.values()) == 1
 
 
@@ -291,7 +310,22 @@ def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
     assert sorted(
         run.data.tags["run"].removesuffix(f" {info['created']}") for run in runs if "cell" in run.data.tags
     ) == [odd, f"{odd} 2"]
-    assert len(runs) == (4 if protocol == "tuning" else 2)
+    assert len(runs) == 4  # and the study's, or the method's, of each
+
+
+def test_cells_of_other_settings_are_marked(bench_here: Bench, grid30: Path, uri: str, tmp_path: Path) -> None:
+    """And marked again as the run's own when the grid has them again, though no cell has anything to do then."""
+
+    def marks() -> dict[str, str]:
+        return {run.data.params["lr"]: run.data.tags["current"] for run in found(uri).values()}
+
+    options = ("--grid", grid30, "--only", "method=local,seed=0", "--out", tmp_path / "run", "--device", "cpu")
+    tracked = (*options, "--tracking", "--tracking-uri", uri)
+    bench_here("run", *tracked)
+    bench_here("run", *tracked, "--set", "lr=0.25")
+    assert marks() == {"0.5": "false", "0.25": "true"}
+    assert "0 cells to run, 1 finished before" in bench_here("run", *tracked).stderr
+    assert marks() == {"0.5": "true", "0.25": "false"}
 
 
 def test_a_running_cell_shows_whole_rounds_only(small: Path, uri: str) -> None:
