@@ -1,6 +1,9 @@
 """Methods, data sets, partitions and models from a file: the example of the docs through the real command."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,3 +96,30 @@ def test_a_bad_plugin_is_refused_in_one_line(bench: Run, folder: Path, plugin: s
 def test_the_method_passes_the_checks(bench: Run) -> None:
     """The conformance suite takes the same file."""
     assert "half_fedavg" in bench("check-method", "mine.py")
+
+
+def test_the_example_package_is_found_once_installed(fresh: Start, tmp_path: Path) -> None:
+    """Built and installed by pip into a folder, as CI has no other environment to spoil; without it the names are
+    unknown."""
+    pytest.importorskip("setuptools")
+    source = shutil.copytree(ROOT / "docs" / "examples" / "package", tmp_path / "package")
+    target, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(source / "grid.yaml", elsewhere)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True, timeout=120)
+
+    def bench(*arguments: str, installed: bool = True, code: int = 0) -> str:
+        path = os.pathsep.join([*([str(target)] if installed else []), str(ROOT)])
+        with fresh([*arguments], elsewhere, {"PYTHONPATH": path}) as process:
+            out, err = process.communicate(timeout=300)
+        assert process.returncode == code, out + err
+        return out + err
+
+    common = ("run", "--grid", "grid.yaml", "--out", "run", "--device", "cpu", "--jobs", "2")
+    assert "unknown method 'shy_fedavg'" in bench(*common, installed=False, code=2)
+    assert "2 cells to run" in bench(*common)
+    assert set(states(elsewhere / "run").values()) == {"done"}
+    methods = target / "shy_clients" / "methods.py"
+    methods.write_text(methods.read_text().replace("w.weights + self.hp.share", "w.weights - self.hp.share"))
+    assert "1 cells to run, 1 finished before" in bench(*common)

@@ -1,0 +1,1 @@
+"""A method and a model for pFLeague in a package of their own (docs/plugins.md)."""
