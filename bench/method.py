@@ -17,6 +17,8 @@ from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.requests import (
     Batch,
     Categorical,
+    ClassStats,
+    ClassSums,
     Do,
     Evaluate,
     Exchange,
@@ -33,9 +35,9 @@ from bench.requests import (
 
 __all__ = [
     "METHODS", "NORMALISATION", "SELECTIONS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical",
-    "Client", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Gradient", "Hyperparameters", "Message", "Method",
-    "Normal", "Params", "Predict", "Program", "Range", "Selection", "Server", "ServerRule", "State", "Tick", "Train",
-    "Trained", "Upload", "Values", "cross_entropy", "hp", "join", "mean",
+    "ClassStats", "ClassSums", "Client", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Gradient",
+    "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program", "Range", "Selection", "Server",
+    "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "cross_entropy", "hp", "join", "mean",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]

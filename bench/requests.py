@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -197,6 +197,45 @@ class Evaluate:
     samples: Samples = "train"
 
 
+@dataclass(frozen=True)
+class ClassStats:
+    """Sums of a model's outputs by class, over the client's own training samples, running statistics frozen.
+
+    The answer is a `ClassSums`. The engine adds up: a program sees no sample's label. What it uploads still tells which
+    classes a client has.
+
+    Attributes:
+        model: the model value.
+        of: features (the input of the head), logits or probabilities.
+        moments: 2: outer products as well.
+    """
+
+    samples: ClassVar[Samples] = "train"
+    model: Params
+    of: Literal["features", "logits", "probabilities"] = "features"
+    moments: Literal[1, 2] = 1
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """The answer to `ClassStats`; 0 where a class has no sample.
+
+    Attributes:
+        count: `[classes]` samples.
+        sum: `[classes, d]`.
+        outer: `[classes, d, d]`, the sums of `z z^T` (None with one moment).
+    """
+
+    count: Tensor
+    sum: Tensor
+    outer: Tensor | None = None
+
+    @property
+    def mean(self) -> Tensor:
+        """`[classes, d]`; 0 where a class has no sample."""
+        return self.sum / self.count.clamp(min=1).unsqueeze(1)
+
+
 class Upload(NamedTuple):  # as many as of `Train`
     """A message to the server; the program goes on at once. Plain numbers travel free of charge.
 
@@ -216,4 +255,4 @@ class Exchange:
     values: Mapping[str, Any]
 
 
-Request = Train | Gradient | Predict | Evaluate | Upload | Exchange
+Request = Train | Gradient | Predict | Evaluate | ClassStats | Upload | Exchange

@@ -142,7 +142,11 @@ class DeviceData:
         return torch.empty_like(tensor, device=self.home, pin_memory=pinned).copy_(tensor, non_blocking=True)
 
     def positions(self, owner: int, samples: Samples, subset: int | None = None, round: int = 0) -> Indices:
-        """An owner's samples, as positions in the pool; of a `subset` those that are drawn for the round."""
+        """An owner's samples, as positions in the pool; of a `subset` those that are drawn for the round.
+
+        Raises:
+            ValueError: the server asks for samples of clients.
+        """
         whole = self._whole(owner, samples)
         if subset is None or subset >= len(whole):
             return whole
@@ -153,6 +157,8 @@ class DeviceData:
             return np.zeros(1, np.int64)
         if samples == "public":
             return np.arange(self.public_size)
+        if owner == SERVER:
+            raise ValueError(f"the server has no {samples!r} samples: they are the clients' own")
         train = self.partition.train[owner]
         if samples == "train":
             return train

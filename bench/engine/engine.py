@@ -3,7 +3,7 @@
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -18,12 +18,14 @@ from bench.engine.batches import Address
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
 from bench.engine.gradient import as_train, gradient_of
-from bench.engine.predict import Task, accuracy_and_loss, outputs
+from bench.engine.predict import Task, accuracy_and_loss, class_sums, outputs
 from bench.engine.prepare import Prepared, Preparer
 from bench.errors import shortage
 from bench.method import Hyperparameters, Message, Program
-from bench.params import Spec
+from bench.params import Params, Spec
 from bench.requests import (
+    ClassStats,
+    ClassSums,
     Evaluate,
     Exchange,
     Gradient,
@@ -35,6 +37,7 @@ from bench.requests import (
 )
 from bench.settings import Settings
 
+Look = Predict | Evaluate | ClassStats
 Executor = Literal["auto", "sequential", "cohort", "debug"]
 
 _CACHE = 2**20  # bytes of weights, of what a core's second cache holds
@@ -181,7 +184,7 @@ class Engine:
         """The answers to what the programs wait for, each kind of request in groups."""
         trainings: dict[int, Train] = {}
         gradients: dict[int, Gradient] = {}
-        looks: dict[int, Predict | Evaluate] = {}
+        looks: dict[int, Look] = {}
         for i, p in enumerate(programs):
             request = p.waiting
             if isinstance(request, Train):
@@ -189,7 +192,7 @@ class Engine:
             elif isinstance(request, Gradient):
                 gradients[i], trainings[i] = request, as_train(request)
             else:
-                assert isinstance(request, Predict | Evaluate), f"not a request: {request!r}"
+                assert isinstance(request, Look), f"not a request: {request!r}"
                 looks[i] = request
         answers: dict[int, Any] = {}
         for owners, group in self._grouped(programs, trainings):
@@ -313,17 +316,16 @@ class Engine:
         """Cohorts at a time; a GPU has one."""
         return self.threads if self.device_data.device.type == "cpu" else 1
 
-    def _look(self, programs: list[ProgramRun], asked: dict[int, Predict | Evaluate]) -> dict[int, Any]:
-        """The answers to all `Predict` and `Evaluate` requests."""
+    def _look(self, programs: list[ProgramRun], asked: dict[int, Look]) -> dict[int, Any]:
+        """The answers to all requests that train nothing."""
         by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
         for i, request in asked.items():
             subset = request.subset if isinstance(request, Predict) else None
             positions = self.device_data.positions(
                 programs[i].owner, request.samples, subset, programs[i].address.round
             )
-            models = [request.w] if isinstance(request, Predict) else request.models
+            models, output = _looked_at(request)
             self._note(programs[i], Work(0, len(models) * len(positions)))
-            output = request.output if isinstance(request, Predict) else "logits"
             for k, w in enumerate(models):
                 by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
         found: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
@@ -336,6 +338,8 @@ class Engine:
         for i, request in asked.items():
             if isinstance(request, Predict):
                 answers[i] = found[i][0][0].to(self.device_data.home)
+            elif isinstance(request, ClassStats):
+                answers[i] = self._class_sums(request, *found[i][0])
             else:
                 to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
         for samples, scored in to_score.items():
@@ -350,6 +354,12 @@ class Engine:
         self._look_for_failures()
         return found
 
+    def _class_sums(self, request: ClassStats, rows: Tensor, positions: Indices) -> ClassSums:
+        pool, home = self.device_data.pool(request.samples), self.device_data.home
+        sums = class_sums(pool, rows, positions, self.device_data.num_classes, request.moments)
+        outer = None if sums.outer is None else sums.outer.to(home)
+        return ClassSums(sums.count.to(home), sums.sum.to(home), outer)
+
     def _scores(
         self, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
     ) -> dict[int, tuple[Tensor, Tensor]]:
@@ -363,6 +373,13 @@ class Engine:
         means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
         both = {i: torch.stack([next(means) for _ in own], dim=1) for i, own in models.items()}
         return {i: (losses, right) for i, (losses, right) in both.items()}
+
+
+def _looked_at(request: Look) -> tuple[Sequence[Params], str]:
+    """The models that a request looks at, and which of their outputs it is about."""
+    if isinstance(request, Evaluate):
+        return request.models, "logits"
+    return ([request.w], request.output) if isinstance(request, Predict) else ([request.model], request.of)
 
 
 def lanes_on(device: torch.device, size: int) -> int:

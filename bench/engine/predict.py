@@ -18,6 +18,7 @@ from bench.engine.step import is_convolutional, takes_channels_last
 from bench.engine.threads import side_by_side
 from bench.forward import Forward
 from bench.params import Params, Spec
+from bench.requests import ClassSums
 
 Output = Literal["probabilities", "logits", "features"]
 Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
@@ -66,6 +67,14 @@ def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Indices) -> tuple[T
     # A third of the time that torch's own cross-entropy takes for few classes.
     below = logits - logits.amax(1, keepdim=True)
     return logits.argmax(1) == y, below.exp().sum(1).log() - below.gather(1, y.unsqueeze(1)).squeeze(1)
+
+
+def class_sums(pool: Pool, rows: Tensor, positions: Indices, classes: int, moments: int) -> ClassSums:
+    """Sums of `[samples, d]` outputs by class; of outer products too with 2 moments."""
+    y = pool.y.index_select(0, _on_device(pool, positions))
+    member = (torch.arange(classes, device=y.device).unsqueeze(1) == y).to(rows.dtype)
+    outer = torch.stack([(rows * own.unsqueeze(1)).T @ rows for own in member]) if moments == 2 else None
+    return ClassSums(member.sum(1), member @ rows, outer)
 
 
 def _run(w: Params, x: Tensor, output: Output) -> Tensor:

@@ -1,0 +1,81 @@
+"""What `ClassStats` answers, by hand, and that a look is billed as one."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.engine.batches import Address
+from bench.engine.device_data import SERVER
+from bench.engine.engine import ProgramRun, Work
+from bench.forward import Forward
+from bench.method import ClassStats, ClassSums, Params, Program, Train, cross_entropy
+from tests.engine.problems import toy, toy_data
+
+
+def ask(request: Any, *, owners: Any = None, **settings: Any) -> tuple[dict[int, ProgramRun], Any, Params]:
+    """The ended programs of all clients, one of them without samples, each of which asks for one thing."""
+    federation = toy("fedavg", **settings)
+    w = federation.server.initial_model()
+
+    def program() -> Program:
+        return (yield request(w))
+
+    ids = range(6) if owners is None else owners
+    running = {i: ProgramRun(i, program(), Address(0, 0, i)) for i in ids}
+    federation.engine.run(list(running.values()))
+    return running, federation, w
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("of", ["features", "logits", "probabilities"])
+def test_sums_by_class_are_those_of_a_loop_over_samples(of: Any, executor: Any) -> None:
+    """Of unequal clients, one of which has a single sample and one none."""
+    running, federation, w = ask(lambda w: ClassStats(w, of=of, moments=2), executor=executor)
+    data = toy_data()
+    inner, head = (w.tensors()[n].numpy() for n in ("inner.weight", "head.weight"))
+    sizes = set()
+    for i, p in running.items():
+        at = federation._device_data.partition.train[i]
+        count, total, outer = np.zeros(3), np.zeros((3, 3)), np.zeros((3, 3, 3))
+        for x, y in zip(data.x[at].astype(float), data.y[at], strict=True):
+            z = inner @ x
+            if of != "features":
+                z = head @ z
+            if of == "probabilities":
+                z = np.exp(z) / np.exp(z).sum()
+            count[y] += 1
+            total[y] += z
+            outer[y] += np.outer(z, z)
+        found = p.result
+        np.testing.assert_array_equal(found.count.numpy(), count)
+        np.testing.assert_allclose(found.sum.numpy(), total, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found.outer.numpy(), outer, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found.mean.numpy(), total / np.maximum(count, 1)[:, None], rtol=1e-10, atol=1e-12)
+        assert p.events == [Work(0, len(at))]
+        sizes.add(len(at))
+    assert {0, 1, 13} <= sizes
+
+
+def test_the_running_statistics_are_frozen_and_stay_as_they_are() -> None:
+    running, federation, w = ask(ClassStats, model="test_norm")
+    before = w.buffers.clone()
+    at = federation._device_data.partition.train[0]
+    z = Forward().features(w, torch.from_numpy(toy_data().x[at]).double(), stats="frozen")
+    torch.testing.assert_close(running[0].result.sum.sum(0), z.sum(0))
+    assert running[0].result.outer is None
+    assert torch.equal(w.buffers, before)
+
+
+def test_a_client_without_a_class_has_zeros_there() -> None:
+    running, _, _ = ask(ClassStats)
+    found: ClassSums = running[3].result
+    assert not found.count.any()
+    assert not found.mean.any()
+
+
+@pytest.mark.parametrize("request_", [ClassStats, lambda w: Train({"w": w}, loss=cross_entropy)])
+def test_the_server_has_no_samples_of_clients(request_: Any) -> None:
+    with pytest.raises(ValueError, match="the server has no 'train' samples"):
+        ask(request_, owners=[SERVER])
