@@ -20,10 +20,11 @@ METHODS_OF_A_KIND = [
 ]
 """All methods; in the short form one for each kind of state and of server."""
 
-QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy
+QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy, or ask for more than `test_linear` has
     "feddf": {"distil_steps": 20},
     "fedgen": {"generator_steps": 3},
     "fedmd": {"pretrain_epochs": 2},
+    "fedproto": {"predict": "head"},  # prototypes need a head with a bias
     "fedrep": {"head_epochs": 2},
 }
 

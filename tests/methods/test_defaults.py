@@ -83,6 +83,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "distil_epochs": (5, "Itahara et al. [5]"),
         "distil_batch": (100, "Itahara et al. [100]"),
     },
+    "fd": {"lam": (1.0, "ours (card)")},
     "fedala": {
         "eta": (1.0, "Zhang et al. 2023 [authors' code]"),
         "share": (0.8, "Zhang et al. 2023 [authors' code: 80 %]"),
@@ -139,6 +140,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fedopt": _FEDOPT,
     "fedper": {"personal": (("head",), "Arivazhagan et al. 2019: K_P = 1")},
     "fedprox": {"mu": (0.01, "Li et al. 2020: one of 0.001 to 1 (card)")},
+    "fedproto": {"lam": (1.0, "ours (card)"), "predict": ("prototype", "Tan et al. 2022 (card)")},
     "fedrep": {"head_epochs": (10, "Collins et al. 2021 [10]"), "body_epochs": (None, CELL)},
     "fedrod": {
         "gamma": (1.0, "Chen and Chao 2022"),

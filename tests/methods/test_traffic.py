@@ -42,6 +42,8 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedlc", {}, D, D),
         ("fedntd", {}, D, D),
         ("fml", {}, D, D),
+        ("fd", {}, C * C + C, C * C + C),
+        ("fedproto", {}, C * 3 + C, C * 3 + C),  # 3 features
         ("ifca", {"k": 3}, 3 * D, D),
         ("ifca", {"k": 3, "shared": ["inner"]}, B + 3 * (D - B), D),
         ("hypcluster", {"c": 3}, 3 * D, D),

@@ -1,0 +1,84 @@
+"""FedProto: Tan, Long, Liu, Zhou, Lu, Jiang and Zhang 2022 (AAAI), "FedProto: Federated Prototype Learning across
+Heterogeneous Clients", Algorithm 1.
+
+Nothing but class means of features travels. Clients may have bodies of different architectures whose features have one
+width.
+"""
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from bench.method import (
+    METHODS, Batch, ClassStats, Client, Hyperparameters, Message, Method, Params, Program, Range, Server, State, Train,
+    Upload, Values, hp,
+)  # fmt: skip
+from methods.prototypes import merged, nearest
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of FedProto.
+
+    Attributes:
+        lam: weight of the mean squared distance between a feature and its class's global prototype.
+        predict: by the nearest global prototype, or by the client's own head.
+    """
+
+    lam: float = hp(1.0, ge=0, search=Range(0.1, 10, log=True))
+    predict: Literal["prototype", "head"] = hp("prototype", static=True, search=("prototype", "head"))
+
+    def degenerate(self) -> list[str]:
+        if self.lam > 0:
+            return []
+        return ["lam = 0: FedProto is Local" + (", tested by prototypes" if self.predict == "prototype" else "")]
+
+
+@METHODS.register("fedproto")
+class FedProto(Method):
+    """Every client trains its own model, whose features stay near what all clients have on average for a class."""
+
+    Hyper = Hyper
+    trains = "pm"
+    mixes_models = True
+
+    def init(self, server: Server) -> None:
+        head = server.initial_model().tensors()["head.weight"]
+        server.state["prototypes"] = head.new_zeros(server.num_classes, head.shape[1])
+        server.state["known"] = head.new_zeros(server.num_classes)
+
+    def init_client(self, server: Server, client: Client) -> None:
+        """Raises ValueError: its features do not have the prototypes' width, or no prototypes can be its head."""
+        w = server.initial_model(client.id)
+        width, expected = w.tensors()["head.weight"].shape[1], server.state["prototypes"].shape[1]
+        if width != expected:
+            raise ValueError(f"FedProto needs features of one width: {w.spec.arch} has {width}, the cell's {expected}")
+        if self.hp.predict == "prototype":
+            nearest(w, server.state["prototypes"], server.state["known"])
+        client.state["personal"] = w
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        return {"prototypes": server.state["prototypes"], "known": server.state["known"]}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": client.state["personal"]}, loss=prototype_loss, context=down)
+        client.state["personal"] = trained["w"]
+        stats = yield ClassStats(trained["w"], of="features")
+        yield Upload({"means": stats.mean, "count": stats.count})
+        return trained["w"]
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        state = server.state
+        state["prototypes"], state["known"] = merged(state["prototypes"], state["known"], messages)
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        w: Params = client.state["personal"]
+        return w if self.hp.predict == "head" else nearest(w, down["prototypes"], down["known"])
+
+
+def prototype_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """Cross-entropy + lam mean over dimensions of (feature - its class's global prototype)^2, once that is known."""
+    w = values["w"]
+    z = model.features(w, batch.x)
+    likelihood = model.head(w, z).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    distance = (z - ctx.prototypes[batch.y]).square().mean(1)
+    return batch.mean(ctx.hp.lam * ctx.known[batch.y] * distance - likelihood)

@@ -1,0 +1,52 @@
+"""What methods share whose clients send a mean per class: features (FedProto) or logits (FedDistill)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bench.method import Message, Params, join
+
+
+def merged(old: Tensor, known: Tensor, messages: Sequence[Message], *, equal: bool = False) -> tuple[Tensor, Tensor]:
+    """Means of the clients' class means; a class that no message has stays as it was.
+
+    Args:
+        old: `[classes, d]`, what the server has.
+        known: `[classes]`, 1 for a class that it has.
+        messages: with `means` `[classes, d]` and `count` `[classes]`.
+        equal: whether all clients that have a class count the same, however many samples of it they have.
+
+    Returns:
+        The new `[classes, d]` means and the new `known`.
+    """
+    count = torch.stack([m["count"] for m in messages])
+    weight = (count > 0).to(count.dtype) if equal else count
+    share = weight / weight.sum(0).clamp(min=1)
+    mean = torch.einsum("kc,kcd->cd", share, torch.stack([m["means"] for m in messages]))
+    seen = (count.sum(0) > 0).to(known.dtype)
+    return torch.where(seen.unsqueeze(1) > 0, mean, old), torch.maximum(known, seen)
+
+
+def nearest(w: Params, prototypes: Tensor, known: Tensor) -> Params:
+    """The body of `w` with a head that prefers the nearest prototype: `2 p_c^T z - |p_c|^2 = |z|^2 - |z - p_c|^2`.
+
+    A class without prototype has a bias so low that it never wins, and whose square is finite.
+
+    Raises:
+        ValueError: the head is not one linear layer with a bias.
+    """
+    spec = w.spec
+    head = getattr(spec.module, "head", None)
+    if not isinstance(head, nn.Linear) or head.bias is None:
+        raise ValueError(
+            f"nearest prototypes need a head that is one linear layer with a bias, which {spec.arch} has not: "
+            "choose `predict: head` or another model"
+        )
+    never = -(torch.finfo(prototypes.dtype).max ** 0.5) / 2
+    layer = {
+        "head.weight": 2 * known.unsqueeze(1) * prototypes,
+        "head.bias": torch.where(known > 0, -prototypes.square().sum(1), never),
+    }
+    own = w.part("head")
+    return join(own.with_weights(torch.cat([layer[e.name].flatten() for e in own.spec.params])), w.without("head"))

@@ -1,0 +1,192 @@
+"""FD and FedProto against their formulas in plain torch, where they are Local, and heads made of prototypes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bench.data import Partition
+from bench.federation.federation import Federation
+from bench.forward import Forward
+from bench.method import Message
+from bench.settings import Settings
+from methods.prototypes import merged, nearest
+from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
+from tests.methods.by_autograd import Objective, descend_on, features, logits, plain
+from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
+
+SIZES = [9, 5]
+LAM = 0.7
+
+
+def class_means(rows: Array, target: Array) -> tuple[Array, Array]:
+    """Sample by sample."""
+    total, count = np.zeros((3, 3)), np.zeros(3)
+    for row, one_hot in zip(rows, target, strict=True):
+        total[one_hot.argmax()] += row
+        count[one_hot.argmax()] += 1
+    return total / np.maximum(count, 1)[:, None], count
+
+
+def test_fd_follows_the_formula() -> None:
+    """Two clients, three rounds; in the first nothing is known yet; clients with a class count the same."""
+
+    def objective(means: Array, known: Array) -> Objective:
+        def loss(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            total = plain(v, x, y)
+            for row, one_hot in zip(x, y, strict=True):
+                c = int(one_hot.argmax())
+                if known[c]:
+                    q = torch.softmax(torch.tensor(means[c]), 0)
+                    total = total - LAM / len(x) * (q * torch.log_softmax(logits(v, row[None])[0], 0)).sum()
+            return total
+
+        return loss
+
+    federation = toy("fd", sizes=SIZES, hp={"lam": LAM}, **PLAIN)
+    run(federation, 3)
+    own = [initial(federation)] * 2
+    means, known = np.zeros((3, 3)), np.zeros(3, bool)
+    for t in range(3):
+        own = [descend_on(own[i], local_batches(SIZES, t, i), objective(means, known)) for i in range(2)]
+        found = []
+        for i in range(2):
+            x, y = local_data(SIZES, i)
+            found.append(class_means(logits(torch.tensor(own[i]), torch.tensor(x)).numpy(), y))
+        for c in range(3):
+            having = [mean[c] for mean, count in found if count[c]]
+            if having:
+                means[c], known[c] = sum(having) / len(having), True
+    for i, w in personal(federation).items():
+        near(w, own[i])
+    near(federation.server.state["logits"], means)
+
+
+def test_fedproto_follows_the_formula() -> None:
+    """Two clients, three rounds; prototypes are means over all samples of the clients."""
+
+    def objective(prototypes: Array, known: Array) -> Objective:
+        def loss(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            total = plain(v, x, y)
+            for row, one_hot in zip(x, y, strict=True):
+                c = int(one_hot.argmax())
+                if known[c]:
+                    gap = features(v, row[None])[0] - torch.tensor(prototypes[c])
+                    total = total + LAM / len(x) * gap @ gap / 3
+            return total
+
+        return loss
+
+    federation = toy("fedproto", sizes=SIZES, hp={"lam": LAM, "predict": "head"}, **PLAIN)
+    run(federation, 3)
+    own = [initial(federation)] * 2
+    prototypes, known = np.zeros((3, 3)), np.zeros(3, bool)
+    data = [local_data(SIZES, i) for i in range(2)]
+    for t in range(3):
+        own = [descend_on(own[i], local_batches(SIZES, t, i), objective(prototypes, known)) for i in range(2)]
+        z = [features(torch.tensor(w), torch.tensor(x)).numpy() for w, (x, _) in zip(own, data, strict=True)]
+        pooled, count = class_means(np.concatenate(z), np.concatenate([y for _, y in data]))
+        prototypes, known = np.where(count[:, None] > 0, pooled, prototypes), known | (count > 0)
+    for i, w in personal(federation).items():
+        near(w, own[i])
+    near(federation.server.state["prototypes"], prototypes)
+
+
+@pytest.mark.parametrize(("method", "hp"), [("fd", {}), ("fedproto", {"predict": "head"})])
+def test_without_the_term_it_is_local(method: str, hp: dict[str, object]) -> None:
+    """With BatchNorm, up to rounding; with the term it is not."""
+    local = toy("local", model="test_norm")
+    run(local, 3)
+    for lam in (0.0, 1.0):
+        federation = toy(method, hp={"lam": lam, **hp}, model="test_norm")
+        run(federation, 3)
+        mine = personal(federation)
+        same = [torch.allclose(mine[i], w, rtol=1e-9, atol=1e-11) for i, w in personal(local).items()]
+        assert all(same) == (lam == 0)
+
+
+def test_what_is_not_known_has_no_term() -> None:
+    """In the first round both are Local, to the byte of FD's own cross-entropy."""
+    local = toy("local")
+    run(local, 1)
+    for method in ("fd", "fedproto"):
+        federation = toy(method)
+        run(federation, 1)
+        for i, w in personal(local).items():
+            torch.testing.assert_close(personal(federation)[i], w, rtol=1e-12, atol=1e-13)
+
+
+def test_merged_by_hand() -> None:
+    """Class 0 of both clients, 1 of one, 2 of none: that stays."""
+    first = {"means": torch.tensor([[1.0, 0], [4, 4], [0, 0]]), "count": torch.tensor([3.0, 2, 0])}
+    second = {"means": torch.tensor([[5.0, 8], [0, 0], [0, 0]]), "count": torch.tensor([1.0, 0, 0])}
+    messages = [Message(i, values, 1.0, 0) for i, values in enumerate((first, second))]
+    old, known = torch.full((3, 2), 9.0), torch.zeros(3)
+    by_count, now = merged(old, known, messages)
+    assert by_count.tolist() == [[2, 2], [4, 4], [9, 9]]
+    assert now.tolist() == [1, 1, 0]
+    assert merged(old, known, messages, equal=True)[0].tolist() == [[3, 4], [4, 4], [9, 9]]
+
+
+def test_a_head_of_prototypes_finds_the_nearest_known_one() -> None:
+    """Against distances computed one by one; class 1 has none, and never wins, where zeros would at times."""
+    federation = toy("fedproto", hp={"predict": "prototype"}, model="test_norm")
+    w = federation.server.initial_model()
+    known = torch.tensor([1.0, 0, 1]).double()
+    x = torch.from_numpy(toy_data().x).double()
+    z = Forward().features(w, x, stats="frozen")
+    prototypes = 2.5 * z[:3]
+    prototypes[1] = 0
+    assert 1 in Forward()(nearest(w, prototypes, torch.ones_like(known)), x, stats="frozen").argmax(1)
+    found = Forward()(nearest(w, prototypes, known), x, stats="frozen")
+    expected = [min((0, 2), key=lambda c: float((row - prototypes[c]).norm())) for row in z]
+    assert found.argmax(1).tolist() == expected
+    assert set(expected) == {0, 2}
+    assert bool(found.isfinite().all())
+    squared = (z.unsqueeze(1) - prototypes[[0, 2]]).square().sum(2)
+    torch.testing.assert_close(found[:, [0, 2]], z.square().sum(1, keepdim=True) - squared)
+
+
+def test_fedproto_is_tested_by_its_prototypes() -> None:
+    """The bodies are those of the same run tested by heads."""
+    by_head, by_prototype = (toy("fedproto", hp={"predict": p}, model="test_norm") for p in ("head", "prototype"))
+    run(by_head, 2)
+    run(by_prototype, 2)
+    assert_same_personal(by_head, by_prototype)
+    state = by_prototype.server.state
+    for i, w in by_prototype.evaluator.personal(2).items():
+        torch.testing.assert_close(w.tensors()["head.weight"], 2 * state["prototypes"])
+        own = by_prototype.clients[i].state["personal"]
+        assert torch.equal(w.without("head").weights, own.without("head").weights)
+
+
+def test_what_prototypes_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"one linear layer with a bias, which test_linear.* has not"):
+        toy("fedproto", hp={"predict": "prototype"}).advance()
+    with pytest.raises(ValueError, match=r"features of one width: test_norm.* has 6, the cell's 3"):
+        toy("fedproto", sizes=SIZES, client_models=["test_linear", "test_norm"]).advance()
+
+
+def test_on_equal_data_all_prototypes_are_equal() -> None:
+    """Of full batches: a client's own, the global ones, and therefore the models that are tested."""
+    part = toy_partition(toy_data(), [9, 9])
+    alike = Partition(part.train[:1] * 2, part.validation[:1] * 2, part.test[:1] * 2, part.global_test)
+    settings = Settings(
+        method="fedproto", model="test_norm", dtype="float64", lr=0.1, batch_size=9, epochs=2, clients=2, seed=3
+    )
+    federation = Federation(settings, toy_data(), alike)
+    sent: list[Message] = []
+    combine = federation.method.aggregate
+    federation.method.aggregate = lambda server, messages: (sent.extend(messages), combine(server, messages))[1]  # type: ignore[method-assign]
+    run(federation, 3)
+    first, second = sent[-2:]
+    torch.testing.assert_close(first["means"], second["means"], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(federation.server.state["prototypes"], first["means"], rtol=1e-9, atol=1e-12)
+    one, other = personal(federation).values()
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_fd_mixes_architectures() -> None:
+    federation = toy("fd", sizes=SIZES, client_models=["test_norm", "test_linear"])
+    run(federation, 2)
+    assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2
