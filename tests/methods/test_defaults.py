@@ -183,6 +183,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         **_LATE,
         "beta": (0.001, "released code of the SPFL paper"),
     },
+    "pfedgraph": {"alpha": (0.8, "authors' code"), "lam": (0.01, "authors' code")},
     "pfedme": {
         "lam": (15.0, "Dinh et al. 2020, MNIST"),
         "K": (5, "Dinh et al. 2020"),

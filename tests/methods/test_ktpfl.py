@@ -16,7 +16,8 @@ from bench.federation.federation import Federation
 from bench.method import Feed, Message
 from bench.rng import generator
 from bench.settings import Settings
-from methods.ktpfl import Hyper, KTpFL, divergence_gradient, onto_simplex
+from methods.ktpfl import Hyper, KTpFL, divergence_gradient
+from methods.simplex import onto_simplex
 from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
 from tests.methods.reference import (
     LR,
