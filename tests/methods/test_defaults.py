@@ -191,6 +191,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "eta_p": (None, CELL),
         "beta": (1.0, "Dinh et al. 2020: 1 to 2"),
     },
+    "pfedsim": {"warmup": (10, "ours (card)")},
     "pgfed": _PGFED,
     "pgfed_ce": _PGFED | {"coefficients": ("server", "PGFed poster: PGFed-CE (reconstruction)")},
     "pgfedmo": _PGFED | {"beta": (0.5, "authors' code")},
