@@ -184,6 +184,16 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "beta": (0.001, "released code of the SPFL paper"),
     },
     "pfedgraph": {"alpha": (0.8, "authors' code"), "lam": (0.01, "authors' code")},
+    "pfedhn": {
+        "lr": (0.01, "authors' code"),
+        "embedding_lr": (None, "authors' code: as the network's"),
+        "momentum": (0.9, "authors' code"),
+        "weight_decay": (0.001, "authors' code"),
+        "clip": (50.0, "authors' code"),
+        "embedding": (None, "authors' code: 1 + N / 4"),
+        "hidden": (100, "authors' code"),
+        "layers": (3, "authors' code"),
+    },
     "pfedme": {
         "lam": (15.0, "Dinh et al. 2020, MNIST"),
         "K": (5, "Dinh et al. 2020"),

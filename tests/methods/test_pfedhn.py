@@ -1,0 +1,84 @@
+"""pFedHN against plain torch and its optimizer, and Local where h is linear in one-hot embeddings."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bench.federation.federation import Federation
+from tests.engine.problems import personal, run, toy
+from tests.methods.reference import PLAIN, descend, local_batches, near
+
+SIZES = [9, 5, 7]
+HP = {"lr": 0.05, "embedding_lr": 0.02, "momentum": 0.8, "weight_decay": 0.01, "hidden": 4, "embedding": 2}
+
+
+def rebuilt(federation: Federation, layers: int) -> tuple[nn.Module, nn.Parameter]:
+    """The hypernetwork as torch's own module, and the embeddings."""
+    parts: list[nn.Module] = [nn.Linear(2, 4)]
+    for _ in range(layers):
+        parts += [nn.ReLU(), nn.Linear(4, 4)]
+    net = (nn.Sequential(*parts, nn.Linear(4, 21)) if layers else nn.Linear(2, 21, bias=False)).double()
+    net.load_state_dict(federation.server.state["hyper"].tensors())
+    return net, nn.Parameter(federation.server.state["embeddings"].clone())
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_follows_the_algorithm(layers: int) -> None:
+    """Three clients, four rounds; a client's update passes through torch's autograd and SGD with momentum."""
+    federation = toy("pfedhn", sizes=SIZES, hp={**HP, "layers": layers}, **PLAIN)
+    net, v = rebuilt(federation, layers)
+    common: dict[str, Any] = {"momentum": 0.8, "weight_decay": 0.01}
+    optimizer = torch.optim.SGD([{"params": net.parameters(), "lr": 0.05}, {"params": [v], "lr": 0.02}], **common)
+    run(federation, 4)
+    for t in range(4):
+        optimizer.zero_grad()
+        for i in range(3):
+            given = net(v[i])
+            trained = descend(given.detach().numpy(), local_batches(SIZES, t, i))
+            given.backward(given.detach() - torch.tensor(trained))
+        optimizer.step()
+    for i, w in personal(federation).items():
+        near(w, net(v[i]).detach().numpy())
+
+
+def test_a_linear_network_of_one_hot_embeddings_is_local() -> None:
+    """At rate 1, without momentum and decay: every client has a column of its own. With a hidden layer it is not."""
+    local = toy("local", model="test_norm", sizes=SIZES)
+    run(local, 3)
+    hp = {"lr": 1.0, "embedding_lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "embedding": 3, "clip": 1e9}
+    for layers, same in ((0, True), (1, False)):
+        federation = toy("pfedhn", hp={**hp, "layers": layers, "hidden": 3}, model="test_norm", sizes=SIZES)
+        state = federation.server.state
+        if layers == 0:
+            start = federation.server.initial_model().weights
+            state["hyper"] = state["hyper"].with_weights(start.repeat_interleave(3))
+        state["embeddings"] = torch.eye(3, dtype=torch.float64)
+        run(federation, 3)
+        for i, w in personal(federation).items():
+            assert np.allclose(w, personal(local)[i], rtol=1e-9, atol=1e-11) == same
+
+
+def test_a_hypernetwork_that_rests_gives_the_same_models() -> None:
+    federation = toy("pfedhn", hp={"lr": 0.0})
+    before = personal(federation)
+    run(federation, 2)
+    assert all(torch.equal(w, before[i]) for i, w in personal(federation).items())
+
+
+def test_a_steep_gradient_is_clipped() -> None:
+    """The first step of the embeddings is lr times the clip."""
+    federation = toy("pfedhn", hp={"clip": 1e-3, "lr": 1.0, "momentum": 0.0, "weight_decay": 0.0})
+    before = federation.server.state["embeddings"]
+    federation.advance()
+    assert float((federation.server.state["embeddings"] - before).norm()) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_every_client_gets_a_model_of_its_own() -> None:
+    """The hypernetwork stays on the server."""
+    federation = toy("pfedhn", sizes=SIZES)
+    run(federation, 2)
+    row = federation.ledger[-1]
+    assert row["up"] == row["down_receivers"] == row["down_distinct"] == 3 * 8 * 21
