@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, look, method, run, show, speed, sweep, track
+from bench.cli import catalogue, look, method, run, show, speed, sweep, track, verify
 from bench.errors import UserError, refused, shortage
 
 app = typer.Typer(
@@ -25,6 +25,9 @@ for command in (
     look.results,
     look.report,
     look.compare,
+    verify.verify,
+    verify.pack,
+    verify.unpack,
     track.track,
     track.ui,
     speed.speed,

@@ -1,0 +1,76 @@
+"""`bench pack`, `unpack` and `verify`: a run as one file, and whether its numbers can be had again."""
+
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.look import RunFolder
+from bench.cli.run import PluginFiles
+from bench.errors import UserError
+
+
+def pack(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="The file; default: RUN.tar.xz.")] = None,
+) -> None:
+    """Pack a run's finished cells into one small file to publish."""
+    from bench.runs.pack import SUFFIX, pack
+
+    file = out or run.resolve().with_name(run.resolve().name + SUFFIX)
+    count = pack(run, file)
+    print(f"{file}: {count} cells, {file.stat().st_size / 1e6:.2f} MB")
+
+
+def unpack(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `bench pack` made.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder to make.")],
+) -> None:
+    """Make a run folder of a packed run, for reports and everything else."""
+    from bench.runs.pack import unpack
+
+    unpack(file, folder)
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or what `bench pack` made of one.")],
+    cells: Annotated[int, typer.Option(min=0, help="How many cells to compute again.")] = 5,
+    seed: Annotated[int | None, typer.Option(help="Of the draw of cells; default: a new one.")] = None,
+    plugin: PluginFiles = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
+    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+) -> None:
+    """Compute cells of a run again and compare; exit status 1 if anything is not as the run says."""
+    from bench.plugin import load_file, loaded_files
+    from bench.runs.cell import Options
+    from bench.runs.launch import worker_count
+    from bench.runs.pack import unpack
+    from bench.runs.results import load_run
+    from bench.runs.verify import verify
+
+    for file in plugin or []:
+        load_file(file)
+    drawn = secrets.randbelow(2**31) if seed is None else seed
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = run
+        if run.is_file():
+            folder = Path(scratch, "run")
+            unpack(run, folder)
+        view = load_run(folder)
+        workers = worker_count(jobs, "auto")
+        options = Options(cells=workers, data_root=data_root, plugins=loaded_files()).model_dump_json()
+        new = Path(scratch, "new")
+        new.mkdir()
+        found = verify(view, cells, drawn, new, options, jobs=workers, data_root=data_root)
+    for verdict in found.verdicts:
+        print(f"{'ok   ' if verdict.ok else 'WRONG'} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
+    wrong = sum(not verdict.ok for verdict in found.verdicts)
+    again = min(cells, len(found.verdicts) - wrong)
+    counts = f"{len(view.cells)} cells, {again} computed again as they were, {wrong} wrong"
+    print(f"{counts}; --seed {drawn} draws the same cells")
+    if found.stopped:
+        raise UserError("stopped before the cells drawn were computed")
+    if wrong:
+        raise typer.Exit(1)

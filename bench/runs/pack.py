@@ -1,0 +1,60 @@
+"""A run as one small file to publish: what its cells found, without checkpoints, logs and locks (docs/verify.md)."""
+
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.runs.results import load_run
+from bench.runs.store import COLUMNS, FINISHED
+
+SUFFIX = ".tar.xz"
+FILES = ("settings.json", "status.json", "timing.json", "partition.json", *(f"{name}.csv" for name in COLUMNS))
+"""What is packed of a finished cell, beside the `relations.json` that some methods leave."""
+
+
+def pack(run: Path, file: Path) -> int:
+    """Pack the finished cells of a run; the same cells give the same bytes. Returns how many cells there are.
+
+    Raises:
+        UserError: it is not a run, or none of its cells has finished.
+    """
+    view = load_run(run)
+    finished = {cell.id: cell for cell in view.cells if cell.status.state in FINISHED}
+    if not finished:
+        raise UserError(f"{run}: none of its {len(view.cells)} cells has finished, so there is nothing to pack")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        _add(archive, "run.json", run / "run.json")
+        for name in (*FILES, "relations.json"):  # files of a kind beside each other: they compress each other
+            for id in sorted(finished):
+                if (path := finished[id].folder / name).exists():
+                    _add(archive, f"{id}/{name}", path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(lzma.compress(content.getvalue(), preset=6))
+    return len(finished)
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Make a run folder of a packed run.
+
+    Raises:
+        UserError: the file is no packed run, or something lies in the folder.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty: give another folder")
+    try:
+        with tarfile.open(file, "r:xz") as archive:
+            archive.extractall(folder, filter="data")
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
+        raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
+    load_run(folder)
+
+
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    """Without times and owners, which would make other bytes of the same results."""
+    content = path.read_bytes()
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))

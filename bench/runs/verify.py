@@ -1,0 +1,150 @@
+"""Cells of a run computed again and held against what the run says (docs/verify.md).
+
+Three things are asked of a cell: that its id follows from its settings, its data and the code that is here; that its
+tables are those it finished with; and, of the cells drawn, that computing them again gives the same tables. On the same
+recorded path they must be the same bytes. On another path, sums are rounded otherwise and training drifts apart: then
+everything counted must be equal (partition, bytes sent, steps), and the accuracies close.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from bench.errors import UserError
+from bench.runs.launch import work
+from bench.runs.plan import PlannedCell, plan
+from bench.runs.results import CellView, RunView, read_table
+from bench.runs.store import FINISHED, read_json, read_status
+from bench.settings import Settings
+
+COUNTED = ("ledger", "work", "timeline")
+TOLERANCE = 0.05
+"""Largest difference of an accuracy of all clients (0 .. 1), at the mean over rounds, that another path may make."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of a cell; `text` says it in one line."""
+
+    cell: CellView
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a verification found: a verdict for each cell that failed or was computed again; `stopped` by the user."""
+
+    verdicts: tuple[Verdict, ...]
+    stopped: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was asked was answered, and well."""
+        return not self.stopped and all(verdict.ok for verdict in self.verdicts)
+
+
+def verify(run: RunView, count: int, seed: int, scratch: Path, options: str, *, jobs: int, data_root: Path) -> Checked:
+    """Check all finished cells as far as it costs nothing, and compute `count` of them again.
+
+    Args:
+        run: what to verify.
+        count: how many cells are drawn; all, if there are fewer.
+        seed: of the draw.
+        scratch: an empty folder for the new cells.
+        options: JSON of `bench.runs.cell.Options`.
+        jobs: cells side by side.
+        data_root: where data files lie.
+
+    Raises:
+        UserError: no cell has finished, or data is missing.
+    """
+    cells = list({cell.id: cell for cell in run.cells}.values())
+    finished = [cell for cell in cells if cell.status.state in FINISHED]
+    damaged = [Verdict(cell, False, cell.status.reason) for cell in cells if _damaged(cell)]
+    if not finished and not damaged:
+        raise UserError(f"{run.path}: no cell has finished, so there is nothing to verify")
+    here = plan([cell.settings for cell in finished], data_root, download=False)
+    strange = [verdict for pair in zip(finished, here, strict=True) if (verdict := _identity(*pair))]
+    names = {verdict.cell.id for verdict in strange}
+    sound = [(cell, mine) for cell, mine in zip(finished, here, strict=True) if cell.id not in names]
+    order = np.random.default_rng(seed).permutation(len(sound))[:count]
+    drawn = [sound[index] for index in sorted(order)]
+    completed = work(scratch, [mine for _, mine in drawn], options, jobs, None, quiet=True, verbose=False)
+    again = [_compare(cell, scratch / mine.id) for cell, mine in drawn] if completed else []
+    return Checked((*damaged, *strange, *again), stopped=not completed)
+
+
+def _damaged(cell: CellView) -> bool:
+    """Whether a cell was finished once and is not what it was."""
+    return cell.status.state == "interrupted" and bool(cell.status.checksums or cell.status.reason.startswith("status"))
+
+
+def _identity(cell: CellView, here: PlannedCell) -> Verdict | None:
+    """What is wrong with a cell's settings or id, if anything is."""
+    if Settings(**read_json(cell.folder / "settings.json")) != cell.settings:
+        return Verdict(cell, False, "its settings.json is not what run.json says of it")
+    if here.id != cell.id:
+        text = (
+            f"its id would be {here.id} here: the method's code, the data or the settings are not those it was run with"
+        )
+        return Verdict(cell, False, text)
+    return None
+
+
+def _compare(cell: CellView, folder: Path) -> Verdict:
+    """Hold a cell against itself computed again in `folder`."""
+    new = read_status(folder)
+    if new.state != cell.status.state:
+        return Verdict(cell, False, f"{cell.status.state} in the run, {new.state} here. {new.reason}".rstrip())
+    if new.partition != cell.status.partition or not _same(cell.folder, folder, "partition.json"):
+        return Verdict(cell, False, "its partition is not the one that its settings make here")
+    if new.path == cell.status.path:
+        wrong = [name for name in ("metrics", "clients", *COUNTED) if not _same(cell.folder, folder, f"{name}.csv")]
+        if wrong:
+            return Verdict(cell, False, f"other numbers on the same path: {_difference(cell, folder, wrong[0])}")
+        return Verdict(cell, True, "the same bytes")
+    wrong = [name for name in COUNTED if not _same(cell.folder, folder, f"{name}.csv")]
+    if wrong:
+        return Verdict(cell, False, f"another count: {_difference(cell, folder, wrong[0])}")
+    gap, paths = _gap(cell, folder), _paths(cell.status.path, new.path)
+    return Verdict(cell, gap <= TOLERANCE, f"{100 * gap:.2f} points apart at most, on another path ({paths})")
+
+
+def _same(old: Path, new: Path, name: str) -> bool:
+    """Whether both have the file with the same content, or neither has it."""
+    contents = [path.read_bytes() if path.exists() else None for path in (old / name, new / name)]
+    return contents[0] == contents[1]
+
+
+def _difference(cell: CellView, folder: Path, name: str) -> str:
+    """The first line in which a table differs."""
+    texts = [
+        path.read_text(encoding="utf-8").splitlines() for path in (cell.folder / f"{name}.csv", folder / f"{name}.csv")
+    ]
+    for number, (old, new) in enumerate(zip(*texts, strict=False), start=1):
+        if old != new:
+            return f"{name}.csv, line {number}: {old} in the run, {new} here"
+    return f"{name}.csv: {len(texts[0])} lines in the run, {len(texts[1])} here"
+
+
+def _gap(cell: CellView, folder: Path) -> float:
+    """The largest difference of an accuracy's mean over rounds."""
+    keys = ["metric", "on", "mean", "split"]
+    means = [
+        _accuracies(table).groupby(keys)["value"].mean()
+        for table in (cell.table("metrics"), read_table(folder, "metrics"))
+    ]
+    return float((means[0] - means[1]).abs().fillna(1.0).max())
+
+
+def _accuracies(metrics: pd.DataFrame) -> pd.DataFrame:
+    return metrics[metrics["quantity"] == "accuracy"]
+
+
+def _paths(old: dict[str, object], new: dict[str, object]) -> str:
+    keys: Sequence[str] = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in keys)
