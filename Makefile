@@ -7,7 +7,7 @@ STAMP = .venv/.installed
 # Tests differ in length a thousandfold: what is left goes to the process that is free.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test slow faults lint clean
+.PHONY: install demo test test-all slow faults lint clean
 
 install: $(STAMP)
 
@@ -23,13 +23,17 @@ demo: install
 	$(BIN)/bench report $(DEMO)
 	@echo "The report is $(abspath $(DEMO))/report/index.html"
 
+# The quick tests, for whoever waits; `make test-all` has these and all others that CI runs.
 test: install
 	$(PYTEST)
+
+test-all: install
+	$(PYTEST) -m 'not slow'
 
 slow: install
 	$(PYTEST) -m slow
 
-# Kills at 24 seeded moments, full disks, broken files and the rest; `make test` has a short form of it.
+# Kills at 24 seeded moments, full disks, broken files and the rest; `make test-all` has a short form of it.
 faults: install
 	$(PYTEST) -m faults
 

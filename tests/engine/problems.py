@@ -18,7 +18,9 @@ ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfed
 METHODS_OF_A_KIND = [
     pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHOD_NAMES
 ]
-"""All methods; in the short form one for each kind of state and of server."""
+"""All methods in `make slow`; before it one for each kind of state and of server."""
+EVERY_METHOD = [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.long]) for name in METHOD_NAMES]
+"""All methods in `make test-all`; in `make test` one for each kind."""
 
 QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy, or ask for more than `test_linear` has
     "feddf": {"distil_steps": 20},

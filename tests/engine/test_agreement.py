@@ -16,14 +16,15 @@ CORNERS: dict[str, dict[str, Any]] = {
     "steps": {"steps": 5},
     "unselected clients": {"participation": 0.5, "unselected": "broadcast"},
 }
-EVERY_METHOD = {"batch statistics, aggregated", "weight decay, nesterov, clip", "unselected clients"}
-"""Corners that all methods are tried in every time; the others for one method of each kind, and in the long form."""
+FOR_ALL = {"batch statistics, aggregated", "weight decay, nesterov, clip", "unselected clients"}
+"""Corners that all methods are tried in by `make test-all`; the others for one of each kind, all in `make slow`."""
+long, slow = pytest.mark.long, pytest.mark.slow
 
 
 @pytest.mark.parametrize(
     ("method", "corner"),
     [
-        pytest.param(name, corner, marks=[] if name in ONE_OF_A_KIND or corner in EVERY_METHOD else [pytest.mark.slow])
+        pytest.param(name, corner, marks=[] if name in ONE_OF_A_KIND else [long if corner in FOR_ALL else slow])
         for name in METHOD_NAMES
         for corner in CORNERS
     ],

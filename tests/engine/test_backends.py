@@ -64,6 +64,7 @@ def _nothing_recorded() -> Iterator[None]:
     _look.cache_clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("executor", ["cohort", "sequential"])
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(

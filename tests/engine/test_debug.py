@@ -14,6 +14,7 @@ CORNERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "corner"),
     [(method, "plain") for method in sorted(ONE_OF_A_KIND)] + [("fedbuff", "batch statistics")],

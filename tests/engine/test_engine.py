@@ -288,6 +288,7 @@ STEPS_OF_A_KIND = ONE_OF_A_KIND | {"apfl", "feddyn", "fedmd", "fedrod", "ktpfl",
 CASES = [(executor, *one) for executor in ("cohort", "sequential") for one in EVERY + NORMALISED]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("executor", "model", "method"),
     [
@@ -314,6 +315,7 @@ def test_a_recorded_step_gives_the_same_bytes(
     assert all(before[n].numpy().tobytes() == now[n].numpy().tobytes() for n in before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("method", ["ditto", "scd", "fedrod"])
 def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ def _python(*arguments: str, **more: str) -> str:
     return subprocess.run(command, env=os.environ | more, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="a CPU without vector instructions")
 def test_a_checkpoint_of_other_instruction_sets_starts_again(tmp_path: Path) -> None:
     """As one of another executor does."""

@@ -11,7 +11,7 @@ from bench.engine.batches import CROPS
 from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.participants import mean_of_models
-from tests.engine.problems import METHOD_NAMES, generic, personal, run, toy
+from tests.engine.problems import EVERY_METHOD, generic, personal, run, toy
 
 HALF: dict[str, Any] = {"participation": 0.5, "dtype": "float32"}
 WITHOUT = {"ditto": {"lam": 0.0}, "scd": {"lambda_g": 0.0, "lambda_p": 0.0}}
@@ -125,7 +125,7 @@ def test_new_clients_take_no_part_and_adapt_at_the_end() -> None:
     assert loss["new3"] != loss["new0"]
 
 
-@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize("method", EVERY_METHOD)
 def test_new_clients_are_scored_by_every_method(method: str) -> None:
     """It comes after the last round: a method that fails there has trained in vain."""
     federation = toy(method, new_clients=1, rounds=1, new_client_epochs=(0, 1))

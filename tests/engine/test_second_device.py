@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.engine.predict import _look
-from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
+from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes
 
@@ -43,7 +43,7 @@ def test_the_device_forbids_what_a_gpu_forbids_and_counts_waits() -> None:
             torch.ones(1000, device=NAME)
 
 
-@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_trains_there_as_here(method: str) -> None:
     _both(method, 2)
 
@@ -56,11 +56,13 @@ CORNERS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("corner", CORNERS, ids=str)
 def test_corners_train_there_as_here(corner: dict[str, Any]) -> None:
     _both("scd", 2, **corner)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("method", ["scd", "pgfed", "hypcluster"])
 def test_models_that_rest_on_the_host_train_the_same(method: str, executor: str) -> None:
@@ -101,6 +103,7 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
         assert set(recorded._recorded.values()) == {recorded._eager}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "trainings"), [("fedavg", 1), ("ditto", 2), ("scd", 2), ("pgfed", 2), ("hypcluster", 2)]
 )

@@ -229,6 +229,7 @@ def test_tables_and_files_of_a_cell(cell: Cell, tmp_path: Path) -> None:
     assert store.read_json(tmp_path / "timing.json")["seconds"] > 0
 
 
+@pytest.mark.long
 def test_python_m_bench_cell_needs_few_packages(cell: Cell, environment: dict[str, str], tmp_path: Path) -> None:
     """On `npz` data, with every package blocked that a bare GPU machine lacks."""
     config = {"settings": cell(rounds=2).model_dump(), "folder": str(tmp_path / "cell"), "options": {"device": "cpu"}}

@@ -227,6 +227,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
+@pytest.mark.long
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 @pytest.mark.usefixtures("odd_methods")
 def test_one_cell_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tmp_path: Path) -> None:
@@ -236,6 +237,7 @@ def test_one_cell_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tmp
     assert states(run) == {"odd_together": "done"}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 @pytest.mark.usefixtures("odd_methods")
 def test_one_trial_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tmp_path: Path) -> None:

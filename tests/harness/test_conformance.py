@@ -80,7 +80,7 @@ def broken() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [one for one in toys.EVERY_METHOD if one.values[0] in OURS])
 def test_ours_pass(name: str) -> None:
     findings = check(name, toys.QUICK.get(name))
     assert failed(findings) == {}
@@ -165,6 +165,7 @@ def test_a_file_of_ours_is_not_imported_again() -> None:
 # -- the commands -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_scaffold_passes_its_own_test_and_the_check(
     bench: Bench, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.harness import sick_method as sick
@@ -20,6 +21,7 @@ def _run(bench: Bench, file: Path, run: Path, executor: str) -> None:
     bench("run", "--grid", file, "--out", run, *common)
 
 
+@pytest.mark.long
 def test_names_the_round_client_step_and_layer(bench: Bench, grid: Grid, tmp_path: Path) -> None:
     """Of a weight that ends the cell, and of a gradient that a method hides; the tables are those of `sequential`."""
     file = grid(methods=["sick", "sick_hidden"], model="mlp", model_options={"hidden": 8}, rounds=3)
@@ -41,6 +43,7 @@ def test_names_the_round_client_step_and_layer(bench: Bench, grid: Grid, tmp_pat
             assert len({file.read_bytes() if file.exists() else b"" for file in files}) == 1
 
 
+@pytest.mark.long
 def test_a_sweep_takes_it(bench: Bench, grid: Grid, tmp_path: Path) -> None:
     """And reports the cells that it computed."""
     content = yaml.safe_load(grid(methods=["fedavg"], rounds=1).read_text(encoding="utf-8"))

@@ -53,6 +53,7 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
         assert rest_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_host", [False, True])
 @pytest.mark.parametrize("method", ["fedavg", "ditto", pytest.param("scd", marks=pytest.mark.slow)])
 def test_the_memory_of_another_device(method: str, on_host: bool) -> None:

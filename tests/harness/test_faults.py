@@ -58,6 +58,7 @@ def workers_of(process: Started) -> list[int]:
     return [worker for server in forked_by(process.pid) for worker in forked_by(server)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("odd_methods")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, tmp_path: Path, moment: int) -> None:
@@ -116,6 +117,7 @@ def test_without_the_server_of_its_workers_a_run_goes_on(start: Start, grid: Gri
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("odd_methods")
 def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environment: dict[str, str], bench: Bench,
                                                             tmp_path: Path) -> None:  # fmt: skip

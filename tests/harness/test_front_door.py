@@ -25,6 +25,7 @@ def test_every_name_is_there_and_listed() -> None:
         assert name in dir(bench)
 
 
+@pytest.mark.long
 def test_the_example_of_the_docs_runs(tmp_path: Path, environment: dict[str, str]) -> None:
     """In a process of its own, from another folder, as a user would run it."""
     file = ROOT / "docs" / "examples" / "from_python.py"

@@ -30,6 +30,7 @@ OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 KILLS = 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS_OF_A_KIND)
 def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
     """A process is killed at seeded moments; what another one makes of its folder has the undisturbed bytes."""
@@ -78,6 +79,7 @@ def run_and_kill(settings: Settings, folder: Path, options: Options, change: int
     changes.send(count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", ["none", pytest.param("server", marks=pytest.mark.slow), "all"])
 def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settings], tmp_path: Path, keep: str) -> None:
     """Before any change of a file there: no round before is lost, and no more is kept than was asked for."""
@@ -121,6 +123,7 @@ def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid:
     assert contents(run) == contents(tmp_path / "whole")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sign", "everybody"),
     [(signal.SIGINT, True), (signal.SIGTERM, False), pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow)],
@@ -142,6 +145,7 @@ def test_a_stopped_run_leaves_a_checkpoint(
     assert (folder / "checkpoint" / f"{status.rounds:08d}").is_dir()
 
 
+@pytest.mark.long
 def test_two_commands_share_the_cells(start: Start, grid: Grid, tmp_path: Path) -> None:
     methods = [{"name": "odd_slow", "nap": nap} for nap in (0.1, 0.11, 0.12)]
     file, run = grid(methods=methods, rounds=10), tmp_path / "run"

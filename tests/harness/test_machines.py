@@ -39,6 +39,7 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("odd_methods")
 def test_two_machines_share_a_folder(grid: Grid, environment: dict[str, str], shared: Path, tmp_path: Path) -> None:
     """The second takes the cell that is free, says whose the other one is, and has it when the first machine dies."""

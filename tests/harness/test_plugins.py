@@ -38,6 +38,7 @@ def bench(start_in: Start, folder: Path) -> Run:
     return run
 
 
+@pytest.mark.long
 def test_the_example_runs_from_its_folder_in_worker_processes(bench: Run, folder: Path) -> None:
     """And a changed file makes new cells, of what it concerns only."""
     common = ("run", "--grid", "grid.yaml", "--out", "run", "--device", "cpu", "--jobs", 2)
@@ -65,6 +66,7 @@ def test_a_plugin_by_option_and_its_remedy(bench: Run, folder: Path) -> None:
     assert [cell.id for cell in cells(folder / "a").values()] == [cell.id for cell in cells(folder / "b").values()]
 
 
+@pytest.mark.long
 def test_modules_beside_a_plugin_count(bench: Run, folder: Path) -> None:
     """A helper that the file imports is part of its cells' identity."""
     file = folder / "mine.py"
@@ -98,6 +100,7 @@ def test_the_method_passes_the_checks(bench: Run) -> None:
     assert "half_fedavg" in bench("check-method", "mine.py")
 
 
+@pytest.mark.long
 def test_the_example_package_is_found_once_installed(fresh: Start, tmp_path: Path) -> None:
     """Built and installed by pip into a folder, as CI has no other environment to spoil; without it the names are
     unknown."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -14,6 +15,7 @@ def notes(text: str) -> list[str]:
     return [line.removeprefix("note: ") for line in text.splitlines() if line.startswith("note: ")]
 
 
+@pytest.mark.long
 def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
     bench: Bench, bench_here: Bench, grid: Grid, tmp_path: Path
 ) -> None:

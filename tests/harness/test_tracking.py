@@ -236,12 +236,14 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
         assert Path(fetched).read_bytes() == (cell.folder / "metrics.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_thirty_cells_in_the_run_folder(run30: Path) -> None:
     assert_complete(embedded_uri(run30), run30, histories=6)
     assert (run30 / "mlartifacts").is_dir()
     assert not (run30.parent / "mlruns").exists()
 
 
+@pytest.mark.long
 def test_thirty_cells_through_a_server(run30: Path, server: str) -> None:
     assert mirror_run(run30, server) == 30
     before = {cell: run.info.run_id for cell, run in found(server).items()}
@@ -313,6 +315,7 @@ def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
     assert len(runs) == 4  # and the study's, or the method's, of each
 
 
+@pytest.mark.long
 def test_cells_of_other_settings_are_marked(bench_here: Bench, grid30: Path, uri: str, tmp_path: Path) -> None:
     """And marked again as the run's own when the grid has them again, though no cell has anything to do then."""
 
@@ -378,6 +381,7 @@ def artifacts(uri: str, run: Any) -> set[str]:
     return {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
 
 
+@pytest.mark.long
 def test_an_outage_is_one_warning(bench_here: Bench, grid30: Path, uri: str, tmp_path: Path) -> None:
     run, nobody = tmp_path / "run", f"http://somebody:secret@127.0.0.1:{free_port()}"
     options = ("--only", "method=local,seed=0", "--out", run, "--device", "cpu", "--tracking")
@@ -404,6 +408,7 @@ def test_a_store_that_may_only_be_read(
         mirror_run(small, f"sqlite:///file:{empty_store}?mode=ro&uri=true")
 
 
+@pytest.mark.long
 def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -30,6 +30,7 @@ print(len(os.listdir("/proc/self/task")))
 """
 
 
+@pytest.mark.long
 def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     """A process that has used a GPU, or has threads, cannot."""
     alone = {**environment, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -38,12 +38,14 @@ def same_models(a: dict[int, torch.Tensor], b: dict[int, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(same(a[i], b[i]) for i in a)
 
 
+@pytest.mark.long
 def test_scd_without_its_terms_is_fedavg_and_local(corner: dict[str, Any]) -> None:
     scd = after("scd", corner, lambda_g=0.0, lambda_p=0.0)
     assert same(generic(scd), generic(after("fedavg", corner)))
     assert same_models(personal(scd), personal(after("local", corner)))
 
 
+@pytest.mark.long
 def test_each_term_of_scd_moves_its_own_model(corner: dict[str, Any]) -> None:
     """The released code's term moves nothing; ours must."""
     plain = after("scd", corner, lambda_g=0.0, lambda_p=0.0)

@@ -203,6 +203,7 @@ def test_one_similarity_per_stage() -> None:
         toy("spfl", hp={"stages": (("inner",), ("head",))})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
 def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
     """Before and after a re-synchronisation."""

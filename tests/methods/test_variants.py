@@ -35,6 +35,7 @@ def build(case: dict[str, Any], executor: str = "cohort") -> Federation:
     return toy(**{"executor": executor, "public": toy_data(samples=15, seed=9), **case})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_executors_agree(case: dict[str, Any], corner: str) -> None:

@@ -45,6 +45,7 @@ def batches(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shape"),
     [

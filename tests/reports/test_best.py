@@ -73,6 +73,7 @@ def test_intervals_hold_the_difference_and_only_one_can_be_better(methods, units
     assert sum(one.verdict == "better" for one in standings) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("methods", "seeds"), [(5, 3), (20, 3), (5, 10)])
 def test_equal_methods_are_seldom_called_different_and_intervals_cover(methods, seeds):
     rates = simulate.with_the_best(methods, seeds, repeats=300)

@@ -77,6 +77,7 @@ def _new_id(run, old):
     (run / old).rename(run / "another")
 
 
+@pytest.mark.long
 def test_the_command_says_what_changed_by_its_status_too(store_writer, start_in, tmp_path):
     same, other = (store_writer(tmp_path / name, seeds=1, methods=("scd",), alphas=(1.0,)) for name in "ab")
     _raise_gm(other / "scd-1-0" / "metrics.csv", 0.01)

@@ -37,6 +37,7 @@ def test_a_method_s_own_alpha_is_not_the_partition_s(run, tmp_path):
     assert store.tasks == ["digits, α=1", "digits, α=0.1"]
 
 
+@pytest.mark.long
 def test_merged_runs_have_every_cell_once_and_the_finished_copy(store_writer, tmp_path):
     whole = store_writer(tmp_path / "whole", seeds=2)
     half = store_writer(tmp_path / "half", seeds=2, states={("scd", 1.0, 0): "failed"}, methods=("scd",))

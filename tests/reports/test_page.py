@@ -60,6 +60,7 @@ def test_all_files_are_there(report):
     assert not list(folder.rglob("*.tmp"))
 
 
+@pytest.mark.long
 def test_the_same_bytes_a_second_time(run, report, tmp_path):
     again = write_report([run], tmp_path / "again")
     assert _digests(again.parent) == _digests(report.parent)
@@ -80,6 +81,7 @@ def test_failures_and_provenance_are_shown_and_escaped(report):
         assert words in text
 
 
+@pytest.mark.long
 def test_the_paper_s_table_stands_beside_ours(store_writer, tmp_path):
     run = store_writer(tmp_path / "run", seeds=2, methods=("fedavg", "local"), alphas=(1.0,), published="scd_t1")
     page = write_report([run]).read_text(encoding="utf-8")
@@ -87,6 +89,7 @@ def test_the_paper_s_table_stands_beside_ours(store_writer, tmp_path):
     assert (run / "report" / "tables" / "published_scd_t1.tex").exists()
 
 
+@pytest.mark.long
 def test_the_two_protocols_are_never_mixed(store_writer, tmp_path):
     honest = store_writer(tmp_path / "honest", seeds=1, methods=("fedavg", "local"), alphas=(1.0,))
     paper = store_writer(tmp_path / "paper", seeds=1, methods=("fedavg", "local"), alphas=(1.0,), protocol="paper")
@@ -158,6 +161,7 @@ def test_a_run_of_one_seed_and_one_method_without_a_generic_model(store_writer, 
     assert "over 1 seed " in main
 
 
+@pytest.mark.long
 def test_files_of_an_earlier_report_go(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=1, methods=("fedavg",), alphas=(1.0,))
     folder = write_report([run]).parent

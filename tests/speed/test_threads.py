@@ -60,6 +60,7 @@ def test_small_dense_models_are_scored_in_one_thread(
     assert asked == {threads}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "momentum"),
     [

@@ -102,6 +102,7 @@ def test_nothing_to_report(write: Write) -> None:
         reported_cells(study, [Choice(study.arms[0], (), None, {})])
 
 
+@pytest.mark.long
 def test_the_same_trials_give_the_same_pictures(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=6)), [])
     studies = tell(study)
@@ -119,6 +120,7 @@ def test_a_single_setting_has_no_importance(write: Write, tell: Tell) -> None:
     assert figures.importances(study, studies, choose(study, studies, NOWHERE)) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("space", "names"),
     [

@@ -121,6 +121,7 @@ def test_methods_take_turns_and_have_the_same_budget(write: Write, tmp_path: Pat
     assert len(run(more, folder)[2]) == 2  # the earlier trials count
 
 
+@pytest.mark.long
 def test_a_failed_trial_has_no_result_and_is_tried_again(write: Write, tmp_path: Path) -> None:
     """More clients than samples: the command itself would refuse it before the first trial."""
     file = write(grid={"methods": ["fedavg"], "clients": 1000}, trials=2)
@@ -151,6 +152,7 @@ def test_no_trial_begins_after_the_time_is_up(write: Write, tmp_path: Path) -> N
     assert (outcome, said) == (Outcome(), [])
 
 
+@pytest.mark.long
 @pytest.mark.faults
 def test_killed_at_any_moment_nothing_is_lost_or_repeated(write: Write, tmp_path: Path) -> None:
     """One worker finds the same trials, with the same curves, whether it was killed or not."""
@@ -190,6 +192,7 @@ def _take_and_die(study: Study, folder: Path, writes: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("sampler", "before"), [("tpe", 0), pytest.param("tpe", 10, marks=pytest.mark.slow), ("nsga2", 10)]
@@ -229,6 +232,7 @@ def test_killed_between_two_values_a_trial_has_the_same_point(
     assert points[3] == points[0]
 
 
+@pytest.mark.long
 @pytest.mark.faults
 def test_a_stopped_sweep_goes_on(write: Write, start: Start, tmp_path: Path) -> None:
     file, folder = write(grid={"rounds": 300}, trials=2), tmp_path / "run"
@@ -247,6 +251,7 @@ def test_a_stopped_sweep_goes_on(write: Write, start: Start, tmp_path: Path) -> 
     assert not store.is_locked(folder / "workers" / trial.user_attrs["worker"])
 
 
+@pytest.mark.long
 def test_two_workers_share_a_study(write: Write, start: Start, tmp_path: Path) -> None:
     file, folder = write(trials=6), tmp_path / "run"
     arguments = ("--study", file, "--jobs", 1, "--out", folder)
@@ -295,6 +300,7 @@ def _validation(cell: Path, metric: str) -> "pd.Series[float]":
     return rows[rows["mean"] == "train_size"].set_index("round")["value"]
 
 
+@pytest.mark.long
 def test_the_defaults_are_trial_0_and_tpe_guesses_before_eight_trials_are_over(write: Write, tmp_path: Path) -> None:
     """Optuna's own start-up of ten made a study of eight trials a random search."""
     space = {"lr": {"low": 0.01, "high": 1.0, "log": True}}

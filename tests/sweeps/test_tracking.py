@@ -14,6 +14,7 @@ from tests.sweeps.test_run import run
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
+@pytest.mark.long
 def test_trials_stand_under_their_study(write: Write, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
