@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from bench.compose import compose
 from bench.optim import SGD, Adam
 from bench.params import NORMALISATION, Params, join
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
@@ -37,7 +38,8 @@ __all__ = [
     "METHODS", "NORMALISATION", "SELECTIONS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical",
     "ClassStats", "ClassSums", "Client", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Gradient",
     "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program", "Range", "Selection", "Server",
-    "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "cross_entropy", "hp", "join", "mean",
+    "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "compose", "cross_entropy", "hp", "join",
+    "mean",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]

@@ -198,7 +198,8 @@ def weights(case: Case) -> str:
     if not names or not all(names):
         return ""  # the method averages something else, e.g. gradients
     averaged = tuple(f"server.state[{name!r}]." for name in set().union(*names))
-    watched = [at for at in start if at.startswith((*averaged, "metrics['gm ", "metrics['pm "))]
+    scores = () if log.looked else ("metrics['gm ", "metrics['pm ")
+    watched = [at for at in start if at.startswith((*averaged, *scores))]
     where = difference({at: start[at] for at in watched}, {at: end[at] for at in watched}, TOLERANCE)
     return where and f"although all clients send back what they received, {where}"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bench.compose import Composed, Kind, composed_spec, reference, resolve
 from bench.params import Params, Spec
 
 Plain = Any  # what JSON can hold
@@ -65,11 +66,8 @@ class Packer:
 def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> Any:
     """The inverse of `Packer.pack`; `specs` are the whole specs by architecture."""
     match plain:
-        case {"$params": [weights, buffers], "spec": [arch, names]}:
-            spec = specs[arch]
-            if names is not None:
-                spec = spec.part(tuple(names))
-            return Params(tensors[weights], tensors[buffers], spec)
+        case {"$params": [weights, buffers], "spec": spec}:
+            return Params(tensors[weights], tensors[buffers], _unpack_spec(spec, specs))
         case {"$tensor": name}:
             return tensors[name]
         case {"$dict": items}:
@@ -80,4 +78,25 @@ def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec
 
 
 def _spec(spec: Spec) -> Plain:
-    return [spec.arch, None if spec.whole is None else [e.name for e in spec.params + spec.buffers]]
+    """Its architecture, and the names of the tensors where it is a part."""
+    names = None if spec.whole is None else [e.name for e in spec.params + spec.buffers]
+    module = spec.module
+    if not isinstance(module, Composed):
+        return [spec.arch, names]
+    kinds = [[name, {"spec": _spec(k)} if isinstance(k, Spec) else k] for name, k in module.kinds.items()]
+    return [{"function": reference(module.function), "parts": kinds}, names]
+
+
+def _unpack_spec(plain: Plain, specs: Mapping[str, Spec]) -> Spec:
+    arch, names = plain
+    if isinstance(arch, str):
+        spec = specs[arch]
+    else:
+        spec = composed_spec(resolve(arch["function"]), {name: _kind(k, specs) for name, k in arch["parts"]})
+    return spec if names is None else spec.part(tuple(names))
+
+
+def _kind(plain: Plain, specs: Mapping[str, Spec]) -> Kind:
+    if isinstance(plain, dict):
+        return _unpack_spec(plain["spec"], specs)
+    return tuple(plain) if isinstance(plain, list) else plain

@@ -110,6 +110,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "distil_lr": (0.001, "Lin et al. 2020 [Adam, 1e-3]"),
     },
     "feddyn": {"alpha": (0.01, "authors' example for CIFAR-10"), "eval_model": ("cloud", "Acar et al. 2021")},
+    "fedem": {"components": (3, "Marfoq et al. 2021 [M = 3]")},
     "fedfomo": {
         "models": (5, "Zhang et al. 2021, CIFAR: M = 5"),
         "explore": (0.3, "authors' runs"),

@@ -1,0 +1,139 @@
+"""Predictors made of several networks and tensors: one model value that is tested, kept and counted like any other."""
+
+import copy
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.forward import Forward
+from bench.params import Entry, Params, Spec
+
+Predictor = Callable[[Forward, dict[str, Any], Tensor], Tensor]
+"""From `model`, the parts by name and inputs `[samples, ...]` to logits `[samples, classes]`."""
+
+Kind = Spec | tuple[int, ...] | int | float  # of a part: a model value's, a tensor's shape, or the number itself
+
+
+class Composed(nn.Module):
+    """The module of a composed model value: it calls the function on its parts.
+
+    The networks of the parts are submodules under the parts' names, tensors are parameters: what looks for kinds of
+    layers finds them.
+    """
+
+    def __init__(self, function: Predictor, kinds: Mapping[str, Kind]) -> None:
+        super().__init__()
+        self.function = function
+        self.kinds = dict(kinds)
+        for name, kind in kinds.items():
+            if isinstance(kind, Spec):  # of its own: two parts of one architecture hold different tensors
+                self.register_module(name, copy.deepcopy(kind.module))
+            elif isinstance(kind, tuple):
+                self.register_parameter(name, nn.Parameter(torch.empty(kind, device="meta")))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits `[samples, classes]`."""
+        model = Forward(frozen=not self.training, bf16=torch.is_autocast_enabled(x.device.type))
+        values = {name: self._value(name, kind) for name, kind in self.kinds.items()}
+        logits = self.function(model, values, x)
+        if self.training:
+            for name, kind in self.kinds.items():
+                if isinstance(kind, Spec) and kind.buffers:
+                    moved = Params(values[name].weights, model.moved(values[name]), kind).tensors()
+                    for entry in kind.buffers:
+                        self.get_buffer(f"{name}.{entry.name}").copy_(moved[entry.name])
+        return logits
+
+    def _value(self, name: str, kind: Kind) -> Any:
+        if not isinstance(kind, Spec):
+            return getattr(self, name) if isinstance(kind, tuple) else kind
+        layers = getattr(self, name)
+        tensors = [_tensor(layers, entry).reshape(-1) for entry in kind.params + kind.buffers]
+        n, none = len(kind.params), tensors[0].new_empty(0)
+        return Params(torch.cat([none, *tensors[:n]]), torch.cat([none, *tensors[n:]]), kind)
+
+
+def _tensor(layers: nn.Module, entry: Entry) -> Tensor:
+    parent, _, name = entry.name.rpartition(".")
+    found: Tensor = getattr(layers.get_submodule(parent), name)
+    return found
+
+
+def compose(function: Predictor, **parts: Params | Tensor | int | float) -> Params:
+    """One model value out of several: its logits are `function(model, parts, x)`.
+
+    The function is written like a loss: `model(parts["w"], x)` runs a part, and the rules for losses hold. The value's
+    tensors are those of the parts under `part.`, in their order, so that `value.part("name")` has a part's.
+
+    Args:
+        function: of a module's top level.
+        parts: model values; tensors of the weights' type, which may differ from client to client; numbers, which are
+            fixed in the computation.
+
+    Raises:
+        ValueError: the function is not found under its name, there is no model value, or a tensor has another type.
+    """
+    models = [part for part in parts.values() if isinstance(part, Params)]
+    if not models:
+        raise ValueError(f"{function.__qualname__} has no network among its parts: give at least one model value")
+    kinds: dict[str, Kind] = {}
+    for name, part in parts.items():
+        if isinstance(part, Tensor) and part.dtype != models[0].weights.dtype:
+            raise ValueError(f"{name!r} has type {part.dtype}, the weights {models[0].weights.dtype}: convert it")
+        kinds[name] = part.spec if isinstance(part, Params) else tuple(part.shape) if isinstance(part, Tensor) else part
+    own = [part for part in parts.values() if isinstance(part, Params | Tensor)]
+    tensors = [part.weights if isinstance(part, Params) else part.reshape(-1) for part in own]
+    return Params(torch.cat(tensors), torch.cat([m.buffers for m in models]), composed_spec(function, kinds))
+
+
+def composed_spec(function: Predictor, kinds: Mapping[str, Kind]) -> Spec:
+    """The spec of a composed model value; its name says function and parts.
+
+    Raises:
+        ValueError: the function is not found under its name.
+    """
+    where = reference(function)
+    arch = f"{where}({', '.join(f'{name}={_named(kind)}' for name, kind in kinds.items())})"
+    params: list[Entry] = []
+    buffers: list[Entry] = []
+    for name, kind in kinds.items():
+        if isinstance(kind, Spec):
+            params += [Entry(f"{name}.{e.name}", e.shape) for e in kind.params]
+            buffers += [Entry(f"{name}.{e.name}", e.shape) for e in kind.buffers]
+        elif isinstance(kind, tuple):
+            params.append(Entry(name, kind))
+    return Spec(arch, tuple(params), tuple(buffers), Composed(function, kinds))
+
+
+def reference(function: Predictor) -> str:
+    """`module:name`, under which `resolve` finds it.
+
+    Raises:
+        ValueError: it is a lambda, a method, or inside another function.
+    """
+    where = f"{function.__module__}:{function.__qualname__}"
+    if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is not function:
+        raise ValueError(f"{where} is no function of a module's top level: a checkpoint could not name it")
+    return where
+
+
+def resolve(where: str) -> Predictor:
+    """The function that `reference` names; its module has been loaded with the method.
+
+    Raises:
+        ValueError: there is none.
+    """
+    module, _, name = where.partition(":")
+    found = getattr(sys.modules.get(module), name, None)
+    if not callable(found):
+        raise ValueError(f"there is no function {where}, which a checkpoint's model rests on")
+    return found  # type: ignore[no-any-return]
+
+
+def _named(kind: Kind) -> str:
+    if not isinstance(kind, Spec):
+        return repr(kind)
+    return kind.arch if kind.whole is None else f"{kind.arch}[{', '.join(e.name for e in kind.params + kind.buffers)}]"

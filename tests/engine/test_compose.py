@@ -1,0 +1,201 @@
+"""Composed model values: what they compute, in both executors, trained, kept in a checkpoint, and refused."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.data import Indices
+from bench.federation.snapshot import Packer, unpack
+from bench.forward import Forward
+from bench.method import METHODS, Client, Method, Params, Program, Server, State, Train, Upload, compose, cross_entropy
+from bench.params import NORMALISATION
+from tests.engine.problems import everything, run, toy, toy_data
+from tests.methods.resume import assert_resumes
+
+
+def mixed(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:
+    """Twice the first, and the second's head on the first's features, in shares."""
+    z = model.features(parts["one"], x)
+    alpha = parts["alpha"]
+    out: Tensor = parts["times"] * alpha[0] * model.head(parts["one"], z) + alpha[1] * model.head(parts["two"], z)
+    return out
+
+
+def parts_of(architecture: str = "test_norm") -> tuple[Any, dict[str, Any]]:
+    server = toy("fedavg", model=architecture).server
+    one, two = server.initial_model(), server.initial_model(draw=1)
+    buffers = torch.rand(one.spec.b, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    alpha = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    return server, {"one": one.with_buffers(buffers), "two": two.part("head"), "alpha": alpha, "times": 2}
+
+
+def by_hand(parts: dict[str, Any], x: Tensor) -> Tensor:
+    model, one, two = Forward(), parts["one"], parts["two"]
+    z = model.features(one, x, stats="frozen")
+    return 0.6 * model.head(one, z) + 0.7 * (z @ two.tensors()["head.weight"].T + two.tensors()["head.bias"])
+
+
+def test_it_computes_the_function_of_its_parts() -> None:
+    _, parts = parts_of()
+    w = compose(mixed, **parts)
+    x = torch.from_numpy(toy_data().x).double()
+    torch.testing.assert_close(Forward()(w, x, stats="frozen"), by_hand(parts, x), rtol=1e-12, atol=1e-12)
+    assert torch.equal(w.part("one").weights, parts["one"].weights)
+    assert torch.equal(w.part("one").buffers, parts["one"].buffers)
+    assert torch.equal(w.tensors()["two.head.bias"], parts["two"].tensors()["head.bias"])
+    assert w.spec.of_type(*NORMALISATION) == ("one.norm",)
+    assert w.spec.d == parts["one"].spec.d + parts["two"].spec.d + 2
+
+
+def test_two_parts_of_one_architecture_are_two() -> None:
+    server, parts = parts_of()
+    again = server.initial_model(draw=1)
+    w = compose(mixed, **{**parts, "two": again})
+    assert w.spec != compose(mixed, **parts).spec
+    x = torch.from_numpy(toy_data().x).double()
+    torch.testing.assert_close(Forward()(w, x, stats="frozen"), by_hand(parts, x), rtol=1e-12, atol=1e-12)
+
+
+def test_values_that_differ_in_a_number_only_are_of_two_kinds() -> None:
+    _, parts = parts_of()
+    assert compose(mixed, **parts).spec == compose(mixed, **parts).spec
+    assert compose(mixed, **{**parts, "times": 3}).spec != compose(mixed, **parts).spec
+
+
+def test_looked_at_side_by_side_and_one_by_one() -> None:
+    """Other weights for each client; the cohort maps them."""
+    found = {}
+    for executor in ("sequential", "cohort"):
+        federation = toy("fedavg", model="test_norm", executor=executor)
+        _, parts = parts_of()
+        tasks: list[tuple[Params, Indices]] = []
+        for i in federation.clients.ids:
+            own = {**parts, "alpha": parts["alpha"] * (i + 1)}
+            tasks.append((compose(mixed, **own), federation._device_data.partition.train[i]))
+        rows = federation.engine.outputs("train", tasks)
+        for (w, at), row, i in zip(tasks, rows, federation.clients.ids, strict=True):
+            own = {**parts, "alpha": w.tensors()["alpha"]}
+            x = torch.from_numpy(toy_data().x[at]).double()
+            torch.testing.assert_close(row, by_hand(parts, x) * (i + 1), rtol=1e-12, atol=1e-12)
+        found[executor] = torch.cat(rows)
+    torch.testing.assert_close(found["sequential"], found["cohort"], rtol=1e-12, atol=1e-12)
+
+
+def test_a_checkpoint_gives_it_back_and_its_parts() -> None:
+    """Also one inside another, and a part of one."""
+    server, parts = parts_of()
+    w = compose(mixed, **parts)
+    outer = compose(inside, inner=w, beta=parts["alpha"])
+    packer = Packer()
+    plain = json.loads(json.dumps(packer.pack({"w": w, "outer": outer, "part": w.part("two")})))
+    back = unpack(plain, packer.tensors, server.specs)
+    x = torch.from_numpy(toy_data().x).double()
+    for name, expected in {"w": w, "outer": outer}.items():
+        assert back[name].spec == expected.spec
+        assert torch.equal(Forward()(back[name], x, stats="frozen"), Forward()(expected, x, stats="frozen"))
+    assert back["part"].spec == w.part("two").spec
+
+
+def inside(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:
+    out: Tensor = parts["beta"][1] * model(parts["inner"], x)
+    return out
+
+
+def local_function() -> Any:
+    return lambda model, parts, x: x
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "message"),
+    [
+        (local_function(), {}, "no function of a module's top level"),
+        (mixed, {"one": None, "two": None}, "no network among its parts"),
+        (mixed, {"alpha": torch.ones(2)}, "'alpha' has type torch.float32, the weights torch.float64"),
+    ],
+)
+def test_what_cannot_be_composed_is_said(function: Any, changes: dict[str, Any], message: str) -> None:
+    _, parts = parts_of()
+    chosen = {name: part for name, part in {**parts, **changes}.items() if part is not None}
+    with pytest.raises(ValueError, match=message):
+        compose(function, **chosen)
+
+
+@METHODS.register("odd_composed")
+class Composite(Method):
+    """Clients train what they are tested by: a composed value of their own, of which the body is shared."""
+
+    trains = "pm"
+    mean_of = ("body",)
+
+    def init(self, server: Server) -> None:
+        server.state["body"] = server.initial_model().without("head")
+
+    def init_client(self, server: Server, client: Client) -> None:
+        one, two = server.initial_model(), server.initial_model(draw=1)
+        alpha = one.weights.new_tensor([0.5, 0.5])
+        client.state["own"] = compose(mixed, one=one, two=two.part("head"), alpha=alpha, times=2)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": client.state["own"]}, loss=cross_entropy)
+        client.state["own"] = trained["w"]
+        yield Upload({"body": down["body"]})
+        return trained["w"]
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return client.state["own"]
+
+
+def test_it_is_trained_as_its_parts_are() -> None:
+    """Running statistics included: against the same loss of separate parts, in both executors."""
+    for executor in ("sequential", "cohort"):
+        federation = toy("odd_composed", model="test_norm", executor=executor)
+        run(federation, 3)
+        assert not federation.engine.fallbacks
+        apart = toy("odd_apart", model="test_norm", executor=executor)
+        run(apart, 3)
+        for i in federation.clients.ids:
+            own, parts = federation.clients[i].state["own"], apart.clients[i].state
+            torch.testing.assert_close(own.part("one").weights, parts["one"].weights, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(own.buffers, parts["one"].buffers, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(own.tensors()["alpha"], parts["alpha"], rtol=1e-10, atol=1e-12)
+        moved = federation.clients[0].state["own"].buffers  # not so of the client with one sample
+        assert not torch.equal(moved, federation.server.initial_model().buffers)
+
+
+def loss_of_parts(model: Any, values: Any, batch: Any, ctx: Any) -> Tensor:
+    logits = mixed(model, {**values, "times": 2}, batch.x)
+    found: Tensor = -batch.mean(logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1))
+    return found
+
+
+@METHODS.register("odd_apart")
+class Apart(Method):
+    """The same without composing."""
+
+    trains = "pm"
+
+    def init_client(self, server: Server, client: Client) -> None:
+        one, two = server.initial_model(), server.initial_model(draw=1)
+        client.state |= {"one": one, "two": two.part("head"), "alpha": one.weights.new_tensor([0.5, 0.5])}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({**client.state}, loss=loss_of_parts)
+        client.state.update(trained.values)
+        return trained["one"]
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return client.state["one"]
+
+
+def test_it_resumes_and_means_and_is_counted() -> None:
+    """As a client's state and as the model right after training; the mean of all is of their kind."""
+    federation = assert_resumes("odd_composed", {"model": "test_norm"}, 2, 4)
+    own = federation.clients[0].state["own"]
+    assert any(torch.equal(t, own.weights) for t in everything(federation).values())
+    mean = federation.evaluator.generic(4, federation.evaluator.personal(4))
+    assert mean is not None
+    assert mean.spec == own.spec
+    assert federation.ledger[-1]["up"] == 5 * 8 * federation.server.state["body"].spec.d
