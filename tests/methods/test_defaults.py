@@ -195,6 +195,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "hidden": (100, "authors' code"),
         "layers": (3, "authors' code"),
     },
+    "pfedla": {
+        "lr": (0.005, "public code (card)"),
+        "embedding": (100, "public code (card)"),
+        "hidden": (100, "public code (card)"),
+    },
     "pfedme": {
         "lam": (15.0, "Dinh et al. 2020, MNIST"),
         "K": (5, "Dinh et al. 2020"),
