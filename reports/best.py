@@ -78,8 +78,8 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
         return []
     means = np.array([task.mean(axis=1) for task in scores])
     mean = means.mean(axis=0)
-    moderated = moderate(*_pair_variances(scores))
-    critical = _critical(len(mean), moderated.freedom, level)
+    moderated = moderate(*pair_variances(scores))
+    critical = pairwise_critical(len(mean), moderated.freedom, level)
     lows, highs = intervals(scores, level)
     standings = []
     for k, rival in enumerate(_rivals(mean)):
@@ -102,9 +102,9 @@ def intervals(scores: Sequence[Floats], level: float = LEVEL) -> tuple[Floats, F
         Lower and upper ends, `[methods]` each, in logits.
     """
     mean = np.array([task.mean(axis=1) for task in scores]).mean(axis=0)
-    moderated = moderate(*_pair_variances(scores))
+    moderated = moderate(*pair_variances(scores))
     error = np.sqrt(moderated.variance * sum(1 / task.shape[1] for task in scores)) / len(scores)
-    return _constrained(mean, _critical(len(mean), moderated.freedom, level) * error)
+    return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, level) * error)
 
 
 def moderate(variances: Floats, freedom: int) -> Moderated:
@@ -135,8 +135,8 @@ def moderate(variances: Floats, freedom: int) -> Moderated:
     return Moderated((prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most))
 
 
-def _pair_variances(scores: Sequence[Floats]) -> tuple[Floats, int]:
-    """Variance within tasks of the difference of each pair, and its degrees of freedom."""
+def pair_variances(scores: Sequence[Floats]) -> tuple[Floats, int]:
+    """Variance within tasks of the difference of each pair, `[methods, methods]`, and its degrees of freedom."""
     residuals = np.concatenate([task - task.mean(axis=1, keepdims=True) for task in scores], axis=1)
     freedom = sum(task.shape[1] - 1 for task in scores)
     squares = np.square(residuals[:, None] - residuals[None]).sum(axis=-1)
@@ -175,7 +175,8 @@ def _verdict(low: float, high: float, margin: float) -> Verdict:
 
 
 @cache
-def _critical(methods: int, freedom: float, level: float) -> float:
+def pairwise_critical(methods: int, freedom: float, level: float) -> float:
+    """Quantile for simultaneous two-sided intervals of all pairs' differences (Bonferroni)."""
     from scipy import stats
 
     return float(stats.t.ppf(1 - level / (methods * (methods - 1)), freedom))

@@ -54,18 +54,26 @@ def write_report(
         states = Counter(cell.state for cell in store.cells)
         counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no cells"
         raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
-    out = out or runs[0] / "report"
+    sections = [*_protocol_sections(store, selection, targets or {}, tuned), *extra, _cells_section(store)]
+    title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
+    remarks = run_remarks([cell.view for cell in store.cells])
+    return write_page(store, out or runs[0] / "report", title, _summary(store), sections, remarks)
+
+
+def write_page(
+    store: Store, out: Path, title: str, summary: str, sections: Sequence[Section], remarks: Sequence[str] = ()
+) -> Path:
+    """Write a page of sections, and each table and figure as files beside it; returns the path of `index.html`."""
     for name in ("figures", "tables"):
         (out / name).mkdir(parents=True, exist_ok=True)
-    sections = [*_protocol_sections(store, selection, targets or {}, tuned), *extra, _cells_section(store)]
     _write_files(out, [part for section in sections for part in section.all()])
     page = (
         environment()
         .get_template("page.html")
         .render(
-            title=" + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs)),
-            summary=_summary(store),
-            remarks=run_remarks([cell.view for cell in store.cells]),
+            title=title,
+            summary=summary,
+            remarks=remarks,
             sections=sections,
             provenance=[_provenance(run) for run in store.runs],
             data_uri=_data_uri,

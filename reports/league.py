@@ -1,0 +1,174 @@
+"""The league's page: ranks with intervals, and which method under which heterogeneity (docs/league.md)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from reports import fairness
+from reports.accuracy import GM, PM, selection
+from reports.figure import Figure, scores
+from reports.figures import Picture, drawing, finish
+from reports.load import Store, load
+from reports.page import write_page
+from reports.ranking import Ranked, rank
+from reports.sections import Section
+from reports.standings import Family, column_marks, family
+from reports.tables import Column, Entry, Table, number, words
+
+_ALONE = ("local", "finetune")
+"""What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
+_SHOWN = 15.0  # points below the best of a task at which the heat map's colour ends
+
+
+def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
+    """Write the page of unpacked entries and return the path of its `index.html`.
+
+    Raises:
+        UserError: a folder is not a run, or entries contradict each other.
+    """
+    store = by_case(load(list(runs)))
+    chosen = selection(store)
+    sections = [
+        *(_standing(store, figure, chosen) for figure in (PM, GM)),
+        _against_simple(store, chosen),
+        *_clients(store, chosen),
+    ]
+    cells = len(store.cells)
+    summary = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {cells} cells; every method tuned with one budget."
+    return write_page(store, out, title, summary, sections)
+
+
+def by_case(store: Store) -> Store:
+    """The same cells with each task called by its case's name alone, as a league names its tasks."""
+    names = {cell.task: cell.view.settings.case or cell.task for cell in store.cells}
+    cells = tuple(replace(cell, task=names[cell.task]) for cell in store.cells)
+    return Store(store.runs, cells, store.figures.assign(task=store.figures["task"].map(names)))
+
+
+def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
+    """The data set behind each task: its tasks count together as much as another data set's."""
+    found = {cell.task: cell.view.settings.dataset for cell in store.cells}
+    return [found[task] for task in tasks]
+
+
+def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str, Ranked]]:
+    """The rows that may be compared on all tasks, and their ranks; a clone stands where its first one does."""
+    compared = family(store, store.tasks, figure, chosen)
+    if len(compared.scores) < 2:
+        return compared, {}
+    tasks = [np.array(rows) for rows in zip(*compared.scores.values(), strict=True)]
+    found = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks)), strict=True))
+    return compared, found | {row: found[first] for row, first in compared.clones.items()}
+
+
+def _standing(store: Store, figure: Figure, chosen: str) -> Section:
+    compared, places = ranked(store, figure, chosen)
+    order = sorted(store.rows, key=lambda row: (-places[row].mean if row in places else np.inf, row))
+    marks = {task: column_marks(store, task, figure, chosen)[0] for task in store.tasks}
+    columns = (Column("tier"), Column("rank"), *(Column(task) for task in store.tasks))
+    rows = []
+    for row in order:
+        place = places.get(row)
+        note = "= " + compared.clones[row] if row in compared.clones else compared.left_out.get(row, "–")
+        tier = number(place.tier, decimals=0) if place else words(note)
+        interval = (
+            words(f"{place.first}" if place.first == place.last else f"{place.first}–{place.last}")
+            if place
+            else words("–")
+        )
+        entries = (_entry(store, row, task, figure, chosen, marks[task].get(row, "")) for task in store.tasks)
+        rows.append((row, (tier, interval, *entries)))
+    caption = (
+        f"{figure.text}, percent. Rank: an interval that holds the true rank of every method at once with 95 % "
+        "probability over seeds (tasks averaged within a data family, then over families). Tier: methods whose "
+        "intervals overlap that of the tier's first. Bold, ≈, †: the task's best, equivalent to it, undecided. "
+        "A method without a cell, or that does not train this model, has no rank."
+    )
+    name = figure.name.lower()
+    table = Table(f"main_{name}", f"{figure.name}: tiers and ranks", caption, "Method", columns, tuple(rows))
+    shown = [row for row in order if row in places] or order
+    return Section(
+        f"standing_{name}",
+        f"{figure.name}: who stands where",
+        tables=(table,),
+        pictures=(_heat_map(store, shown, figure, chosen),),
+    )
+
+
+def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: str) -> Entry:
+    found = list(scores(store, row, task, figure, chosen).values())
+    if not found:
+        return words("–")
+    spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
+    return Entry(float(np.mean(found)), spread, mark=mark, n=len(found))  # type: ignore[arg-type]
+
+
+def _means(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> pd.DataFrame:
+    """Mean accuracy in percent, rows x tasks; nan where there is none."""
+    found = {
+        task: [
+            np.mean(list(got.values())) if (got := scores(store, row, task, figure, chosen)) else np.nan for row in rows
+        ]
+        for task in store.tasks
+    }
+    return pd.DataFrame(found, index=list(rows))
+
+
+def _heat_map(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> Picture:
+    """Points below the best of each task, methods in the order of their ranks."""
+    means = _means(store, rows, figure, chosen)
+    below = means.max() - means
+    size = (2.2 + 0.55 * len(store.tasks), 1.6 + 0.19 * len(rows))
+    with drawing([""], 1, size, share=False) as (canvas, axes):
+        image = axes[0].imshow(below, aspect="auto", cmap="viridis_r", vmin=0, vmax=_SHOWN)
+        axes[0].set_xticks(range(len(store.tasks)), store.tasks, rotation=40, ha="right", rotation_mode="anchor")
+        axes[0].set_yticks(range(len(rows)), rows, fontsize=7)
+        axes[0].grid(visible=False)
+        canvas.colorbar(image, ax=axes[0], shrink=0.6, label="points below the task's best", extend="max")
+        caption = (
+            f"{figure.text}: percentage points below the best method of each task; the ranking's order from above."
+        )
+        return finish(canvas, f"heat_{figure.name.lower()}", f"{figure.name}: method x task", caption)
+
+
+def _against_simple(store: Store, chosen: str) -> Section:
+    """Personalized models against the better of what needs no method."""
+    methods = {cell.row: cell.view.settings.method for cell in store.cells}
+    simple = [row for row in store.rows if methods[row] in _ALONE]
+    others = [row for row in store.rows if row not in simple]
+    means = _means(store, store.rows, PM, chosen)
+    best = means.loc[simple].max()
+    gains = (
+        (means.loc[others] - best).assign(mean=lambda frame: frame.mean(axis=1)).sort_values("mean", ascending=False)
+    )
+    columns = tuple(Column(name) for name in ("mean", *store.tasks))
+    rows = tuple(
+        (str(row), tuple(words("–") if np.isnan(gain[c.name]) else number(gain[c.name], signed=True) for c in columns))
+        for row, gain in gains.iterrows()
+    )
+    caption = (
+        "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
+        "(`finetune`), each tuned with the same budget. Below 0, a method is not worth its trouble on that task."
+    )
+    table = Table("gain", "Gain over what needs no method", caption, "Method", columns, rows)
+    return Section("gain", "Is it worth it?", tables=(table,) if simple else ())
+
+
+def _clients(store: Store, chosen: str) -> list[Section]:
+    """Share of clients that are worse off than alone."""
+    found = fairness.gains(fairness.client_accuracies(store, chosen), store)
+    if found.empty:
+        return []
+    worse = found.assign(worse=100.0 * (found["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
+    worse = worse.assign(mean=worse.mean(axis=1)).sort_values("mean")
+    columns = tuple(Column(name) for name in ("mean", *store.tasks))
+    rows = tuple(
+        (str(row), tuple(number(share[c.name], decimals=1) if c.name in share else words("–") for c in columns))
+        for row, share in worse.iterrows()
+    )
+    caption = "Percent of clients whose personalized model is less accurate on their own test data than `local`'s."
+    table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, rows)
+    return [Section("worse_off", "Who loses", tables=(table,))]

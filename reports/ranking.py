@@ -1,0 +1,65 @@
+"""Ranks with intervals, and tiers of methods that cannot be told apart.
+
+A method's rank is one plus the number of methods that are better. Its interval (Mogstad, Romano, Shaikh and Wilhelm
+2023, "Inference for ranks", by simultaneous intervals of all pairs' differences) counts those that are surely better
+and those that are surely worse. Differences are of logits of accuracy, paired by unit, with the moderated variances of
+`reports.best`; tasks are averaged within their data family and then over families, so that ten tasks of one data set
+do not outvote one of another. The intervals say what other seeds could change, not what other tasks could.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.best import logits, moderate, pair_variances, pairwise_critical
+from reports.statistics import LEVEL, Floats
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A method's place: mean logit over families, rank interval (1 is best), and tier (1 is best)."""
+
+    mean: float
+    first: int
+    last: int
+    tier: int
+
+
+def rank(tasks: Sequence[Floats], families: Sequence[str], level: float = LEVEL) -> list[Ranked]:
+    """Rank methods over tasks.
+
+    Args:
+        tasks: for each task, accuracies in percent, `[methods, units]`; two units at least in one of them.
+        families: the data family of each task.
+        level: probability that any method's true rank lies outside its interval.
+    """
+    scores = [logits(task) for task in tasks]
+    weights = family_weights(families)
+    means = np.array([task.mean(axis=1) for task in scores])
+    mean = weights @ means
+    moderated = moderate(*pair_variances(scores))
+    units = np.array([task.shape[1] for task in scores])
+    error = np.sqrt(moderated.variance * np.square(weights / np.sqrt(units)).sum())
+    half = pairwise_critical(len(mean), moderated.freedom, level) * error
+    above = mean[None] - mean[:, None] > half  # [one, other]: the other is surely better
+    firsts, lasts = 1 + above.sum(axis=1), len(mean) - above.sum(axis=0)
+    tiers = _tiers(mean, firsts, lasts)
+    return [Ranked(float(m), int(a), int(b), tier) for m, a, b, tier in zip(mean, firsts, lasts, tiers, strict=True)]
+
+
+def family_weights(families: Sequence[str]) -> Floats:
+    """Weights of tasks, sum 1: every family counts the same, and within it every task."""
+    sizes = {family: families.count(family) for family in families}
+    return np.array([1 / (len(sizes) * sizes[family]) for family in families])
+
+
+def _tiers(mean: Floats, firsts: "np.ndarray[tuple[int], np.dtype[np.intp]]", lasts: Floats) -> list[int]:
+    """From the best downwards, a tier holds all whose rank intervals overlap that of its first method."""
+    tiers = [0] * len(mean)
+    tier, end = 0, 0
+    for method in np.argsort(-mean, kind="stable"):
+        if firsts[method] > end:
+            tier, end = tier + 1, int(lasts[method])
+        tiers[method] = tier
+    return tiers
