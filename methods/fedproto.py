@@ -5,15 +5,13 @@ Nothing but class means of features travels. Clients may have bodies of differen
 width.
 """
 
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import Literal
 
 from bench.method import (
-    METHODS, Batch, ClassStats, Client, Hyperparameters, Message, Method, Params, Program, Range, Server, State, Train,
-    Upload, Values, hp,
+    METHODS, ClassStats, Client, Hyperparameters, Message, Method, Params, Program, Range, Server, State, Train, Upload,
+    hp,
 )  # fmt: skip
-from methods.prototypes import merged, nearest
+from methods.prototypes import merged, nearest, pull_loss, require_width
 
 
 class Hyper(Hyperparameters):
@@ -49,9 +47,7 @@ class FedProto(Method):
     def init_client(self, server: Server, client: Client) -> None:
         """Raises ValueError: its features do not have the prototypes' width, or no prototypes can be its head."""
         w = server.initial_model(client.id)
-        width, expected = w.tensors()["head.weight"].shape[1], server.state["prototypes"].shape[1]
-        if width != expected:
-            raise ValueError(f"FedProto needs features of one width: {w.spec.arch} has {width}, the cell's {expected}")
+        require_width("FedProto", w, server)
         if self.hp.predict == "prototype":
             nearest(w, server.state["prototypes"], server.state["known"])
         client.state["personal"] = w
@@ -60,7 +56,7 @@ class FedProto(Method):
         return {"prototypes": server.state["prototypes"], "known": server.state["known"]}
 
     def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": client.state["personal"]}, loss=prototype_loss, context=down)
+        trained = yield Train({"w": client.state["personal"]}, loss=pull_loss, context=down)
         client.state["personal"] = trained["w"]
         stats = yield ClassStats(trained["w"], of="features")
         yield Upload({"means": stats.mean, "count": stats.count})
@@ -73,12 +69,3 @@ class FedProto(Method):
     def personal(self, server: Server, client: Client, down: State) -> Params:
         w: Params = client.state["personal"]
         return w if self.hp.predict == "head" else nearest(w, down["prototypes"], down["known"])
-
-
-def prototype_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy + lam mean over dimensions of (feature - its class's global prototype)^2, once that is known."""
-    w = values["w"]
-    z = model.features(w, batch.x)
-    likelihood = model.head(w, z).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
-    distance = (z - ctx.prototypes[batch.y]).square().mean(1)
-    return batch.mean(ctx.hp.lam * ctx.known[batch.y] * distance - likelihood)

@@ -1,11 +1,12 @@
-"""What methods share whose clients send a mean per class: features (FedProto) or logits (FedDistill)."""
+"""What methods share whose clients send a mean per class: features (FedProto, FedTGP and others) or logits (FD)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bench.method import Message, Params, join
+from bench.method import Batch, Message, Params, Server, Values, join
 
 
 def merged(old: Tensor, known: Tensor, messages: Sequence[Message], *, equal: bool = False) -> tuple[Tensor, Tensor]:
@@ -50,3 +51,23 @@ def nearest(w: Params, prototypes: Tensor, known: Tensor) -> Params:
     }
     own = w.part("head")
     return join(own.with_weights(torch.cat([layer[e.name].flatten() for e in own.spec.params])), w.without("head"))
+
+
+def require_width(method: str, w: Params, server: Server) -> None:
+    """Features of clients' models must have the width of the cell's model, where their class means meet.
+
+    Raises:
+        ValueError: they have not.
+    """
+    width, expected = (one.tensors()["head.weight"].shape[1] for one in (w, server.initial_model()))
+    if width != expected:
+        raise ValueError(f"{method} needs features of one width: {w.spec.arch} has {width}, the cell's {expected}")
+
+
+def pull_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """Cross-entropy + lam mean over dimensions of (feature - its class's global prototype)^2, once that is known."""
+    w = values["w"]
+    z = model.features(w, batch.x)
+    likelihood = model.head(w, z).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    distance = (z - ctx.prototypes[batch.y]).square().mean(1)
+    return batch.mean(ctx.hp.lam * ctx.known[batch.y] * distance - likelihood)

@@ -128,6 +128,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "hidden": (256, "authors' code, MNIST"),
         "noise": (32, "authors' code, MNIST"),
     },
+    "fedgh": {"server_lr": (None, CELL)},
     "fedlc": {"tau": (1.0, "ours (card)")},
     "fedmd": {
         "pretrain_epochs": (25, "authors' code"),
