@@ -84,6 +84,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "distil_batch": (100, "Itahara et al. [100]"),
     },
     "fd": {"lam": (1.0, "ours (card)")},
+    "fedadmm": {"rho": (0.01, "authors' code"), "eta": (1.0, "authors' code")},
     "fedala": {
         "eta": (1.0, "Zhang et al. 2023 [authors' code]"),
         "share": (0.8, "Zhang et al. 2023 [authors' code: 80 %]"),
