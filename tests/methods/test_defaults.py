@@ -162,6 +162,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fml": {"alpha": (0.5, "ours (card)"), "beta": (0.5, "ours (card)")},
     "hypcluster": {"c": (6, "COMET, Table III: best value")},
     "ifca": {"k": (3, "ours (card)"), "shared": ((), "Ghosh et al. 2020: whole models")},
+    "knnper": {
+        "k": (10, "Marfoq et al. 2022 [10] (card)"),
+        "scale": (1.0, "authors' code"),
+        "share": (None, "Marfoq et al. 2022: chosen by each client's validation samples (card)"),
+    },
     "ktpfl": {
         "temperature": (10.0, "authors' code, of targets and students"),
         "lam": (1.0, "ours (card)"),

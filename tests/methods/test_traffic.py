@@ -52,6 +52,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
         ("fedem", {"components": 2}, 2 * D, 2 * D),
         ("fedadmm", {}, D, D),
+        ("knnper", {}, D, D),
         ("fednova", {}, D, D + 1),
         ("fedgh", {}, D - B, C * 3 + C),
         ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),

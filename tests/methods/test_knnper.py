@@ -1,0 +1,113 @@
+"""kNN-Per: votes against scikit-learn's neighbours, FedAvg where nobody votes, and how much the vote counts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import NearestNeighbors
+
+from bench.federation.federation import Federation
+from bench.forward import Forward
+from bench.settings import Settings
+from tests.engine.problems import generic, run, toy, toy_data, toy_partition
+from tests.methods.reference import PLAIN, Array, logits, softmax
+
+SIZES = [13, 12, 9]
+DATA = toy_data()
+
+
+def expected(w: Array, train: Array, x: Array, share: float, k: int, scale: float) -> Array:
+    """Probabilities `[samples, classes]` at positions of the toy data."""
+    keys, z = (DATA.x[at].astype(float) @ w[:12].reshape(3, 4).T for at in (train, x))
+    distances, places = NearestNeighbors(n_neighbors=min(k, len(train))).fit(keys).kneighbors(z)
+    vote = np.zeros((len(x), 3))
+    for i, (far, at) in enumerate(zip(distances, places, strict=True)):
+        weights = np.exp(-(far**2) / (3 * scale))
+        for weight, j in zip(weights / weights.sum(), at, strict=True):
+            vote[i, DATA.y[train[j]]] += weight
+    return share * vote + (1 - share) * softmax(logits(w, DATA.x[x].astype(float)))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize(("share", "k"), [(1.0, 3), (0.3, 3), (0.6, 100)])
+def test_the_nearest_vote(share: float, k: int, executor: Any) -> None:
+    """Of one client, all samples are fewer than k."""
+    federation = toy("knnper", sizes=SIZES, hp={"share": share, "k": k, "scale": 0.2}, executor=executor, **PLAIN)
+    run(federation, 2)
+    w = generic(federation).numpy()
+    partition = federation._device_data.partition
+    for i, model in federation.evaluator.personal(2).items():
+        x = torch.from_numpy(DATA.x[partition.test[i]]).double()
+        found = Forward()(model, x, stats="frozen").exp().numpy()
+        p = expected(w, partition.train[i], partition.test[i], share, k, 0.2)
+        np.testing.assert_allclose(found, p, rtol=1e-8, atol=1e-12)
+        assert (p == 0).any() == (share == 1)
+
+
+def test_generic_model_and_no_vote_are_fedavg() -> None:
+    """The first whatever the share; without a vote all figures are FedAvg's, bit for bit."""
+    fedavg = toy("fedavg", model="test_norm")
+    scores = run(fedavg, 3)
+    for share in (0.0, 0.5, None):
+        federation = toy("knnper", hp={"share": share}, model="test_norm")
+        found = run(federation, 3)
+        assert torch.equal(generic(federation), generic(fedavg))
+        assert (found.metrics == scores.metrics) == (share == 0)
+
+
+def test_it_is_evaluated_in_both_executors_and_finite() -> None:
+    """With a vote alone, whose probabilities of other classes are 0, losses are large, and numbers."""
+    for executor in ("sequential", "cohort"):
+        federation = toy("knnper", hp={"share": 1.0, "k": 1}, executor=executor)
+        scores = run(federation, 1)
+        losses = [r["value"] for r in scores.metrics if r["metric"] == "pm" and r["quantity"] == "loss"]
+        assert losses
+        assert np.isfinite(losses).all()
+
+
+def test_the_share_is_chosen_by_validation() -> None:
+    """Of a grid, the most accurate; of equals, that with the smallest loss. No test sample is looked at."""
+    part = toy_partition(DATA, SIZES, validation=4)
+    settings = Settings(
+        method="knnper", hp={"k": 3}, model="test_linear", dtype="float64", lr=0.1, batch_size=4, epochs=1,
+        clients=3, seed=3,
+    )  # fmt: skip
+    federation = Federation(settings, DATA, part)
+    run(federation, 2)
+    w = generic(federation).numpy()
+    chosen = []
+    for i, model in federation.evaluator.personal(2).items():
+        at = part.validation[i]
+        scores = []
+        for j in range(11):
+            p = expected(w, part.train[i], at, j / 10, 3, 1.0)
+            right = p[np.arange(len(at)), DATA.y[at]]
+            low = np.exp(0.9 * np.log(np.finfo(float).tiny))
+            scores.append(((p.argmax(1) == DATA.y[at]).mean(), np.log(np.maximum(right, low)).mean()))
+        chosen.append(float(model.tensors()["share"]))
+        assert chosen[-1] == max(range(11), key=lambda j: scores[j]) / 10
+    assert len(set(chosen)) > 1
+
+
+def test_without_validation_samples_half_counts() -> None:
+    federation = toy("knnper", sizes=SIZES)
+    run(federation, 1)
+    assert {float(w.tensors()["share"]) for w in federation.evaluator.personal(1).values()} == {0.5}
+
+
+def test_a_new_client_needs_its_samples_only() -> None:
+    """However many epochs it may train."""
+    federation = toy("knnper", sizes=SIZES, hp={"share": 1.0}, new_clients=1, new_client_epochs=[0, 3], rounds=1)
+    scores = run(federation, 1)
+    figures = {
+        r["metric"]: r["value"]
+        for r in scores.metrics
+        if r["quantity"] == "loss" and r["split"] == "test" and r["mean"] == "equal"
+    }
+    new, partition = federation.evaluator.new[0], federation._device_data.partition
+    at = partition.test[new]
+    p = expected(generic(federation).numpy(), partition.train[new], at, 1.0, 10, 1.0)
+    low = np.exp(0.9 * np.log(np.finfo(float).tiny))
+    loss = -np.log(np.maximum(p[np.arange(len(at)), DATA.y[at]], low)).mean()
+    np.testing.assert_allclose([figures["new0"], figures["new3"]], [loss, loss], rtol=1e-8)
