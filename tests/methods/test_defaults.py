@@ -105,6 +105,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fedbn": {},
     "fedbuff": _FEDBUFF,
     "fedcac": {"tau": (0.5, "authors' code (card)"), "beta": (100, "authors' code (card)")},
+    "fedcp": {"lam": (5.0, "authors' code [5]")},
     "feddf": {
         "distil_steps": (1000, "ours: at most 1000 (Lin et al.: up to 10000 with an early stop)"),
         "distil_batch": (128, "Lin et al. 2020 [128]"),

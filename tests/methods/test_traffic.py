@@ -8,6 +8,7 @@ from tests.engine.problems import toy
 
 D, B, C = 21, 12, 3  # model, body, classes of the model `test_linear`
 HYPER = (C * 16 + 16) + (16 * 9 + 9)  # classes -> 16 -> head
+GATE = (3 * 6 + 6) + 2 * 6  # 3 features -> 6, with a normalisation
 GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with BatchNorm -> 3 features
 
 
@@ -51,6 +52,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedrod", {"head_phase": "after"}, D, D),
         ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
         ("fedem", {"components": 2}, 2 * D, 2 * D),
+        ("fedcp", {}, D + GATE, D + GATE),
         ("fedadmm", {}, D, D),
         ("knnper", {}, D, D),
         ("fednova", {}, D, D + 1),
