@@ -61,6 +61,13 @@ _PGFED = {
     "beta": (0.0, "PGFed has no momentum"),
     "coefficients": ("client", "authors' code"),
 }
+_FLOCO = {
+    "endpoints": (10, "authors' code"),
+    "tau": (10, "authors' code"),
+    "rho": (0.1, "authors' code"),
+    "personal_epochs": (0, "Grinwald et al. 2024: Floco+ alone has own copies"),
+    "lam": (1.0, "authors' code"),
+}
 _FINE_TUNING = {"fine_tune_epochs": (5, "Oh et al. 2022 [5 epochs]"), "fine_tune_lr": (None, CELL)}
 
 DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
@@ -160,6 +167,8 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "fine_tune_lr": (None, CELL),
     },
     "finetune": {**_FINE_TUNING, "layers": (("",), "all layers (card)")},
+    "floco": _FLOCO,
+    "floco_plus": _FLOCO | {"personal_epochs": (None, CELL)},
     "fml": {"alpha": (0.5, "ours (card)"), "beta": (0.5, "ours (card)")},
     "hypcluster": {"c": (6, "COMET, Table III: best value")},
     "ifca": {"k": (3, "ours (card)"), "shared": ((), "Ghosh et al. 2020: whole models")},

@@ -1,0 +1,68 @@
+"""Points of Floco's simplex: drawn ones, and the clients' own, which lie well apart where their updates do."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from methods.simplex import onto_simplex
+
+SIZES = 1000  # sizes of the simplex that are tried, from 1e-4 to 1
+LEAST = 1e-4  # distance of two points, for the energy
+NOISE = 1e-6  # of the largest spread: what is less is rounding
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What takes an update to its place: `mean [d]`, `components [endpoints, d]`, and the simplex's `size`."""
+
+    mean: Tensor
+    components: Tensor
+    size: float
+
+    @classmethod
+    def of(cls, updates: Sequence[Tensor], endpoints: int) -> "Basis":
+        """The principal components of the clients' updates, and the size of the simplex at which they lie best.
+
+        Components along which no client differs from another, or that there are not, are 0. The largest entry of a
+        component is positive.
+        """
+        rows = torch.stack(list(updates)).double()
+        mean = rows.mean(0)
+        _, spread, found = torch.linalg.svd(rows - mean, full_matrices=False)
+        found = found[spread > NOISE * spread[:1]][:endpoints]
+        found = found * found.gather(1, found.abs().argmax(1, keepdim=True)).sign()
+        components = torch.cat([found, found.new_zeros(endpoints - len(found), found.shape[1])])
+        coordinates = (rows - mean) @ components.T
+        tried = torch.linspace(LEAST, 1, SIZES, dtype=torch.float64).tolist()
+        energies = [energy(onto_simplex(coordinates / size)) for size in tried]
+        return cls(mean, components, tried[energies.index(min(energies))])
+
+    def as_state(self) -> dict[str, Tensor | float]:
+        """What a server may keep."""
+        return asdict(self)
+
+
+def place(basis: Basis, updates: Sequence[Tensor]) -> list[Tensor]:
+    """Each update's nearest point of the simplex, `[endpoints]`."""
+    if not updates:
+        return []
+    rows = torch.stack(list(updates))
+    coordinates = (rows.double() - basis.mean) @ basis.components.T
+    return list(onto_simplex(coordinates / basis.size).to(rows))
+
+
+def energy(points: Tensor) -> float:
+    """Riesz energy: the sum of 1 / distance^2 over pairs of rows; small where they lie apart."""
+    i, j = torch.triu_indices(len(points), len(points), 1)
+    distance = (points[i] - points[j]).norm(dim=1).clamp(min=LEAST)
+    return float(distance.pow(-2).sum())
+
+
+def drawn_point(draw: Tensor, own: Tensor, known: Tensor, rho: Tensor) -> Tensor:
+    """Standard normals `[endpoints + 1]` -> a point: uniform in the simplex, or within rho (L1) of the client's own."""
+    uniform = 0.5 * torch.erfc(-draw * 0.5**0.5)
+    exponential, signed = -uniform[:-1].log(), 2 * uniform[:-1] - 1
+    near = own + uniform[-1] * rho * signed / signed.abs().sum()
+    return torch.where(known > 0, near, exponential / exponential.sum())
