@@ -90,6 +90,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "distil_epochs": (5, "Itahara et al. [5]"),
         "distil_batch": (100, "Itahara et al. [100]"),
     },
+    "elastic": {
+        "tau": (0.5, "Chen et al. 2023 [0.5]"),
+        "mu": (0.95, "Chen et al. 2023 [0.95]"),
+        "share": (0.3, "Chen et al. 2023 [30 %]"),
+    },
     "fd": {"lam": (1.0, "ours (card)")},
     "fedadmm": {"rho": (0.01, "authors' code"), "eta": (1.0, "authors' code")},
     "fedala": {

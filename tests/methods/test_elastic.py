@@ -1,0 +1,78 @@
+"""Elastic Aggregation against plain torch, FedAvg for equal sensitivities, and what a sensitivity is."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.engine.batches import steps_per_epoch
+from bench.federation.federation import Federation
+from bench.method import Feed
+from bench.settings import Settings
+from methods.elastic import elasticity
+from tests.engine.problems import generic, run, toy, toy_partition
+from tests.methods.by_autograd import logits
+from tests.methods.reference import BATCH, DATA, PLAIN, batches, descend, initial, local_batches, local_data, near
+
+SIZES = [9, 5, 7]
+TAU, MU = 0.4, 0.7
+
+
+def test_follows_the_algorithm() -> None:
+    """Three clients, four rounds; sensitivities go on from the client's last round."""
+    federation = toy("elastic", sizes=SIZES, hp={"tau": TAU, "mu": MU, "share": 1.0}, **PLAIN)
+    run(federation, 4)
+    w, omega = initial(federation), [np.zeros(21)] * 3
+    for t in range(4):
+        for i in range(3):
+            x, _ = local_data(SIZES, i)
+            steps = steps_per_epoch(len(x), BATCH, batch_statistics=False)
+            for at in batches(Feed(stream=1), len(x), max(SIZES), steps, t, i):
+                v = torch.tensor(w, requires_grad=True)
+                slope = torch.autograd.grad((logits(v, torch.tensor(x[at])) ** 2).sum() / len(at), v)[0].abs()
+                omega[i] = MU * omega[i] + (1 - MU) * slope.numpy()
+        models = [descend(w, local_batches(SIZES, t, i)) for i in range(3)]
+        average, mean = np.average(models, axis=0, weights=SIZES), np.average(omega, axis=0, weights=SIZES)
+        ratio = np.concatenate([part / part.max() for part in (mean[:12], mean[12:])])
+        w = w + (1 + TAU - ratio) * (average - w)
+    near(generic(federation), w)
+
+
+def test_equal_sensitivities_are_fedavg_at_tau_1() -> None:
+    """They stay 0 with mu = 1; measured ones make another model. With BatchNorm, and running statistics too."""
+    fedavg = toy("fedavg", model="test_norm")
+    run(fedavg, 3)
+    b = fedavg.server.state["model"]
+    for mu, same in ((1.0, True), (0.5, False)):
+        federation = toy("elastic", hp={"tau": 1.0, "mu": mu}, model="test_norm")
+        run(federation, 3)
+        a = federation.server.state["model"]
+        assert torch.allclose(a.weights, b.weights, rtol=1e-12, atol=1e-12) == same
+        assert torch.allclose(a.buffers, b.buffers, rtol=1e-12, atol=1e-12) == same
+
+
+def test_labels_do_not_count_in_sensitivities() -> None:
+    """In the first round, before models differ by them."""
+    found = []
+    for classes in ([0, 1, 2], [2, 0, 1]):
+        data = replace(DATA, y=np.array(classes)[DATA.y])
+        settings = Settings(method="elastic", model="test_linear", dtype="float64", clients=3, batch_size=4, seed=3)
+        federation = Federation(settings, data, toy_partition(data, SIZES))
+        federation.advance()
+        found.append(torch.stack([federation.clients[i].state["sensitivity"] for i in range(3)]))
+    assert torch.equal(*found)
+
+
+@given(st.lists(st.floats(0, 100), min_size=21, max_size=21), st.floats(0, 1))
+def test_steps_lie_between_tau_and_one_more(values: list[float], tau: float) -> None:
+    """And in each tensor the more sensitive parameter takes the smaller step."""
+    w = toy("fedavg", sizes=[4, 4]).server.initial_model()
+    omega = torch.tensor(values, dtype=torch.float64)
+    factor = elasticity(omega, w, tau)
+    assert float(factor.min()) >= tau - 1e-12
+    assert float(factor.max()) <= 1 + tau + 1e-12
+    for part in (slice(0, 12), slice(12, 21)):
+        order = omega[part].argsort()
+        assert (factor[part][order].diff() <= 1e-12).all()
