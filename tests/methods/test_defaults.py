@@ -175,6 +175,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "floco": _FLOCO,
     "floco_plus": _FLOCO | {"personal_epochs": (None, CELL)},
     "fml": {"alpha": (0.5, "ours (card)"), "beta": (0.5, "ours (card)")},
+    "gpfl": {"lam": (0.01, "authors' code, CNN"), "mu": (0.1, "authors' code, CNN")},
     "hypcluster": {"c": (6, "COMET, Table III: best value")},
     "ifca": {"k": (3, "ours (card)"), "shared": ((), "Ghosh et al. 2020: whole models")},
     "knnper": {
