@@ -2,9 +2,11 @@
 
     python docs/examples/scd_study.py runs/scd-study [--jobs 2] [--set ...]
 
-Everything after the folder goes to `bench run`, for both grids. The same command goes on where it was stopped. It
-prints the claims and the scores and writes them to `claims.csv` and `scores.csv` in the folder: differences in points
-of test accuracy, paired by seed, with their 95 % t intervals; nothing is corrected for the number of claims.
+It first halves the pictures of `data/mnist.npz` and `data/cifar10_jpeg.npz` (MedMNIST's keys), once; not where
+`--set datasets=...` names others. Everything after the folder goes to `bench run`, for both grids. The same command
+goes on where it was stopped. It prints the claims and the scores and writes them to `claims.csv` and `scores.csv` in
+the folder: differences in points of test accuracy, paired by seed, with their 95 % t intervals; nothing is corrected
+for the number of claims.
 """
 
 import subprocess
@@ -13,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from reports.accuracy import GM, PM, Figure, selection
@@ -20,6 +24,7 @@ from reports.load import Store, load
 from reports.statistics import paired, summarise
 
 HERE = Path(__file__).parent
+PICTURES = ("data/mnist.npz", "data/cifar10_jpeg.npz")
 GRIDS = {"arms": HERE / "scd_study.yaml", "curves": HERE / "scd_curves.yaml"}
 READINGS = ("generalised_kl", "simplex", "mean", "restart")
 CLAIMS = (
@@ -55,6 +60,9 @@ class Finding:
 
 def main(folder: Path, options: list[str]) -> None:
     """Run what is left of the grids; print and write what the claims come to."""
+    if not any(option.startswith("datasets=") for option in options):
+        for name in PICTURES:
+            halve(Path(name))
     for name, grid in GRIDS.items():
         command = [sys.executable, "-m", "bench.cli", "run", "--grid", str(grid), "--out", str(folder / name), *options]
         subprocess.run(command, check=True)
@@ -64,6 +72,29 @@ def main(folder: Path, options: list[str]) -> None:
     for name, table in tables.items():
         table.round(2).to_csv(folder / f"{name}.csv", index=False)
         print(f"\n{table.round(2).to_string(index=False)}")
+
+
+def halve(file: Path) -> None:
+    """Write FILE_16.npz, the pictures at 16 x 16, unless it is there already.
+
+    Raises:
+        SystemExit: the originals are missing.
+    """
+    halved = file.with_stem(f"{file.stem}_16")
+    if halved.exists():
+        return
+    if not file.exists():
+        sys.exit(f"{file} is missing: put MNIST or CIFAR-10 there under MedMNIST's keys (docs/data.md)")
+    arrays = dict(np.load(file))
+    arrays.update({key: half(x) for key, x in arrays.items() if key.endswith("_images")})
+    np.savez(halved, **arrays)
+
+
+def half(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """`[n, 16, 16, ...]` of `[n, 28, 28, ...]`, which gets a black margin of two pixels, or `[n, 32, 32, ...]`."""
+    margin = (32 - images.shape[1]) // 2
+    x = np.pad(images, [(0, 0), (margin, margin), (margin, margin), *[(0, 0)] * (images.ndim - 3)])
+    return x.reshape(len(x), 16, 2, 16, 2, *x.shape[3:]).mean((2, 4)).round().astype(np.uint8)
 
 
 def claims(store: Store) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bench.config.grid import load_grid
@@ -58,3 +59,25 @@ def test_a_claim_is_a_difference_paired_by_seed(study: Any, store_writer: Any, t
         assert f.seeds == 3
         assert f.difference == pytest.approx(sum(ours[seed] - theirs[seed] for seed in ours) / 3)
         assert f.low < f.difference < f.high
+
+
+@pytest.mark.parametrize("shape", [(3, 28, 28), (3, 32, 32), (3, 32, 32, 3)])
+def test_pictures_are_halved_by_the_mean_of_four_pixels(study: Any, shape: tuple[int, ...]) -> None:
+    images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    halved = study.half(images)
+    assert halved.shape == (3, 16, 16, *shape[3:])
+    assert halved.dtype == np.uint8
+    margin = (32 - shape[1]) // 2  # a margin of two pixels is one of the halved picture
+    row, column = 3 * 2 - margin, 5 * 2 - margin
+    expected = images[1, row : row + 2, column : column + 2].astype(float).mean((0, 1))
+    assert np.abs(halved[1, 3, 5] - expected).max() <= 0.5
+
+
+def test_no_pictures_is_one_line_and_halved_ones_are_kept(study: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="mnist.npz is missing: put MNIST"):
+        study.halve(tmp_path / "mnist.npz")
+    np.savez(tmp_path / "mnist.npz", train_images=np.zeros((2, 28, 28), np.uint8), train_labels=np.zeros(2, np.int64))
+    study.halve(tmp_path / "mnist.npz")
+    made = (tmp_path / "mnist_16.npz").stat().st_mtime_ns
+    study.halve(tmp_path / "mnist.npz")
+    assert (tmp_path / "mnist_16.npz").stat().st_mtime_ns == made
