@@ -74,7 +74,7 @@ def test_pictures_are_halved_by_the_mean_of_four_pixels(study: Any, shape: tuple
 
 
 def test_no_pictures_is_one_line_and_halved_ones_are_kept(study: Any, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="mnist.npz is missing: put MNIST"):
+    with pytest.raises(SystemExit, match=r"mnist\.npz is missing: put MNIST"):
         study.halve(tmp_path / "mnist.npz")
     np.savez(tmp_path / "mnist.npz", train_images=np.zeros((2, 28, 28), np.uint8), train_labels=np.zeros(2, np.int64))
     study.halve(tmp_path / "mnist.npz")
