@@ -194,6 +194,12 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "lga": {"late": ("leap", "SPFL paper, LGA"), **_LATE},
     "lgfedavg": {"shared": (("head",), "Liang et al. 2020: the last layers")},
     "local": {"selected_only": (False, "ours: the budget of full participation; PGFed's code has true")},
+    "metafed": {
+        "threshold": (0.6, "authors' code"),
+        "lam": (1.0, "authors' code"),
+        "pretrain_epochs": (30, "authors' code"),
+        "personal_epochs": (None, CELL),
+    },
     "moon": {"mu": (1.0, "Li et al. 2021 [one of 0.1 to 10] (card)"), "tau": (0.5, "Li et al. 2021 [0.5]")},
     "mrmtl": {"lam": (1.0, "ours (card)")},
     "perfedavg": {

@@ -1,0 +1,104 @@
+"""MetaFed: Chen, Lu, Qin, Wang and Xie 2022, "MetaFed: Federated Learning among Federations with Cyclic Knowledge
+Distillation for Personalized Healthcare".
+
+The clients stand in a ring, and each one's teacher is the client before it. Who is not good enough yet takes over the
+teacher's model, who is learns its features beside the labels. At the end all learn once more, from the ring's last one.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from bench.method import (
+    METHODS, Batch, Client, Evaluate, Feed, Hyperparameters, Message, Method, Params, Program, Range, Server, State,
+    Train, Upload, Values, cross_entropy, hp,
+)  # fmt: skip
+
+REMAINDER = Feed(samples="remainder")
+USEFUL = 0.5  # accuracy from which on the common model teaches even those who are better
+
+
+class Hyper(Hyperparameters):
+    """Hyperparameters of MetaFed.
+
+    Attributes:
+        threshold: accuracy on the hold-out split from which on a client learns features instead of taking a model over.
+        lam: weight of the teacher's features.
+        pretrain_epochs: of every client on its own, before its first round.
+        personal_epochs: of the last stage, which precedes every test (None: the cell's; 0: there is none).
+    """
+
+    threshold: float = hp(0.6, ge=0, search=Range(0.3, 1.0))
+    lam: float = hp(1.0, ge=0, search=Range(0.1, 10, log=True))
+    pretrain_epochs: int = hp(30, ge=0, static=True)
+    personal_epochs: int | None = hp(None, ge=0, static=True)
+
+
+@METHODS.register("metafed")
+class MetaFed(Method):
+    """A ring of clients in which each one learns from the one before it."""
+
+    Hyper = Hyper
+    symmetric = False  # the ring is in the order of numbers, and the hold-out split is drawn
+    trains = "pm"
+    holdout = 0.2
+
+    def init(self, server: Server) -> None:
+        server.state["models"] = {}
+
+    def init_client(self, server: Server, client: Client) -> None:
+        client.state |= {"personal": server.initial_model(), "good": None}
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        """The last model of the nearest client before this one that has been heard; of a new client the ring's end."""
+        models = server.state["models"]
+        ring = sorted(i for i in models if i < client.id) or sorted(i for i in models if i != client.id)
+        return {"teacher": models[ring[-1]]} if ring else {}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        w = client.state["personal"]
+        if client.state["good"] is None:
+            if self.hp.pretrain_epochs:
+                w = (yield Train({"w": w}, loss=cross_entropy, epochs=self.hp.pretrain_epochs, feed=REMAINDER))["w"]
+            client.state["good"] = (yield from self.accuracies([w]))[0] >= self.hp.threshold
+        w = yield from self.taught(client, w, down.get("teacher"), self.hp.lam, None)
+        client.state["personal"] = w
+        good = (yield from self.accuracies([w]))[0] >= self.hp.threshold
+        client.state["good"] = client.state["good"] or good
+        yield Upload({"model": w})
+        return w
+
+    def taught(self, client: Client, w: Params, teacher: Params | None, lam: float, epochs: int | None) -> Program:
+        """Train a good client beside its teacher, another one from the teacher's model."""
+        if teacher is None or not client.state["good"]:
+            trained = yield Train({"w": teacher or w}, loss=cross_entropy, epochs=epochs, feed=REMAINDER)
+        else:
+            context = {"teacher": teacher, "lam": w.weights.new_tensor(lam)}
+            trained = yield Train({"w": w}, loss=taught_loss, epochs=epochs, feed=REMAINDER, context=context)
+        return trained["w"]
+
+    def accuracies(self, models: list[Params]) -> Program:
+        """On the client's hold-out split."""
+        _, found = yield Evaluate(models, "holdout")
+        return found.tolist()
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        server.state["models"] = server.state["models"] | {m.client: m["model"] for m in messages}
+
+    def personal(self, server: Server, client: Client, down: State) -> Program:
+        """The last stage: the common model, that of the ring's end, teaches the more, the better it is here."""
+        w, models = client.state["personal"], server.state["models"]
+        if self.hp.personal_epochs == 0 or not models:
+            return w
+        common = models[max(models)]
+        own, others = yield from self.accuracies([w, common])
+        lam = 0.0 if others <= own and others < USEFUL else self.hp.lam * 10 ** min(1, 5 * (others - own)) / 10
+        return (yield from self.taught(client, w, common, lam, self.hp.personal_epochs))
+
+
+def taught_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """Cross-entropy + lam times the mean squared difference of the features from the teacher's."""
+    z = model.features(values["w"], batch.x)
+    away = (z - model.features(ctx.teacher, batch.x, stats="frozen")).square().mean(1)
+    likelihood = nn.functional.cross_entropy(model.head(values["w"], z), batch.y, reduction="none")
+    return batch.mean(likelihood + ctx.lam * away)

@@ -1,0 +1,122 @@
+"""MetaFed round a ring against plain torch, one model that travels, and clients that learn alone."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from bench.method import Feed
+from bench.rng import generator
+from tests.engine.problems import personal, run, toy
+from tests.methods import reference
+from tests.methods.by_autograd import descend_on, features, plain
+from tests.methods.reference import PLAIN, SEED, Array, descend, initial, local_data, logits, near
+
+SIZES = [13, 12, 15]
+LAM, THRESHOLD = 0.8, 0.6
+IN_TURN = {"selection": "round_robin", "participation": 0.34}
+
+
+def divided(i: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """(inputs, one-hot labels) of a client's remainder and of its hold-out split."""
+    n, (x, y) = SIZES[i], local_data(SIZES, i)
+    held = np.zeros(n, np.bool_)
+    held[generator("holdout", SEED, i).permutation(n)[: n // 5]] = True
+    return (x[~held], y[~held]), (x[held], y[held])
+
+
+def batches(t: int, i: int, epochs: int = 1) -> Iterator[tuple[Array, Array]]:
+    """A client's batches of its remainder."""
+    (x, y), _ = divided(i)
+    steps = epochs * -(-len(x) // reference.BATCH)
+    for at in reference.batches(Feed(), len(x), max(SIZES), steps, t, i):
+        yield x[at], y[at]
+
+
+def accuracy(w: Array, i: int) -> float:
+    """On the hold-out split."""
+    _, (x, y) = divided(i)
+    return float((logits(w, x).argmax(1) == y.argmax(1)).mean())
+
+
+def taught(w: Array, teacher: Array | None, good: bool, lam: float, t: int, i: int) -> Array:
+    """One epoch beside a teacher, or from it."""
+    if teacher is None or not good:
+        return descend(w if teacher is None else teacher, batches(t, i))
+    target = torch.tensor(teacher)
+
+    def objective(v: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return plain(v, x, y) + lam * torch.nn.functional.mse_loss(features(v, x), features(target, x))
+
+    return descend_on(w, batches(t, i), objective)
+
+
+def test_follows_the_algorithm() -> None:
+    """Three clients in turn, seven rounds, and the last stage; some learn beside their teachers and some from them."""
+    hp = {"threshold": THRESHOLD, "lam": LAM, "pretrain_epochs": 2}
+    federation = toy("metafed", sizes=SIZES, hp=hp, **{**PLAIN, **IN_TURN})
+    run(federation, 7)
+    w, good, known = [initial(federation)] * 3, [False] * 3, dict[int, Array]()
+    ways = set()
+    for t in range(7):
+        i = t % 3
+        if t < 3:
+            w[i] = descend(w[i], batches(t, i, 2))
+            good[i] = accuracy(w[i], i) >= THRESHOLD
+        before = (i - 1) % 3
+        ways.add(good[i])
+        w[i] = taught(w[i], known.get(before), good[i], LAM, t, i)
+        good[i] = good[i] or accuracy(w[i], i) >= THRESHOLD
+        known[i] = w[i]
+    assert ways == {True, False}
+    common = known[2]
+    for i, found in personal(federation).items():
+        own, other = accuracy(w[i], i), accuracy(common, i)
+        lam = 0 if other <= own and other < 0.5 else LAM * 10 ** min(1, 5 * (other - own)) / 10
+        near(found, taught(w[i], common, good[i], lam, 7, i))
+
+
+def test_a_threshold_beyond_reach_sends_one_model_round() -> None:
+    """Everybody takes over the model before: after six rounds it has been trained by each client twice."""
+    hp = {"threshold": 1.1, "pretrain_epochs": 0, "personal_epochs": 0}
+    federation = toy("metafed", sizes=SIZES, hp=hp, **{**PLAIN, **IN_TURN})
+    run(federation, 6)
+    w, last = initial(federation), dict[int, Array]()
+    for t in range(6):
+        w = last[t % 3] = descend(w, batches(t, t % 3))
+    for i, found in personal(federation).items():
+        near(found, last[i])
+
+
+def test_without_distillation_and_takeover_everybody_is_alone() -> None:
+    """With threshold 0 and lam 0, in every order; with lam 1 not."""
+    for lam, same in ((0.0, True), (1.0, False)):
+        hp = {"threshold": 0.0, "lam": lam, "pretrain_epochs": 0, "personal_epochs": 0}
+        federation = toy("metafed", sizes=SIZES, hp=hp, **PLAIN)
+        run(federation, 3)
+        for i, found in personal(federation).items():
+            w = initial(federation)
+            for t in range(3):
+                w = descend(w, batches(t, i))
+            assert np.allclose(found.numpy(), w, rtol=1e-10, atol=1e-12) == same
+
+
+def test_the_teacher_is_the_nearest_before_that_was_heard() -> None:
+    """The first of the ring learns from the last; before anybody was heard there is no teacher."""
+    federation = toy("metafed", sizes=SIZES, hp={"pretrain_epochs": 0}, **IN_TURN)
+    assert federation.clients.down(0) == {}
+    run(federation, 2)
+    models = federation.server.state["models"]
+    assert sorted(models) == [0, 1]
+    for i, teacher in ((0, 1), (1, 0), (2, 1)):
+        assert torch.equal(federation.clients.down(i)["teacher"].weights, models[teacher].weights)
+
+
+def test_a_model_goes_up_and_one_comes_down() -> None:
+    """From the second round on, when everybody takes part; no two teachers are the same."""
+    federation = toy("metafed", sizes=SIZES, hp={"pretrain_epochs": 0})
+    for _ in range(2):
+        federation.advance()
+    first, second = federation.ledger
+    assert (first["up"], first["down_receivers"]) == (3 * 8 * 21, 0)
+    assert second["up"] == second["down_receivers"] == second["down_distinct"] == 3 * 8 * 21
