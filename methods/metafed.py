@@ -73,7 +73,7 @@ class MetaFed(Method):
         if teacher is None or not client.state["good"]:
             trained = yield Train({"w": teacher or w}, loss=cross_entropy, epochs=epochs, feed=REMAINDER)
         else:
-            context = {"teacher": teacher, "lam": w.weights.new_tensor(lam)}
+            context: dict[str, Any] = {"teacher": teacher, "lam": w.weights.new_tensor(lam)}
             trained = yield Train({"w": w}, loss=taught_loss, epochs=epochs, feed=REMAINDER, context=context)
         return trained["w"]
 
