@@ -24,6 +24,9 @@ class Dataset:
         classes: names of the classes; may be empty.
         rows: `[n]` which row of the user's file each sample is, where the harness moved a held-out test part to the
             end; None: the samples are in the file's order. A split from a file counts rows.
+        groups: `[n]` of which group (person, hospital, camera, domain) each sample is, as a position in `group_names`;
+            None: the data say nothing of it.
+        group_names: names of the groups.
     """
 
     name: str
@@ -36,6 +39,8 @@ class Dataset:
     checksum: str
     classes: tuple[str, ...] = ()
     rows: Indices | None = None
+    groups: Indices | None = None
+    group_names: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -48,8 +53,8 @@ class Dataset:
 
     def subset(self, which: slice | Indices, n_train: int) -> "Dataset":
         """Some of the samples, `n_train` of which are the training part."""
-        rows = None if self.rows is None else self.rows[which]
-        return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows)
+        rows, groups = (None if one is None else one[which] for one in (self.rows, self.groups))
+        return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows, groups=groups)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Partition:
         global_test: the common test samples; empty: the generic model is tested on the union of the local tests.
         summary: one line for people.
         kept: samples that some seed may test on and none trains or validates on, beside the official test part.
+        names: of the clients, where they are groups of the data; else empty.
+        new: clients that take no part in training because the partition says so; else the cell draws them.
     """
 
     train: tuple[Indices, ...]
@@ -70,6 +77,8 @@ class Partition:
     global_test: Indices
     summary: str = field(default="", compare=False)
     kept: Indices = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
+    names: tuple[str, ...] = ()
+    new: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.train)

@@ -26,6 +26,7 @@ def assemble(
     classes: Sequence[str] = (),
     checksum: str = "",
     rows: Indices | None = None,
+    groups: Array | None = None,
 ) -> Dataset:
     """The data set of given arrays; normalisation that is not given is computed from the training part.
 
@@ -38,13 +39,16 @@ def assemble(
         classes: names of the classes; without them there are as many classes as the largest label says.
         checksum: of the content, where reading all of it again would take long; computed if empty.
         rows: of the user's file, in the order of the samples, if that is another one.
+        groups: `[n]` integers or text: of whom each sample is.
 
     Raises:
-        UserError: `mean` or `std` does not fit the channels, or a label is out of range.
+        UserError: `mean` or `std` does not fit the channels, a label is out of range, or there is not one group for
+            each sample.
     """
     x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, dtype=np.int64)
     if y.min() < 0 or y.max() >= (len(classes) or len(y)):
         raise UserError(f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. classes - 1")
+    numbers, group_names = (None, ()) if groups is None else _numbered(name, groups, len(y))
     computed = channel_statistics(x[:n_train]) if mean is None or std is None else ((), ())
     return Dataset(
         name=name,
@@ -57,7 +61,20 @@ def assemble(
         checksum=checksum or content_checksum(x, y, n_train),
         classes=tuple(classes),
         rows=rows,
+        groups=numbers,
+        group_names=group_names,
     )
+
+
+def _numbered(name: str, groups: Array, n: int) -> tuple[Indices, tuple[str, ...]]:
+    """Each sample's group as a position in the sorted names, and the names; numbers are sorted as numbers."""
+    if groups.shape != (n,) or groups.dtype.kind not in "iuU":
+        raise UserError(
+            f"{name}: 'groups' is {groups.dtype} {groups.shape}; it should hold one integer or text for each of the "
+            f"{n} samples of all parts"
+        )
+    names, numbers = np.unique(groups, return_inverse=True)
+    return numbers.astype(np.int64), tuple(str(one) for one in names.tolist())
 
 
 def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:

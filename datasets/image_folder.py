@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ def load(
     download: bool,
     path: str,
     size: int | None = None,
+    groups: bool = False,
     name: str = "",
     mean: list[float] | None = None,
     std: list[float] | None = None,
@@ -38,6 +39,8 @@ def load(
         path: the folder DIR; a relative path starts at the current directory.
         size: height and width to which every picture is resized (bilinear; the aspect ratio is not kept). Without it
             all pictures must have one size.
+        groups: a further level of folders says of whom the pictures are: `DIR/group/class/*`, or
+            `DIR/train/group/class/*` and `DIR/test/group/class/*`. Not every group needs all classes.
         name: how reports call the set; the folder's name if empty.
         mean, std: per channel, in units of `x / 255`.
 
@@ -48,27 +51,52 @@ def load(
     if size is not None and size < 1:
         raise UserError(f"image_folder: size = {size} should be at least 1")
     split = (folder / "train").is_dir() and (folder / "test").is_dir()
-    train = _files(folder / "train" if split else folder)
-    test = _files(folder / "test") if split else {}
-    if strangers := [one for one in test if one not in train]:
-        raise UserError(f"{folder / 'test' / strangers[0]} is a class without a folder in {folder / 'train'}")
-    x, y = _read(train, list(train), size)
-    n_train, rows = len(y), None
+    look = _grouped if groups else _ungrouped
+    train = look(folder / "train" if split else folder)
+    test = look(folder / "test") if split else []
+    classes = sorted({one.label for one in train}, key=natural)
+    if strangers := [one for one in test if one.label not in classes]:
+        raise UserError(f"{strangers[0].file.parent} is a class without a folder in {folder / 'train'}")
+    x = _read(train, size)
+    n_train, rows = len(train), None
     if split:
-        x_test, y_test = _read(test, list(train), size)
+        x_test = _read(test, size)
         if x_test.shape[1:] != x.shape[1:]:
             raise UserError(_sizes_differ(folder / "test", x_test[0], x[0]))
-        x, y = np.concatenate([x, x_test]), np.concatenate([y, y_test])
-    else:
+        x = np.concatenate([x, x_test])
+    y = np.array([classes.index(one.label) for one in train + test])
+    whose = np.array([one.group for one in train + test])
+    if not split:
         rows, n_train = held_out_order(y)
-        x, y = x[rows], y[rows]
-    return assemble(name or folder.resolve().name, x, y, n_train, mean=mean, std=std, classes=list(train), rows=rows)
+        x, y, whose = x[rows], y[rows], whose[rows]
+    return assemble(
+        name or folder.resolve().name, x, y, n_train,
+        mean=mean, std=std, classes=classes, rows=rows, groups=whose if groups else None,
+    )  # fmt: skip
 
 
 def natural(name: str) -> tuple[list[tuple[float, str]], str]:
     """Sorting key that reads runs of digits as numbers, which come before text."""
     runs = re.findall(r"[0-9]+|[^0-9]+", name)
     return [(int(run), "") if run[0] in "0123456789" else (math.inf, run) for run in runs], name
+
+
+class _Picture(NamedTuple):
+    file: Path
+    label: str
+    group: str
+
+
+def _ungrouped(folder: Path, group: str = "") -> list[_Picture]:
+    return [_Picture(file, label, group) for label, files in _files(folder).items() for file in files]
+
+
+def _grouped(folder: Path) -> list[_Picture]:
+    """The pictures of each group's folder."""
+    groups = [one for one in _sorted(folder) if one.is_dir()] if folder.is_dir() else []
+    if not groups:
+        raise UserError(f"{folder} has no folders of groups; put the pictures into {folder / 'GROUP' / 'CLASS'}")
+    return [picture for group in groups for picture in _ungrouped(group, group.name)]
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
@@ -92,15 +120,14 @@ def _sorted(folder: Path) -> list[Path]:
     return sorted((one for one in folder.iterdir() if not one.name.startswith(".")), key=lambda one: natural(one.name))
 
 
-def _read(files: dict[str, list[Path]], classes: list[str], size: int | None) -> tuple[Any, Any]:
-    """Pictures `[n, 3, height, width]` uint8 and labels `[n]`."""
+def _read(pictures: list[_Picture], size: int | None) -> npt.NDArray[np.uint8]:
+    """Pictures `[n, 3, height, width]`."""
     images: list[npt.NDArray[np.uint8]] = []
-    for file in (file for own in files.values() for file in own):
+    for file, _, _ in pictures:
         images.append(picture(file, size))
         if images[-1].shape != images[0].shape:
             raise UserError(_sizes_differ(file, images[-1], images[0]))
-    labels = [classes.index(name) for name, own in files.items() for _ in own]
-    return np.stack(images), np.array(labels)
+    return np.stack(images)
 
 
 def picture(file: Path, size: int | None) -> npt.NDArray[np.uint8]:

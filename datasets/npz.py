@@ -12,6 +12,7 @@ from datasets.assemble import assemble, held_out_order
 
 _PARTS = ("train", "val", "test")
 _CHANNELS = (1, 3, 4)
+_GROUPS = "groups"
 
 
 @DATASETS.register("npz")
@@ -30,6 +31,9 @@ def load(
     floating; labels are integers, `[n]` or `[n, 1]`. The validation part joins the training part; without a test part a
     fixed stratified 25 % is held out. Normalisation is computed from the training part unless given.
 
+    An array `groups` says of whom each sample is, integers or text, first those of the training part, then of the
+    validation and the test part; the partition `natural` makes clients of them.
+
     Args:
         data_root, download: not used; the file is the user's own.
         path: the .npz file; a relative path starts at the current directory.
@@ -40,36 +44,40 @@ def load(
         UserError: the file is missing or damaged, or an array has another shape or type.
     """
     file = Path(path)
-    x, y, n_train = read_samples(file)
+    x, y, n_train, groups = read_samples(file)
     rows = None
     if n_train == len(y):
         rows, n_train = held_out_order(y)
         x, y = x[rows], y[rows]
-    return assemble(name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows)
+        if groups is not None and groups.shape == rows.shape:
+            groups = groups[rows]
+    return assemble(name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, groups=groups)
 
 
-def read_samples(file: Path) -> tuple[Array, Indices, int]:
-    """Images or features and labels of all parts in the file's order, and how many come before the test part.
+def read_samples(file: Path) -> tuple[Array, Indices, int, Array | None]:
+    """Images or features, labels and groups of all parts in the file's order, and how many come before the test part.
 
     Raises:
         UserError: as `load`.
     """
-    parts = _read(file)
+    parts, groups = _read(file)
     y = np.concatenate([labels for _, labels in parts.values()])
     images = parts["train"][0]
     x = np.empty((len(y), *images.shape[1:]), images.dtype)  # concatenate would keep channels last, at a second copy
     np.concatenate([images for images, _ in parts.values()], out=x)
-    return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0)
+    return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0), groups
 
 
-def _read(file: Path) -> dict[str, tuple[Array, Indices]]:
-    """The parts of a file in the order train, val, test, checked against each other."""
+def _read(file: Path) -> tuple[dict[str, tuple[Array, Indices]], Array | None]:
+    """The parts of a file in the order train, val, test, checked against each other, and the groups."""
     arrays = read_npz(file)
+    groups = arrays.pop(_GROUPS, None)
     known = {f"{part}_{kind}" for part in _PARTS for kind in ("images", "labels")}
     if unknown := sorted(arrays.keys() - known):
         raise UserError(
             f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(known))}. If it says "
-            "whose samples are whose, write the clients into a split file (partition `file`); else leave it out"
+            "of whom each sample is, write those of all parts into one array 'groups' (partition `natural`); else "
+            "leave it out"
         )
     parts = {part: _part(file, part, arrays) for part in _PARTS if f"{part}_images" in arrays}
     if "train" not in parts:
@@ -81,7 +89,7 @@ def _read(file: Path) -> dict[str, tuple[Array, Indices]]:
                 f"{file}: '{part}_images' holds samples of {images.dtype} {images.shape[1:]}, "
                 f"'train_images' of {first.dtype} {first.shape[1:]} (channels first); they should be the same"
             )
-    return parts
+    return parts, groups
 
 
 def _part(file: Path, part: str, arrays: dict[str, Array]) -> tuple[Array, Indices]:

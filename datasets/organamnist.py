@@ -43,4 +43,5 @@ def load(
             download_url(_URL, str(data_root), file.name, _MD5)
         except (RuntimeError, OSError) as error:
             raise UserError(f"{_NAME}: {fault}; the download did not help ({error})") from None
-    return assemble(_NAME, *read_samples(file), mean=mean or [0.5], std=std or [0.5], classes=_CLASSES)
+    x, y, n_train, _ = read_samples(file)
+    return assemble(_NAME, x, y, n_train, mean=mean or [0.5], std=std or [0.5], classes=_CLASSES)

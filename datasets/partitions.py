@@ -24,7 +24,7 @@ from bench.rng import generator
 from datasets.local_parts import label_counts, local_tests, split_validation
 
 MAX_DRAWS = 1000
-_NONE: Indices = np.empty(0, np.int64)
+NONE: Indices = np.empty(0, np.int64)
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Shares = tuple[Share | list[Share], Share, Share]  # for training (or values to draw from), validation and test
@@ -37,14 +37,16 @@ class Split:
     Attributes:
         train: local training data; with `validation` None, validation shares are still to be taken from it.
         validation, test: as in `Partition`.
-        global_test, kept: as in `Partition`; None is the whole official test part.
+        global_test, kept, names, new: as in `Partition`; no `global_test` is the whole official test part.
     """
 
     train: Sequence[Indices]
     validation: Sequence[Indices] | None = None
     test: Sequence[Indices] | None = None
     global_test: Indices | None = None
-    kept: Indices = field(default_factory=lambda: _NONE)
+    kept: Indices = field(default_factory=lambda: NONE)
+    names: tuple[str, ...] = ()
+    new: tuple[int, ...] = ()
 
 
 def make_partition(
@@ -82,7 +84,7 @@ def make_partition(
         given["fixed_tests"] = protocol != "paper"
     split: Split = factory(dataset, clients=clients, seed=seed, **given, **options)
     if protocol == "tuning":
-        split = replace(split, test=[_NONE] * len(split.train), global_test=_NONE)
+        split = replace(split, test=[NONE] * len(split.train), global_test=NONE)
     paper = protocol == "paper"
     return _complete(dataset, split, seed, 0.0 if paper else validation_share, floor=paper)
 
@@ -115,14 +117,14 @@ def dirichlet(
     Raises:
         UserError: there are too few samples, or no draw gives every client `min_samples`.
     """
-    y = _dealt(dataset, shares)
+    y = dealt(dataset, shares)
     least = max(min_samples, top_up)
     if least * clients > len(y):
         raise UserError(
             f"{clients} clients cannot have {least} samples each: {dataset.name} has {len(y)} to deal out; lower "
             "min_samples, top_up or the number of clients"
         )
-    kept = _kept(y, shares, fixed_tests)
+    kept = kept_of(y, shares, fixed_tests)
     for draw in range(MAX_DRAWS):
         again = [draw] if draw else []
         own = _deal(y, kept, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
@@ -133,7 +135,7 @@ def dirichlet(
             f"none of {MAX_DRAWS} draws with alpha = {alpha} gives each of {clients} clients {min_samples} samples of "
             f"{dataset.name}; take a smaller min_samples, a larger alpha or fewer clients, or top_up instead"
         )
-    return _finish(_topped_up(own, top_up, seed), shares, kept if fixed_tests else None, seed)
+    return finish(_topped_up(own, top_up, seed), shares, kept if fixed_tests else None, seed)
 
 
 @PARTITIONS.register("iid")
@@ -143,11 +145,11 @@ def iid(dataset: Dataset, *, clients: int, seed: int, shares: Shares | None = No
     Raises:
         UserError: the shares add up to more than 1.
     """
-    y = _dealt(dataset, shares)
-    kept = _kept(y, shares, fixed_tests)
-    shuffled = _spread(generator(seed, "partition", "iid").permutation(len(y)), kept)
+    y = dealt(dataset, shares)
+    kept = kept_of(y, shares, fixed_tests)
+    shuffled = spread(generator(seed, "partition", "iid").permutation(len(y)), kept)
     own = [np.sort(part) for part in np.array_split(shuffled, clients)]
-    return _finish(own, shares, kept if fixed_tests else None, seed)
+    return finish(own, shares, kept if fixed_tests else None, seed)
 
 
 @PARTITIONS.register("classes")
@@ -199,7 +201,7 @@ def classes(
             halves = [divide(_bucket(pools[c], clients, client), shares) for c in chosen]
         train.append(np.sort(np.concatenate([first for first, _ in halves])))
         test.append(np.sort(np.concatenate([second for _, second in halves])))
-    return Split(train, test=test, global_test=_NONE, kept=np.flatnonzero(kept))
+    return Split(train, test=test, global_test=NONE, kept=np.flatnonzero(kept))
 
 
 def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
@@ -282,17 +284,17 @@ def draw_partition(dataset: Dataset, partition: Partition, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _dealt(dataset: Dataset, shares: Shares | None) -> Indices:
+def dealt(dataset: Dataset, shares: Shares | None) -> Indices:
     """Labels of the samples that are divided: of all with `shares`, else of the official training part."""
     return dataset.y[: dataset.n_train] if shares is None else dataset.y
 
 
-def _kept(y: Indices, shares: Shares | None, fixed_tests: bool) -> npt.NDArray[np.bool_]:
+def kept_of(y: Indices, shares: Shares | None, fixed_tests: bool) -> npt.NDArray[np.bool_]:
     """Which of the samples that are divided every seed keeps for tests."""
     return kept_for_tests(y, shares[2]) if fixed_tests and shares else np.zeros(len(y), bool)
 
 
-def _spread(pool: Indices, kept: npt.NDArray[np.bool_]) -> Indices:
+def spread(pool: Indices, kept: npt.NDArray[np.bool_]) -> Indices:
     """The list with its kept samples evenly among the others: any stretch has its share of them, but for rounding."""
     parts = [pool[~kept[pool]], pool[kept[pool]]]
     places = np.concatenate([(np.arange(len(part)) + 0.5) / max(1, len(part)) for part in parts])
@@ -311,7 +313,7 @@ def _deal(
     own: list[list[Indices]] = [[] for _ in range(clients)]
     held = np.zeros(clients)
     for label in range(y.max() + 1):
-        pool = _spread(rng.permutation(np.flatnonzero(y == label)), kept)
+        pool = spread(rng.permutation(np.flatnonzero(y == label)), kept)
         part = rng.dirichlet(np.full(clients, alpha))
         if balanced:
             part = np.where(held < len(y) / clients, np.maximum(part, np.finfo(float).tiny), 0)
@@ -335,12 +337,12 @@ def _topped_up(own: list[Indices], least: int, seed: int) -> list[Indices]:
     return own
 
 
-def _finish(own: list[Indices], shares: Shares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
+def finish(own: list[Indices], shares: Shares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
     if shares is None:
         return Split(own)
     train, validation, test = zip(*(cut(one, shares, seed, i, kept) for i, one in enumerate(own)), strict=True)
-    always = _NONE if kept is None else np.flatnonzero(kept)
-    return Split(train, validation if shares[1] else None, test, _NONE, always)
+    always = NONE if kept is None else np.flatnonzero(kept)
+    return Split(train, validation if shares[1] else None, test, NONE, always)
 
 
 def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float, *, floor: bool) -> Partition:
@@ -360,6 +362,8 @@ def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float
         global_test=official if split.global_test is None else split.global_test,
         summary=_summary(dataset, train, validation, test),
         kept=split.kept,
+        names=split.names,
+        new=split.new,
     )
 
 

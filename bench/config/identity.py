@@ -24,6 +24,8 @@ RESULT_VERSION = 3
 
 
 _PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
+_LATER: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
+"""Options that data sets got later, with what was the case before: cells without a choice keep their ids."""
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -42,9 +44,9 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         science["partition_seed"] = science["seed"]
     if settings.optimizer.name == "sgd":
         del science["optimizer"]  # cells from before there was a choice keep their ids
-    science["dataset_options"].pop("path", None)  # its content is in the checksum
+    _settle(science["dataset"], science["dataset_options"])
     if science["public"]:
-        science["public"].pop("path", None)
+        _settle(science["public"]["name"], science["public"])
     if science["partition"] == "file" and settings.dataset_options.get("path"):
         science["partition_options"]["counts"] = (
             "rows of the user's file"  # before, samples after the test part was cut
@@ -68,6 +70,14 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     if own := _own_code(settings):
         identity["own"] = own
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
+
+
+def _settle(dataset: str, options: dict[str, Any]) -> None:
+    """Take out of a data set's options what its cells should not differ by."""
+    options.pop("path", None)  # its content is in the checksum
+    for key, before in _LATER.get(dataset, {}).items():
+        if options.get(key) == before:
+            del options[key]
 
 
 def declared_checksum(settings: Settings) -> str:

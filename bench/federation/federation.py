@@ -75,7 +75,7 @@ class Federation:
             holdout=self.method.holdout,
             offload=offload,
         )
-        ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings)
+        ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings, partition.new)
         if settings.clock.dropout and self.method.everyone:
             raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
         synchronous = isinstance(self.method.trigger, Everyone)

@@ -11,15 +11,15 @@ from bench.rng import generator
 from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings
 
 
-def divide_clients(ids: list[int], settings: Settings) -> tuple[list[int], list[int]]:
-    """Clients that train, and new clients held out of training."""
+def divide_clients(ids: list[int], settings: Settings, named: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+    """Clients that train, and new clients held out of training: those `named` by the partition, else drawn."""
     if len(ids) <= settings.new_clients:
         raise UserError(
             f"{len(ids)} clients have training samples and {settings.new_clients} are new ones: nobody is left "
             "to train. Use fewer new clients, other numbers of clients, or a larger alpha."
         )
     rng = generator("new clients", settings.seed)
-    new = sorted(int(i) for i in rng.choice(ids, settings.new_clients, replace=False))
+    new = [*named] or sorted(int(i) for i in rng.choice(ids, settings.new_clients, replace=False))
     return [i for i in ids if i not in new], new
 
 

@@ -356,6 +356,7 @@ def _write_partition(path: Path, dataset: Dataset, partition: Partition) -> None
             "n_test": [len(own) for own in partition.test],
             "n_global_test": len(partition.global_test),
             "counts": counts,
+            **({"names": partition.names} if partition.names else {}),
         },
     )
 

@@ -90,4 +90,9 @@ def load_partition(settings: Settings, dataset: Dataset) -> Partition:
         validation_share=settings.validation_share,
         options=settings.partition_options,
     )
+    if partition.new and len(partition.new) != settings.new_clients:
+        raise UserError(
+            f"the partition holds {len(partition.new)} clients out of training and new_clients = "
+            f"{settings.new_clients}; set `new_clients: {len(partition.new)}`"
+        )
     return partition

@@ -1,0 +1,99 @@
+"""`natural`: clients are the groups of the data, such as people, hospitals, cameras or domains."""
+
+import numpy as np
+from pydantic import PositiveInt
+
+from bench.data import Dataset, Indices
+from bench.errors import UserError
+from bench.plugin import PARTITIONS
+from bench.rng import generator
+from datasets.partitions import NONE, Shares, Split, dealt, finish, kept_of
+
+
+@PARTITIONS.register("natural")
+def natural(
+    dataset: Dataset,
+    *,
+    clients: int,
+    seed: int,
+    min_samples: PositiveInt = 1,
+    pooled: bool = False,
+    held_out: tuple[str | int, ...] = (),
+    shares: Shares | None = None,
+    fixed_tests: bool = False,
+) -> Split:
+    """One client per group of the data: its training samples, and as local test what it has of the test part.
+
+    Where there are more groups than clients, so many are drawn; they keep the order of their names. The generic model
+    is tested on the union of the local tests.
+
+    Args:
+        dataset, clients, seed: as in `make_partition`.
+        min_samples: groups with fewer samples to deal out are left out.
+        pooled: all groups are used, dealt out at random; the clients' numbers of groups differ by one at most.
+        held_out: names of groups that are the new clients of the cell: each is a client by itself, after the others.
+        shares: deal out all samples, those of the official test part too, and `cut` each client's.
+        fixed_tests: with `shares`, keep the same samples for tests whatever the seed.
+
+    Raises:
+        UserError: the data have no groups, too few for the clients, none of a name in `held_out`, or no test samples.
+    """
+    if dataset.groups is None:
+        raise UserError(
+            f"partition 'natural': {dataset.name} does not say of whom its samples are; an .npz file may have an array "
+            "'groups', and `image_folder` has an option of that name"
+        )
+    y = dealt(dataset, shares)
+    sizes = np.bincount(dataset.groups[: len(y)], minlength=len(dataset.group_names))
+    large = np.flatnonzero(sizes >= min_samples)
+    new = _named(dataset, held_out, large)
+    members = _members(np.setdiff1d(large, new), clients - len(new), seed, pooled, min_samples, dataset.name)
+    members += [np.array([group]) for group in new]
+    own = [np.flatnonzero(np.isin(dataset.groups[: len(y)], groups)) for groups in members]
+    if shares is None:
+        split = Split(own, test=_tests(dataset, members), global_test=NONE)
+    else:
+        kept = kept_of(y, shares, fixed_tests)
+        split = finish(own, shares, kept if fixed_tests else None, seed)
+    names = tuple(" + ".join(dataset.group_names[group] for group in groups) for groups in members)
+    places = tuple(range(clients - len(new), clients))
+    return Split(split.train, split.validation, split.test, split.global_test, split.kept, names, places)
+
+
+def _named(dataset: Dataset, names: tuple[str | int, ...], large: Indices) -> list[int]:
+    """The groups of given names."""
+    known = {dataset.group_names[group]: int(group) for group in large}
+    if strangers := [name for name in names if str(name) not in known]:
+        some = ", ".join(list(known)[:5]) + (", ..." if len(known) > 5 else "")
+        raise UserError(f"partition 'natural': held_out has {strangers[0]!r}; the groups large enough are {some}")
+    if len({str(name) for name in names}) < len(names):
+        raise UserError(f"partition 'natural': held_out = {list(names)} names a group twice")
+    return [known[str(name)] for name in names]
+
+
+def _members(large: Indices, clients: int, seed: int, pooled: bool, least: int, name: str) -> list[Indices]:
+    """The groups of each client."""
+    if clients < 1:
+        raise UserError("partition 'natural': held_out leaves no client to train; name fewer groups or add clients")
+    if len(large) < clients:
+        raise UserError(
+            f"partition 'natural': {name} has {len(large)} groups of {least} samples or more for {clients} clients "
+            f"that train; take {len(large)} of them" + (", or a smaller min_samples" if least > 1 else "")
+        )
+    shuffled = generator(seed, "partition", "natural").permutation(large)
+    if pooled:
+        return [np.sort(part) for part in np.array_split(shuffled, clients)]
+    return list(np.sort(shuffled[:clients])[:, None])
+
+
+def _tests(dataset: Dataset, members: list[Indices]) -> list[Indices]:
+    """What each client's groups have of the official test part."""
+    assert dataset.groups is not None
+    part = dataset.groups[dataset.n_train :]
+    tests = [dataset.n_train + np.flatnonzero(np.isin(part, groups)) for groups in members]
+    if not any(map(len, tests)):
+        raise UserError(
+            f"partition 'natural': none of the clients' groups is in the test part of {dataset.name}; cut tests from "
+            "their own samples, with `shares: [0.75, 0, 0.25]`"
+        )
+    return tests

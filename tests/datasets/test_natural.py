@@ -1,0 +1,231 @@
+"""Clients that are groups of the data: people, hospitals, domains."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from bench.config.identity import cell_id
+from bench.data import Dataset, Partition
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from bench.runs.loading import load_partition
+from bench.settings import Settings
+from datasets.assemble import assemble
+from datasets.partitions import make_partition
+
+
+def of_groups(train: list[int], test: list[int]) -> Dataset:
+    """A data set of two labels whose samples are of given groups."""
+    groups = np.array(train + test)
+    y = np.arange(len(groups)) % 2
+    x = np.zeros((len(y), 1), np.float32)
+    raw = np.array([f"person {group}" for group in groups])
+    return assemble("toy", x, y, len(train), mean=[0], std=[1], classes="ab", groups=raw)
+
+
+def make(dataset: Dataset, clients: int, protocol: str = "honest", seed: int = 0, **options: Any) -> Partition:
+    return make_partition(
+        dataset,
+        "natural",
+        clients=clients,
+        alpha=None,
+        seed=seed,
+        protocol=protocol,
+        validation_share=0.2,
+        options=options,
+    )
+
+
+def owners(dataset: Dataset, lists: Any) -> list[set[str]]:
+    assert dataset.groups is not None
+    return [{dataset.group_names[g] for g in dataset.groups[one]} for one in lists]
+
+
+TOY = of_groups([0] * 10 + [1] * 20 + [2] * 6 + [3] * 14, [0] * 4 + [1] * 4 + [3] * 2)
+
+
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=80), st.lists(st.integers(0, 7), min_size=1, max_size=40),
+    st.integers(1, 8), st.integers(1, 4), st.booleans(), st.sampled_from([None, [0.6, 0.2, 0.2]]), st.integers(0, 3),
+    st.sampled_from(["honest", "paper", "tuning"]),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_clients_are_groups(
+    train: list[int], test: list[int], clients: int, least: int, pooled: bool, shares: Any, seed: int, protocol: str
+) -> None:
+    """Nobody has another's samples, no sample has two places, and a client has all that its groups have."""
+    assume(clients <= len(train))
+    dataset = of_groups(train, test)
+    assert dataset.groups is not None
+    options = {"min_samples": least, "pooled": pooled} | ({} if shares is None else {"shares": shares})
+    dealt = len(dataset.y) if shares else dataset.n_train
+    sizes = np.bincount(dataset.groups[:dealt], minlength=len(dataset.group_names))
+    if (sizes >= least).sum() < clients:
+        with pytest.raises(UserError, match="clients that train"):
+            make(dataset, clients, protocol, seed, **options)
+        return
+    try:
+        found = make(dataset, clients, protocol, seed, **options)
+    except UserError as error:
+        assert "in the test part" in str(error)  # noqa: PT017
+        return
+    parts = [np.concatenate(own) for own in zip(found.train, found.validation, found.test, strict=True)]
+    whose = owners(dataset, parts)
+    assert sum(map(len, whose)) == len(set().union(*whose))
+    everything = np.concatenate(parts)
+    assert len(set(everything.tolist())) == len(everything)
+    assert len(found.global_test) == 0
+    for name, own, groups in zip(found.names, parts, whose, strict=True):
+        assert groups <= set(name.split(" + "))
+        members = [dataset.group_names.index(one) for one in name.split(" + ")]
+        assert (sizes[members] >= least).all()
+        if shares is None and protocol != "tuning":
+            assert sorted(own) == np.flatnonzero(np.isin(dataset.groups, members)).tolist()
+        if not pooled:
+            assert len(members) == 1
+    if pooled:
+        counts = [len(name.split(" + ")) for name in found.names]
+        assert sum(counts) == (sizes >= least).sum()
+        assert max(counts) - min(counts) <= 1
+
+
+def test_tests_are_the_group_s_own_and_small_groups_are_left_out() -> None:
+    found = make(TOY, 3, min_samples=10)
+    assert found.names == ("person 0", "person 1", "person 3")
+    assert [len(one) + len(held) for one, held in zip(found.train, found.validation, strict=True)] == [10, 20, 14]
+    assert [one.tolist() for one in found.test] == [[50, 51, 52, 53], [54, 55, 56, 57], [58, 59]]
+
+
+def test_the_seed_draws_which_groups_take_part() -> None:
+    drawn = {make(TOY, 2, seed=seed).names for seed in range(20)}
+    assert len(drawn) > 3
+    assert make(TOY, 2, seed=7).hash == make(TOY, 2, seed=7).hash
+
+
+def test_held_out_groups_are_the_new_clients() -> None:
+    found = make(TOY, 3, held_out=("person 1",))
+    assert found.names[2] == "person 1"
+    assert found.new == (2,)
+    cell = Settings(
+        method="fedavg", partition="natural", partition_options={"held_out": ["person 1"]}, clients=3, new_clients=1
+    )
+    assert load_partition(cell, TOY).hash == found.hash
+    with pytest.raises(UserError, match="set `new_clients: 1`"):
+        load_partition(cell.model_copy(update={"new_clients": 0}), TOY)
+
+
+@pytest.mark.parametrize(
+    ("options", "clients", "message"),
+    [
+        ({"held_out": ("x",)}, 2, "held_out has 'x'; the groups large enough are person 0"),
+        ({"held_out": ("person 0", "person 0")}, 3, "names a group twice"),
+        ({"held_out": ("person 0",)}, 1, "leaves no client to train"),
+        ({"min_samples": 15}, 2, "has 1 groups of 15 samples or more for 2 clients that train; take 1 of them"),
+    ],
+)
+def test_refusals(options: dict[str, Any], clients: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(TOY, clients, **options)
+
+
+def test_a_test_part_of_other_people_asks_for_shares() -> None:
+    strangers = of_groups([0] * 20 + [1] * 20, [2] * 10)
+    with pytest.raises(UserError, match=r"give|shares: \[0.75, 0, 0.25\]"):
+        make(strangers, 2)
+    found = make(strangers, 3, shares=[0.75, 0, 0.25])
+    assert sum(map(len, found.test)) == 12  # a quarter of each class, wherever it lay
+
+
+def test_data_without_groups() -> None:
+    digits = DATASETS.get("digits")(data_root=Path(), download=False)
+    with pytest.raises(UserError, match="digits does not say of whom its samples are"):
+        make(digits, 2)
+
+
+def arrays(groups: Any, test: bool = False) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    known = {"train_images": rng.normal(size=(60, 4)), "train_labels": np.arange(60) % 3, "groups": groups}
+    return known | ({"test_images": rng.normal(size=(30, 4)), "test_labels": np.arange(30) % 3} if test else {})
+
+
+def load(path: Path, **content: Any) -> Dataset:
+    np.savez(path, **content)
+    data: Dataset = DATASETS.get("npz")(data_root=path.parent, download=False, path=str(path))
+    return data
+
+
+def test_groups_of_an_npz_file_stay_with_their_samples(tmp_path: Path) -> None:
+    """Without a test part samples are moved to the end, and their groups with them."""
+    groups = np.array([f"h{i % 12}" for i in range(60)])
+    content = arrays(groups)
+    data = load(tmp_path / "a.npz", **content)
+    assert data.groups is not None
+    assert data.rows is not None
+    assert [data.group_names[g] for g in data.groups] == groups[data.rows].tolist()
+    np.testing.assert_allclose(data.x, content["train_images"][data.rows], rtol=1e-6)
+    numbers = load(tmp_path / "b.npz", **arrays(np.arange(90) % 11 - 1, test=True))
+    assert numbers.group_names == ("-1", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9")  # as numbers, not as text
+
+
+@pytest.mark.parametrize("groups", [np.arange(60), np.arange(91), np.zeros((90, 1), int), np.zeros(90)])
+def test_groups_of_another_length_or_kind_are_refused(tmp_path: Path, groups: Any) -> None:
+    with pytest.raises(UserError, match="one integer or text for each of the 90 samples"):
+        load(tmp_path / "a.npz", **arrays(groups, test=True))
+
+
+def test_a_folder_level_of_groups(tmp_path: Path) -> None:
+    shade = 0
+    for group, label, count in (("cam10", "dog", 4), ("cam9", "dog", 8), ("cam9", "cat", 8)):
+        for i in range(count):
+            file = tmp_path / group / label / f"{i}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (4, 4), (shade := shade + 1, 0, 0)).save(file)
+    data: Dataset = DATASETS.get("image_folder")(data_root=tmp_path, download=False, path=str(tmp_path), groups=True)
+    assert data.classes == ("cat", "dog")
+    assert data.groups is not None
+    shades = data.x[:, 0, 0, 0]
+    assert [data.group_names[g] for g in data.groups] == ["cam10" if s <= 4 else "cam9" for s in shades]
+    assert [data.classes[y] for y in data.y] == ["dog" if s <= 12 else "cat" for s in shades]
+    assert make(data, 2).names == ("cam10", "cam9")
+
+
+def test_the_option_groups_leaves_ids_of_other_folders_alone(tmp_path: Path) -> None:
+    before = {"path": str(tmp_path), "size": 8, "name": "", "mean": None, "std": None}
+    cell = Settings(method="fedavg", alpha=1, dataset="image_folder", dataset_options=before)
+    ids = {
+        cell_id(cell.model_copy(update={"dataset_options": before | groups}), "data")
+        for groups in ({}, {"groups": False}, {"groups": True})
+    }
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize("new", [0, 1])
+def test_the_command_runs_natural_clients(tmp_path: Path, new: int) -> None:
+    """With a held-out group, too; its scores are those of a new client."""
+    np.savez(tmp_path / "mine.npz", **arrays(np.arange(60) // 15))
+    held = f"held_out: [2], min_samples: 5, pooled: {'true' if new else 'false'}"
+    (tmp_path / "grid.yaml").write_text(
+        f"methods: [fedavg, local]\ndatasets: [{{name: npz, path: mine.npz}}]\npartition: natural\n"
+        f"partition_options: {{{held}}}\nclients: 3\nnew_clients: {new}\nrounds: 2\nmodel: logistic\n"
+    )
+    command = [sys.executable, "-m", "bench.cli", "run", "--grid", "grid.yaml", "--out", "out", "--no-tracking"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if not new:
+        assert done.returncode == 2, done.stdout
+        assert "set `new_clients: 1`" in done.stderr
+        assert not list(tmp_path.glob("out/*/partition.json"))  # before training
+        return
+    assert done.returncode == 0, done.stderr
+    files = list(tmp_path.glob("out/**/partition.json"))
+    assert len(files) == 2
+    assert json.loads(files[0].read_text())["names"][2] == "2"
+    metrics = [(file.parent / "clients.csv").read_text() for file in files]
+    assert all("new0,2,test" in text for text in metrics)
