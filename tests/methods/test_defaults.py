@@ -166,6 +166,13 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "head_phase": ("joint", "Chen and Chao 2022: both heads on each batch"),
         "personal_epochs": (None, CELL),
     },
+    "fedtgp": {
+        "lam": (10.0, "authors' script [10]"),
+        "server_steps": (100, "authors' script [100 epochs] (card)"),
+        "server_lr": (None, CELL),
+        "tau": (100.0, "authors' script [100]"),
+        "predict": ("prototype", "authors' code"),
+    },
     "fedupdate": {
         "fine_tune_epochs": (1, "ours (card)"),
         "fine_tune_steps": (None, CELL),

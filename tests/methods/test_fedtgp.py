@@ -1,0 +1,144 @@
+"""FedTGP: server and clients against plain torch, the clients against FedProto's, and margins that come about."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.federation.federation import Federation
+from tests.engine.problems import assert_same_personal, personal, run, toy
+from tests.methods.by_autograd import Objective, descend_on, features, plain
+from tests.methods.reference import LR, PLAIN, Array, initial, local_batches, local_data, near
+from tests.methods.resume import assert_resumes
+
+SIZES = [9, 5]
+Sent = list[tuple[Tensor, int]]
+
+
+def network(federation: Federation) -> nn.Module:
+    """The server's network as it begins, as a module of its own."""
+    embedding = nn.Embedding(3, 3, dtype=torch.float64)
+    layers = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)).double()
+    tensors = federation.server.state["net"].tensors()
+    embedding.load_state_dict({"weight": tensors["embedding.weight"]})
+    layers.load_state_dict({k.removeprefix("layers."): v for k, v in tensors.items() if k.startswith("layers.")})
+    return nn.Sequential(embedding, layers)
+
+
+def margin_by_hand(sent: Sent) -> float:
+    """Pair by pair; the centre of a class is the plain mean of what the clients sent of it."""
+    centers = {c: torch.stack([z for z, d in sent if d == c]).mean(0) for c in {c for _, c in sent}}
+    nearest = dict.fromkeys(centers, float("inf"))
+    for a, b in itertools.permutations(centers, 2):
+        nearest[a] = min(nearest[a], float((centers[a] - centers[b]).norm()))
+    return max(nearest.values())
+
+
+def train_on_server(net: nn.Module, sent: Sent, steps: int, tau: float) -> Array:
+    """Plain SGD; one class mean after the other enters the loss of a step."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    delta = min(margin_by_hand(sent), tau)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        prototypes = net(torch.arange(3))
+        total: Tensor = torch.zeros((), dtype=torch.float64)
+        for z, c in sent:
+            scores = torch.stack([-(z - p).norm() - (delta if k == c else 0.0) for k, p in enumerate(prototypes)])
+            total = total + functional.cross_entropy(scores[None], torch.tensor([c])) / len(sent)
+        total.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return np.asarray(net(torch.arange(3)).detach().numpy())
+
+
+@pytest.mark.parametrize("tau", [100.0, 0.2])
+def test_follows_the_algorithm(tau: float) -> None:
+    """Two clients, three rounds; the small tau caps the margin."""
+
+    def objective(prototypes: Array | None) -> Objective:
+        def loss(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            if prototypes is None:
+                return plain(v, x, y)
+            gap = features(v, x) - torch.tensor(prototypes)[y.argmax(1)]
+            return plain(v, x, y) + 0.7 * gap.square().mean()
+
+        return loss
+
+    federation = toy("fedtgp", sizes=SIZES, hp={"lam": 0.7, "server_steps": 7, "tau": tau, "predict": "head"}, **PLAIN)
+    net = network(federation)
+    run(federation, 3)
+    own, prototypes = [initial(federation)] * 2, None
+    for t in range(3):
+        own = [descend_on(own[i], local_batches(SIZES, t, i), objective(prototypes)) for i in range(2)]
+        sent: Sent = []
+        for i in range(2):
+            x, y = local_data(SIZES, i)
+            z = features(torch.tensor(own[i]), torch.tensor(x))
+            sent += [(z[y[:, c] == 1].mean(0), c) for c in range(3) if y[:, c].any()]
+        assert (margin_by_hand(sent) > tau) == (tau == 0.2)
+        prototypes = train_on_server(net, sent, 7, tau)
+    near(federation.server.state["prototypes"], prototypes)
+    for i, w in personal(federation).items():
+        near(w, own[i])
+
+
+def test_clients_do_what_fedprotos_do() -> None:
+    """Given the same prototypes, to the byte; with BatchNorm, tested by prototypes."""
+    settings = {"hp": {"lam": 2.0, "predict": "prototype"}, "model": "test_norm"}
+    tgp, proto = toy("fedtgp", **settings), toy("fedproto", **settings)
+    run(tgp, 2)
+    run(proto, 1)
+    fresh = toy("fedtgp", **settings)
+    run(fresh, 1)
+    assert_same_personal(fresh, proto)  # in the first round nothing is known
+    proto.server.state.update({k: fresh.server.state[k] for k in ("prototypes", "known")})
+    run(proto, 1)
+    assert_same_personal(tgp, proto)
+
+
+def test_the_server_keeps_prototypes_apart() -> None:
+    """Every mean becomes nearest to its own prototype, and all are farther apart than means are; most by the margin."""
+    apart = {}
+    for steps, tau in ((0, 100.0), (1000, 100.0), (1000, 0.0)):
+        hp = {"server_steps": steps, "tau": tau, "predict": "head"}
+        federation = toy("fedtgp", sizes=SIZES, hp=hp, **PLAIN)
+        sent: Sent = []
+        combine = federation.method.aggregate
+
+        def spy(server, messages, combine=combine, sent=sent):  # type: ignore[no-untyped-def]
+            sent += [(m["means"][c], c) for m in messages for c in range(3) if m["count"][c]]
+            return combine(server, messages)
+
+        federation.method.aggregate = spy  # type: ignore[method-assign]
+        run(federation, 1)
+        prototypes = federation.server.state["prototypes"]
+        right = [int((z - prototypes).norm(dim=1).argmin()) == c for z, c in sent]
+        assert all(right) == (steps > 0)
+        apart[steps, tau] = margin_by_hand([(p, c) for c, p in enumerate(prototypes)])
+        means_apart = margin_by_hand(sent)
+    assert apart[1000, 100.0] > apart[1000, 0.0] > apart[0, 100.0]
+    assert apart[1000, 100.0] > 1.5 * means_apart
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_without_the_pull_it_is_local(lam: float) -> None:
+    local, federation = toy("local", model="test_norm"), toy("fedtgp", hp={"lam": lam}, model="test_norm")
+    run(local, 3)
+    run(federation, 3)
+    mine = personal(federation)
+    same = [torch.allclose(mine[i], w, rtol=1e-9, atol=1e-11) for i, w in personal(local).items()]
+    assert all(same) == (lam == 0)
+
+
+def test_two_architectures() -> None:
+    federation = toy(
+        "fedtgp", sizes=SIZES, model="mlp", model_options={"hidden": 6}, client_models=["mlp", "test_norm"]
+    )
+    run(federation, 2)
+    assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2
+
+
+def test_resumes() -> None:
+    assert_resumes("fedtgp", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
