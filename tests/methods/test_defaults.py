@@ -209,6 +209,14 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "moon": {"mu": (1.0, "Li et al. 2021 [one of 0.1 to 10] (card)"), "tau": (0.5, "Li et al. 2021 [0.5]")},
     "mrmtl": {"lam": (1.0, "ours (card)")},
+    "pefll": {
+        "lr": (0.0002, "authors' code"),
+        "clip": (50.0, "authors' code"),
+        "embedding": (None, "authors' code: 1 + N / 4"),
+        "hidden": (100, "authors' code"),
+        "layers": (3, "authors' code"),
+        "embed_hidden": (20, "authors' code, its dense variant"),
+    },
     "perfedavg": {
         "variant": ("hf", "Fallah et al. 2020, HF"),
         "alpha": (0.01, "public code (FL-bench)"),
