@@ -13,8 +13,6 @@ from bench.cli.table import print_table
 from bench.errors import UserError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.runs.results import CellView
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -144,55 +142,21 @@ def compare(
 
 def print_summary(run: Path) -> None:
     """Print accuracy in percent by label and setting, GM and PM, mean and standard deviation over seeds."""
-    from bench.runs.results import tidy
-
-    figures = tidy(run)
-    undone = figures[figures["status"] != "done"].drop_duplicates("cell")
-    if undone.shape[0]:
-        counts = Counter(undone["status"])
-        print("not in the table: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
-    # without a figure are the trials of a sweep: they have no test split
-    for protocol, rows in figures[(figures["status"] == "done") & figures["value"].notna()].groupby(
-        "protocol", sort=False
-    ):
-        _print_table(str(protocol), rows)
-
-
-def _print_table(protocol: str, figures: "pd.DataFrame") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    selection = {"honest": "validation", "paper": "best"}[protocol]
-    if selection not in set(figures["selection"]):
-        selection = "last"
-    chosen = figures[(figures["selection"] == selection) & (figures["mean"] != "equal")].copy()
-    alpha = chosen["alpha"].map(lambda value: "" if value != value else f" α={value:g}")
-    chosen["task"] = (chosen["dataset"] + " " + chosen["case"]).str.strip() + alpha
-    tasks = list(dict.fromkeys(chosen["task"]))
-    table = Table(title=f"accuracy (%), protocol {protocol}, round: {selection}, mean ± std over seeds")
-    table.add_column("")
-    for name in tasks:
-        table.add_column(f"{name} GM", justify="right")
-        table.add_column(f"{name} PM", justify="right")
-    for label, rows in chosen.groupby("label", sort=False):
-        entries = []
-        for name in tasks:
-            task = rows[rows["task"] == name]
-            entries += [_entry(task, "gm", "global"), _entry(task, "pm", "local")]
-        table.add_row(Text(str(label)), *entries)
-    print_table(table)
+    from bench.runs.summary import summary, undone
 
-
-def _entry(task: "pd.DataFrame", metric: str, on: str) -> str:
-    """Mean ± standard deviation in percent; brackets: derived by SCD's Remark 4.1."""
-    rows = task[task["metric"] == metric]
-    here = rows[rows["on"] == on]
-    rows = here if not here.empty else rows
-    if rows.empty:
-        return "-"
-    values = 100 * rows["value"]
-    text = f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
-    return f"({text})" if rows["derived"].any() else text
+    if text := undone(run):
+        print(text)
+    for title, entries in summary(run):
+        table = Table(title=title)
+        table.add_column("")
+        for name in entries.columns:
+            table.add_column(name, justify="right")
+        for label, row in entries.iterrows():
+            table.add_row(Text(str(label)), *row)
+        print_table(table)
 
 
 def _seconds_left(cells: "list[CellView]") -> float | None:

@@ -10,7 +10,7 @@ import typer
 
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
-from bench.runs.launch import command_line, threads_each, work, worker_count, write_run
+from bench.runs.launch import command_line, forget, print_unkept, threads_each, work, worker_count, write_run
 
 if TYPE_CHECKING:
     from bench.runs.plan import PlannedCell
@@ -61,7 +61,8 @@ def run(
     dry_run: Annotated[bool, typer.Option(help="Only list the cells and estimate their cost.")] = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Least time between two checkpoints.")] = 300.0,
     keep: Annotated[
-        Literal["none", "server", "all"], typer.Option(help="What to keep of the last state of a finished cell.")
+        Literal["none", "server", "all", "best"],
+        typer.Option(help="Models of a finished cell: best, of the reported round; all, the whole last state."),
     ] = "none",
     tracking_uri: TrackingUri = None,
     tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
@@ -113,10 +114,11 @@ def run(
     wanted = [cell for cell in planned if cell.settings in chosen]
     write_run(folder, loaded, planned)
     if fresh:
-        _forget(folder, wanted)
+        forget(folder, wanted)
     if not quiet:
         print_remarks(gathered((cell.settings, cell.remarks) for cell in wanted))
         _print_others(folder)
+        print_unkept(folder, wanted, keep)
     stopped = not work(folder, wanted, options.model_dump_json(), workers, mirror, quiet=quiet, verbose=verbose)
     _finish(folder, wanted, quiet=quiet)
     if stopped:
@@ -186,16 +188,6 @@ def _no_steps(settings: "Settings") -> str:
     if getattr(settings, key):
         return ""
     return f"{key} = 0: a round has no local steps but those that the method counts itself"
-
-
-def _forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
-    from bench.runs import store
-
-    for cell in cells:
-        try:
-            store.forget(folder / cell.id)
-        except store.BusyError as error:
-            raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
 
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:

@@ -35,10 +35,7 @@ class Pool:
     @classmethod
     def of(cls, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Pool":
         """Put a data set on the device; a small one is normalised once and for all."""
-        shape = (1, -1, *([1] * (data.x.ndim - 2)))
-        scale = 255.0 if data.x.dtype == np.uint8 else 1.0
-        mean = (torch.tensor(data.mean, dtype=torch.float64) * scale).view(shape).to(device, dtype)
-        std = (torch.tensor(data.std, dtype=torch.float64) * scale).view(shape).to(device, dtype)
+        mean, std = (statistic.to(device, dtype) for statistic in normalisation(data))
         x = torch.from_numpy(data.x).to(_home(data.x.nbytes, device))
         pool = cls(x, torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype)
         if data.x.size * dtype.itemsize > KEEP_NORMALISED:
@@ -72,6 +69,14 @@ class Pool:
         sample = torch.arange(len(images), device=x.device).view(-1, 1, 1, 1)
         channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
         return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]].view(x.shape)
+
+
+def normalisation(data: Dataset) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of stored inputs by channel, float64, to go with `[n, channels, ...]`."""
+    shape = (1, -1, *([1] * (data.x.ndim - 2)))
+    scale = 255.0 if data.x.dtype == np.uint8 else 1.0
+    mean, std = ((torch.tensor(one, dtype=torch.float64) * scale).view(shape) for one in (data.mean, data.std))
+    return mean, std
 
 
 def channels_last(x: Tensor) -> Tensor:

@@ -36,9 +36,9 @@ class Evaluator:
 
     def evaluate(self, version: int, local: dict[int, Params]) -> Evaluation:
         """Scores of generic, personalized and `local` models, those right after local training."""
-        found = Evaluation()
         personal = self.personal(version) if self._method.trains != "gm" else {}
         generic = self.generic(version, personal)
+        found = Evaluation(generic=generic, personal=personal)
         names = ("gm", "pm") if self._method.trains == "gm" else ("gm",)
         own = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
         self._scorer.score(generic, names, own, found)
@@ -46,9 +46,9 @@ class Evaluator:
             self._score_newcomers(version, generic, found)
         return found
 
-    def personal(self, version: int) -> dict[int, Params]:
-        """The personalized model of each client."""
-        ids = self._clients.ids
+    def personal(self, version: int, ids: list[int] | None = None) -> dict[int, Params]:
+        """The personalized models of clients; of each one without `ids`."""
+        ids = self._clients.ids if ids is None else ids
         programs = []
         for i in ids:
             program = self._method.personal(self._server, self._clients.copy(i), self._clients.down(i))

@@ -24,10 +24,14 @@ class Evaluation:
     Attributes:
         metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
         clients: rows of metric, client, split, correct, samples.
+        generic: the generic model that was scored, if there is one.
+        personal: the personalized models by client; none where the method trains none: the generic model stands in.
     """
 
     metrics: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
+    generic: Params | None = None
+    personal: dict[int, Params] = field(default_factory=dict)
 
 
 class _Places:

@@ -21,19 +21,21 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bench.data import Dataset, Partition, without_tests
+from bench.data import Dataset, Partition
 from bench.engine.engine import Executor
 from bench.engine.executors import GraphCache
 from bench.errors import UserError, shortage
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import load_file
-from bench.runs import checkpoint, store
-from bench.runs.loading import load_dataset, load_partition, load_public
+from bench.runs import checkpoint, kept, store
+from bench.runs.loading import load_all
 from bench.runs.memory_forecast import rest_on_host
 from bench.runs.progress import Event, figures_text
 from bench.runs.store import Status
 from bench.settings import Settings
+
+Keep = Literal["none", "server", "all", "best"]
 
 STATUS_SECONDS = 5.0
 EVENT_SECONDS = 0.25
@@ -52,7 +54,7 @@ class Options(BaseModel):
     cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
-    keep: Literal["none", "server", "all"] = Field("none", description="what stays of the last state at the end")
+    keep: Keep = Field("none", description="which models or states stay at the end (`bench.runs.kept`)")
     plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
 
 
@@ -156,7 +158,7 @@ class _Run:
         self.status = replace(self.status, checksums=checksums)
         self._write_status()
         with contextlib.suppress(OSError):  # not before: a kill would leave neither a result nor what leads to it
-            if self.options.keep == "none":
+            if self.options.keep in ("none", "best"):
                 checkpoint.remove(self.folder / "checkpoint")
             store.remove_leftovers(self.folder, self.status)
 
@@ -165,13 +167,9 @@ class _Run:
             store.write_text(self.folder / "error.txt", text)
 
     def _train(self) -> tuple[store.State, str]:
-        dataset = load_dataset(self.settings, self.options.data_root)
-        partition = load_partition(self.settings, dataset)
-        if self.settings.protocol == "tuning":
-            dataset, partition = without_tests(dataset, partition)  # what a trial does not have it cannot read
+        dataset, partition, public = load_all(self.settings, self.options.data_root)
         _write_partition(self.folder / "partition.json", dataset, partition)
         device = choose_device(self.options.device)
-        public = load_public(self.settings, self.options.data_root)
         offload = rest_on_host(self.settings, dataset.shape, dataset.num_classes, device, self.options.cells)
         if offload:
             log.info("the clients' models are too many for the GPU: they rest in the host's memory")
@@ -226,6 +224,7 @@ class _Run:
             log.info("going on after round %d", federation.version)
             return
         checkpoint.remove(self.folder / "checkpoint")
+        checkpoint.remove(self.folder / kept.FOLDER)
         self.tables.restart()
         log.info("starting with round 1")
 
@@ -240,6 +239,8 @@ class _Run:
             evaluation = federation.evaluate()
             self.tables.append("metrics", version, evaluation.metrics)
             self.tables.append("clients", version, evaluation.clients)
+            if self.options.keep == "best":
+                kept.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
             self.figures = headline(evaluation.metrics)
             log.info("round %d: %s", version, figures_text(self.figures))
         for text in federation.warnings[len(self.status.warnings) :]:
@@ -266,7 +267,7 @@ class _Run:
         self.tables.sync()
         if relations := federation.relations():
             store.write_json(self.folder / "relations.json", relations)
-        if self.options.keep == "none":
+        if self.options.keep in ("none", "best"):
             return
         if self.options.keep == "all":
             tensors, rest = federation.state()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.config.grid import Grid
+    from bench.runs.cell import Keep
     from bench.runs.plan import PlannedCell
     from bench.runs.results import RunView
 
@@ -26,6 +27,8 @@ def run(
     device: str = "auto",
     data_root: Path | str = "data",
     download: bool = False,
+    keep: "Keep" = "none",
+    fresh: bool = False,
     quiet: bool = False,
 ) -> "RunView":
     """Run a grid from Python, like `bench run`: finished cells are skipped, half-done ones go on.
@@ -38,6 +41,8 @@ def run(
         jobs: cells side by side; default: one per core on a CPU, one on a GPU.
         device: `auto`, `cpu` or `cuda`.
         data_root: where data files lie; `download`: fetch what is missing.
+        keep: what `cell.model()` finds afterwards: `best`, models of the reported round; `all`, of the last one.
+        fresh: forget the cells' earlier results.
         quiet: no progress.
 
     Returns:
@@ -61,13 +66,47 @@ def run(
         threads=threads_each(min(workers, len(loaded.cells))),
         cells=workers,
         data_root=Path(data_root),
+        keep=keep,
         plugins=loaded_files(),
     )
     planned = plan(loaded.cells, options.data_root, download=download)
     write_run(folder, loaded, planned)
+    if fresh:
+        forget(folder, planned)
+    if not quiet:
+        print_unkept(folder, planned, keep)
     if not work(folder, planned, options.model_dump_json(), workers, None, quiet=quiet, verbose=False):
         raise KeyboardInterrupt
     return load_run(folder)
+
+
+def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
+    """Remove what cells have, so that they start again.
+
+    Raises:
+        UserError: another process works on one.
+    """
+    from bench.runs import store
+
+    for cell in cells:
+        try:
+            store.forget(folder / cell.id)
+        except store.BusyError as error:
+            raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
+
+
+def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> None:
+    """Say how many finished cells have no models to use: `--keep` comes too late for them."""
+    from bench.runs import store
+    from bench.runs.kept import has_kept
+
+    done = [cell.id for cell in cells if keep != "none" and store.read_status(folder / cell.id).state == "done"]
+    without = sum(not has_kept(folder / id, keep) for id in done)
+    if without:
+        print(
+            f"{without} finished cells have nothing of --keep {keep}, as they ran without it: --fresh runs them again",
+            file=sys.stderr,
+        )
 
 
 def worker_count(jobs: int | None, device: str) -> int:

@@ -7,11 +7,24 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.data import Dataset, Indices, Partition
+from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.rng import generator
 from bench.settings import Settings
+
+
+def load_all(settings: Settings, data_root: Path = Path("data")) -> tuple[Dataset, Partition, Dataset | None]:
+    """Data set, partition and public samples of a cell, as its federation takes them: a trial of a sweep has no tests.
+
+    Raises:
+        UserError: something is unknown, missing or damaged, or cannot be divided so.
+    """
+    dataset = load_dataset(settings, data_root)
+    partition = load_partition(settings, dataset)
+    if settings.protocol == "tuning":
+        dataset, partition = without_tests(dataset, partition)  # what a trial does not have it cannot read
+    return dataset, partition, load_public(settings, data_root)
 
 
 def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download: bool = False) -> Dataset:

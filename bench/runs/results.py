@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,9 @@ from pydantic import ValidationError
 from bench.errors import UserError
 from bench.runs.store import COLUMNS, Status, read_json, read_status
 from bench.settings import Settings
+
+if TYPE_CHECKING:
+    from bench.runs.kept import Predictor
 
 WINDOW = 5
 """Evaluations over which a validation curve is averaged before its best round is taken."""
@@ -63,6 +66,17 @@ class CellView:
         """`metrics`, `clients` or `ledger`; empty where nothing was written yet."""
         return read_table(self.folder, name)
 
+    def model(self, client: int | None = None, data_root: Path | str = "data") -> "Predictor":
+        """The generic model, or a client's personalized one, as a module that takes raw samples: of the reported round
+        with `--keep best`, of the last one with `--keep all`.
+
+        Raises:
+            UserError: the cell is not done, kept no such model, or its data is not there.
+        """
+        from bench.runs.kept import load_model
+
+        return load_model(self, client, data_root)
+
     @property
     def name(self) -> str:
         """E.g. `scd digits alpha=0.1 seed=0`."""
@@ -81,6 +95,12 @@ class RunView:
     def results(self) -> pd.DataFrame:
         """One row per cell and figure, as `tidy` has it; read again at every use."""
         return tidy(self.path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
+        from bench.runs.summary import to_html
+
+        return to_html(self.path)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -240,14 +260,8 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
     for (metric, on, mean), rows in test.groupby(["metric", "on", "mean"], sort=False):
         curve = rows.set_index("round")["value"].sort_index()
         eligible = _comparable(curve, cell) if metric == "lm" else curve
-        chosen = {"last": int(curve.index[-1]), "tail": int(curve.index[-1])}
-        # a round can have a validation figure alone: its clients may have validation samples and no test samples
-        choosing = selecting[metric][selecting[metric].index.isin(eligible.index)]
-        if cell.settings.protocol == "paper":
-            chosen["best"] = _first_best(eligible)
-        elif not choosing.empty:
-            chosen["validation"] = choose_round(choosing)
-            chosen["peak"] = _first_best(choosing)
+        last = int(curve.index[-1])
+        chosen = {"last": last, "tail": last, **_chosen(eligible, selecting[metric], cell.settings.protocol)}
         figures += [
             {
                 "metric": metric,
@@ -261,6 +275,32 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
             for selection, round_ in chosen.items()
         ]
     return figures
+
+
+def _chosen(curve: pd.Series, selecting: pd.Series, protocol: str) -> dict[str, int]:
+    """The rounds of a test curve that its protocol chooses, by the name of the selection."""
+    if protocol == "paper":
+        return {"best": _first_best(curve)}
+    # a round can have a validation figure alone: its clients may have validation samples and no test samples
+    choosing = selecting[selecting.index.isin(curve.index)]
+    return {} if choosing.empty else {"validation": choose_round(choosing), "peak": _first_best(choosing)}
+
+
+def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | None:
+    """The round whose test figures of a metric, `gm` or `pm`, a report shows; None where there is none yet.
+
+    Args:
+        metrics: the rows of `metrics.csv` so far. What is chosen of all rounds was chosen when it was the last one.
+    """
+    own = metrics[(metrics["quantity"] == "accuracy") & (metrics["metric"] == metric)]
+    test = own[(own["split"] == "test") & (own["mean"] != "equal")]
+    place = "global" if metric == "gm" else "local"
+    test = test[test["on"] == place] if (test["on"] == place).any() else test
+    if test.empty:
+        return None
+    curve = test.set_index("round")["value"].sort_index()
+    chosen = _chosen(curve, selection_curve(own[own["split"] == "validation"], metric), protocol)
+    return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
 
 
 def _comparable(curve: pd.Series, cell: CellView) -> pd.Series:

@@ -38,3 +38,6 @@ def test_the_example_of_the_docs_runs(tmp_path: Path, environment: dict[str, str
     again = bench.load_run(str(tmp_path / "run"))
     assert {cell.status.state for cell in again.cells} == {"done"}
     assert set(again.results["label"]) == {"fedavg", "ditto"}
+    shown = again._repr_html_()
+    for text in ("<td>", "digits α=0.1 PM", "ditto", "±"):
+        assert text in shown
