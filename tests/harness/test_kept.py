@@ -63,6 +63,7 @@ NETWORKS: dict[str, dict[str, object]] = {
     "ditto": {"alpha": 0.2, "participation": 0.5},
     "finetune": {"alpha": 0.2},  # its personalized models are trained when they are asked for
     "fedrod": {"model": "mlp", "model_options": {"hidden": 8}},  # a network of the method's own
+    "fedem": {},  # a personalized model of several networks
     "scd": {"model": "test_norm", "batchnorm": "local", "participation": 0.5},  # statistics that stay with the clients
     "fedper": {"model": "test_norm", "protocol": "paper"},
 }
