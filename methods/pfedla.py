@@ -14,6 +14,7 @@ from bench.method import (
     Upload, Values, cross_entropy, hp,
 )  # fmt: skip
 from methods.hypernetworks import output
+from methods.layers import layers
 
 
 class Hyper(Hyperparameters):
@@ -121,17 +122,6 @@ class PFedLA(Method):
         start = self.personal(server, client, down)
         trained = yield Train({"w": start}, loss=cross_entropy, epochs=epochs)
         return trained["w"]
-
-
-def layers(w: Params) -> list[tuple[int, int]]:
-    """Where in the flat weights each layer lies: tensors whose names differ in the last part only are one."""
-    runs: dict[str, tuple[int, int]] = {}
-    at = 0
-    for entry in w.spec.params:
-        name = entry.name.rpartition(".")[0]
-        runs[name] = runs.get(name, (at, at))[0], at + entry.size
-        at += entry.size
-    return list(runs.values())
 
 
 def normalised(out: Tensor, clients: int) -> Tensor:

@@ -282,6 +282,13 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "spfl": _SPFL,
     "spfl_w": _SPFL | {"mix": ("weights", "SPFL paper, SPFL-w")},
+    "superfed": {
+        "mixing": ("model", "Hahn et al. 2022: MM"),
+        "start": (10, "ours (card)"),
+        "nu": (2.0, "authors' example"),
+        "mu": (0.01, "authors' example"),
+        "lam": (0.5, "ours (card)"),
+    },
 }
 RULES: dict[str, dict[str, tuple[Any, str]]] = {
     "fedasync": _FEDASYNC,

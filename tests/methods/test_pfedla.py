@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.federation.federation import Federation
-from methods.pfedla import layers
+from methods.layers import layers
 from tests.engine.problems import personal, run, toy
 from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 

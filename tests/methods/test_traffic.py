@@ -31,6 +31,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("lgfedavg", {}, D - B, D - B),
         ("apfl", {}, D, D),
         ("elastic", {}, D, 2 * D),
+        ("superfed", {}, D, D),
         ("perfedavg", {}, D, D),
         ("fedupdate", {}, D, D),
         ("fedbabu", {}, B, B),

@@ -1,0 +1,89 @@
+"""SuPerFed against plain torch for both kinds of mixing, FedAvg and FedProx before it mixes, and right angles."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bench.engine.batches import Address, draw_values
+from bench.method import Normal
+from tests.engine.problems import generic, personal, run, toy
+from tests.methods.by_autograd import plain
+from tests.methods.reference import BATCH, LR, PLAIN, SEED, initial, local_batches, near
+
+SIZES = [9, 5, 7]
+NU, MU, LAM = 0.7, 0.3, 0.4
+
+
+@pytest.mark.parametrize("mixing", ["model", "layer"])
+def test_follows_the_algorithm(mixing: str) -> None:
+    """Three clients, four rounds; own models take part from the second one on."""
+    hp = {"mixing": mixing, "start": 1, "nu": NU, "mu": MU, "lam": LAM}
+    federation = toy("superfed", sizes=SIZES, hp=hp, **PLAIN)
+    run(federation, 4)
+    theta = torch.tensor(initial(federation))
+    own = [torch.tensor(initial(federation, draw=i + 1)) for i in range(3)]
+    cuts = [(0, 12), (12, 21)] if mixing == "layer" else [(0, 21)]
+    for t in range(4):
+        sent = []
+        for i in range(3):
+            data, w, v = list(local_batches(SIZES, t, i)), theta, own[i]
+            drawn = draw_values(Normal((len(cuts),)), "point", BATCH, len(data), Address(SEED, t, i), 0)[:, 0]
+            for (x, y), z in zip(data, drawn, strict=True):
+                a, b = w.clone().requires_grad_(), v.clone().requires_grad_()
+                lam = [0.5 * (1 + math.erf(float(one) / math.sqrt(2))) for one in z]
+                mixed = torch.cat([(1 - s) * a[p:q] + s * b[p:q] for s, (p, q) in zip(lam, cuts, strict=True)])
+                loss = plain(mixed if t else a, torch.tensor(x), torch.tensor(y)) + MU / 2 * ((a - theta) ** 2).sum()
+                if t:
+                    loss = loss + NU * torch.cosine_similarity(a, b, dim=0) ** 2
+                g, h = torch.autograd.grad(loss, (a, b), allow_unused=True)
+                w = w - LR * g
+                v = v - LR * h if h is not None else v
+            sent.append(w)
+            own[i] = v
+        theta = torch.stack([n * w for n, w in zip(SIZES, sent, strict=True)]).sum(0) / sum(SIZES)
+    near(generic(federation), theta.numpy())
+    for i, found in personal(federation).items():
+        near(found, ((1 - LAM) * theta + LAM * own[i]).numpy())
+
+
+def test_before_it_mixes_it_is_fedavg_or_fedprox() -> None:
+    """Bit for bit with BatchNorm; afterwards it is not."""
+    for mu, name, hp in ((0.0, "fedavg", {}), (0.3, "fedprox", {"mu": 0.3})):
+        other = toy(name, hp=hp, model="test_norm")
+        run(other, 3)
+        b = other.server.state["model"]
+        for start, same in ((3, True), (2, False)):
+            federation = toy("superfed", hp={"mu": mu, "start": start}, model="test_norm")
+            run(federation, 3)
+            a = federation.server.state["model"]
+            assert (torch.equal(a.weights, b.weights) and torch.equal(a.buffers, b.buffers)) == same
+
+
+def test_the_penalty_makes_right_angles() -> None:
+    """The larger nu is, the smaller the squared cosine of the own and the common model."""
+    found = []
+    for nu in (0.0, 1.0, 10.0):
+        federation = toy("superfed", hp={"nu": nu, "start": 0}, sizes=SIZES, momentum=0.0)
+        run(federation, 6)
+        w = generic(federation)
+        cosines = [torch.cosine_similarity(w, federation.clients[i].state["own"].weights, dim=0) for i in range(3)]
+        found.append(sum(float(c) ** 2 for c in cosines))
+    assert found[0] > found[1] > found[2]
+
+
+def test_lam_goes_from_the_common_model_to_the_own_one() -> None:
+    for lam in (0.0, 1.0):
+        federation = toy("superfed", hp={"lam": lam, "start": 0}, sizes=SIZES)
+        run(federation, 2)
+        for i, w in personal(federation).items():
+            end = generic(federation) if lam == 0 else federation.clients[i].state["own"].weights
+            assert np.allclose(w, end, rtol=1e-12, atol=1e-12)
+
+
+def test_own_models_start_from_values_of_their_own() -> None:
+    federation = toy("superfed", sizes=SIZES)
+    starts = [federation.clients[i].state["own"].weights for i in range(3)]
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], federation.server.state["model"].weights)
