@@ -1,0 +1,92 @@
+"""Every method in one table: `python docs/examples/methods_table.py > docs/methods/README.md`.
+
+Paper and year come from its card, what it needs from its class, what it was held against from docs/audit.md. What
+travels is measured: bytes down and up for each client in the second round of a small cell, in sizes of its model.
+"""
+
+import re
+from pathlib import Path
+
+import bench
+from bench.plugin import METHODS
+from bench.runs.loading import load_public
+
+DOCS = Path(__file__).parents[1]
+TRAINS = {"gm": "GM", "pm": "PM", "both": "GM, PM"}
+HEAD = """# The methods
+
+One row for each method that comes with the harness; `python docs/examples/methods_table.py` makes this page.
+
+- GM: it trains a generic model; PM: personalized ones; what a method does not train is derived for it, in brackets in
+  all tables.
+- Down, up: what a client receives and sends in a round, in sizes of the model, measured on an MLP with 64 hidden units
+  on the digits (10 classes, 4 clients, all take part). Less than 1 mostly means that a part stays with the client; much
+  less, that something else than weights travels.
+- Needs: public samples; all clients in every round. "Mixes": clients may have models of different architectures.
+- Held against: what the words mean says [audit.md](../audit.md).
+
+| method | paper | trains | down | up | needs | held against |
+|---|---|---|---:|---:|---|---|
+"""
+AUDIT = r"^\| `(\w+)` \| \[(\S+)\]\S+ \| ([^|]+) \| ([^|]+) \| [^|]+ \| ([^|]+) \|"
+
+
+def main() -> None:
+    """Print the page."""
+    page = (DOCS / "audit.md").read_text(encoding="utf-8")
+    audit = {row[0]: row[1:] for row in re.findall(AUDIT, page, re.M)}
+    lines = []
+    for name in METHODS.names():
+        card, reference, identities, outside = audit[name]
+        down, up = traffic(name)
+        held = [reference, identities, "two audits" if outside.startswith("agreed") else "–"]
+        against = "; ".join(text for text in held if text != "–")
+        row = (f"[`{name}`]({card})", paper(card), TRAINS[METHODS.get(name).trains], down, up, needs(name), against)
+        lines.append("| " + " | ".join(row) + " |")
+    print(HEAD + "\n".join(lines))
+
+
+def paper(card: str) -> str:
+    """The card's paper as `First author et al., VENUE YEAR`."""
+    found = re.search(r"\*\*Papers?\.\*\*(.*?)\n\n", (DOCS / "methods" / card).read_text(encoding="utf-8"), re.S)
+    text = " ".join(found[1].split()) if found else ""
+    match = re.match(r'(?P<authors>[^"]+?), "[^"]+",? (?P<where>[^,.:]*?\b\d{4})', text)
+    if not match:
+        return text.partition(", Algorithm")[0].partition(".")[0] or "–"
+    authors = re.split(r", | and ", match["authors"].removesuffix(" et al."))
+    several = len(authors) > 2 or "et al." in match["authors"]
+    names = f"{authors[0]} et al." if several else " and ".join(authors)
+    return f"{names}, {match['where']}"
+
+
+def needs(name: str) -> str:
+    """What its class says."""
+    method = METHODS.get(name)
+    found = ["public samples"] * method.public + ["all clients"] * method.everyone + ["mixes"] * method.mixes_models
+    return ", ".join(found) or "–"
+
+
+def traffic(name: str) -> tuple[str, str]:
+    """Bytes down and up of a client in the second round over those of its model."""
+    settings = bench.Settings(
+        method=name,
+        clients=4,
+        alpha=1.0,
+        rounds=2,
+        model_options={"hidden": 64},
+        partition_options={"shares": [0.2, 0.1, 0.2]},
+        public={"name": "digits", "size": 100},
+    )
+    data = bench.load_dataset(settings)
+    public = load_public(settings, Path("data"))
+    federation = bench.Federation(settings, data, bench.load_partition(settings, data), public=public)
+    for _ in range(settings.rounds):
+        federation.advance()
+    row = federation.ledger[-1]
+    model = 4 * (64 * 64 + 64 + 64 * 10 + 10)
+    down, up = (row[way] / settings.clients / model for way in ("down_receivers", "up"))
+    return f"{down:.2f}", f"{up:.2f}"
+
+
+if __name__ == "__main__":
+    main()
