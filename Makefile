@@ -7,7 +7,7 @@ STAMP = .venv/.installed
 # Tests differ in length a thousandfold: what is left goes to the process that is free.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test test-all slow faults lint clean
+.PHONY: install demo test test-all slow faults lint docs clean
 
 install: $(STAMP)
 
@@ -42,6 +42,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site of docs/, in site/; a broken link is an error.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
