@@ -63,6 +63,8 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fednova", {}, D, D + 1),
         ("fedgh", {}, D - B, C * 3 + C),
         ("fedtgp", {}, C * 3 + C, C * 3 + C),
+        ("fedphp", {}, D, D),
+        ("pflda", {}, D - B, D - B),
         ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
     ],
 )
