@@ -75,5 +75,5 @@ def discrepancy(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
     products = z @ z.T
     square = products.diagonal()
     distance = square.unsqueeze(1) + square - 2 * products
-    kernel = sum(torch.exp(-distance / (2 * width)) for width in BANDWIDTHS)
+    kernel = torch.stack([torch.exp(-distance / (2 * width)) for width in BANDWIDTHS]).sum(0)
     return weight @ kernel @ weight
