@@ -29,6 +29,7 @@ QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy, o
     "fedproto": {"predict": "head"},  # prototypes need a head with a bias
     "fedrep": {"head_epochs": 2},
     "fedtgp": {"predict": "head", "server_steps": 5},
+    "flute": {"head_epochs": 2},
 }
 
 

@@ -97,6 +97,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "fd": {"lam": (1.0, "ours (card)")},
     "fedadmm": {"rho": (0.01, "authors' code"), "eta": (1.0, "authors' code")},
+    "fedah": {
+        "eta": (1.0, "authors' code"),
+        "head_epochs": (1, "authors' code"),
+        "body_epochs": (None, CELL),
+    },
     "fedala": {
         "eta": (1.0, "Zhang et al. 2023 [authors' code]"),
         "share": (0.8, "Zhang et al. 2023 [authors' code: 80 %]"),
@@ -182,6 +187,13 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "finetune": {**_FINE_TUNING, "layers": (("",), "all layers (card)")},
     "floco": _FLOCO,
     "floco_plus": _FLOCO | {"personal_epochs": (None, CELL)},
+    "flute": {
+        "simplex": (0.25, "authors' code"),
+        "head_decay": (0.0025, "authors' code"),
+        "feature_decay": (0.0005, "authors' code"),
+        "head_epochs": (10, "as FedRep (card)"),
+        "server_lr": (0.5, "authors' code"),
+    },
     "fml": {"alpha": (0.5, "ours (card)"), "beta": (0.5, "ours (card)")},
     "gpfl": {"lam": (0.01, "authors' code, CNN"), "mu": (0.1, "authors' code, CNN")},
     "hypcluster": {"c": (6, "COMET, Table III: best value")},
