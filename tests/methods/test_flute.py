@@ -92,3 +92,11 @@ def test_a_simplex_has_no_distance_to_one(scale: float) -> None:
 
 def test_resumes() -> None:
     assert_resumes("flute", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
+
+
+def test_traffic() -> None:
+    """Up: the model and which classes there are; down: the model, whose head is each client's own."""
+    federation = toy("flute", sizes=SIZES)
+    run(federation, 2)
+    row = federation.ledger[-1]
+    assert (row["up"], row["down_receivers"], row["down_distinct"]) == (2 * 8 * (21 + 3), 2 * 8 * 21, 8 * (12 + 2 * 9))

@@ -66,7 +66,6 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedphp", {}, D, D),
         ("pflda", {}, D - B, D - B),
         ("fedah", {}, D, D),
-        ("flute", {"head_epochs": 1}, D, D + C),
         ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
     ],
 )
