@@ -30,6 +30,8 @@ QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy, o
     "fedrep": {"head_epochs": 2},
     "fedtgp": {"predict": "head", "server_steps": 5},
     "flute": {"head_epochs": 2},
+    "metafed": {"pretrain_epochs": 1},
+    "perada": {"distil_steps": 5},
 }
 
 

@@ -172,6 +172,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "head_phase": ("joint", "Chen and Chao 2022: both heads on each batch"),
         "personal_epochs": (None, CELL),
     },
+    "fedselect": {
+        "rate": (0.25, "authors' code"),
+        "limit": (0.8, "authors' code"),
+        "every": (3, "authors' code"),
+    },
     "fedtgp": {
         "lam": (10.0, "authors' script [10]"),
         "server_steps": (100, "authors' script [100 epochs] (card)"),
@@ -229,6 +234,13 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "hidden": (100, "authors' code"),
         "layers": (3, "authors' code"),
         "embed_hidden": (20, "authors' code, its dense variant"),
+    },
+    "perada": {
+        "adapter": (("",), "ours: all layers (card)"),
+        "lam": (1.0, "authors' example"),
+        "distil_steps": (500, "authors' example"),
+        "distil_batch": (2048, "authors' example"),
+        "distil_lr": (0.001, "authors' example"),
     },
     "perfedavg": {
         "variant": ("hf", "Fallah et al. 2020, HF"),

@@ -32,6 +32,8 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("apfl", {}, D, D),
         ("elastic", {}, D, 2 * D),
         ("superfed", {}, D, D),
+        ("perada", {"distil_steps": 1}, D, D),
+        ("perada", {"adapter": ["head"], "distil_steps": 1}, D - B, D - B),
         ("perfedavg", {}, D, D),
         ("fedupdate", {}, D, D),
         ("fedbabu", {}, B, B),
