@@ -20,7 +20,8 @@ def shortage(error: BaseException) -> str:
     if (isinstance(error, OSError) and error.errno in _FULL) or writing:
         place = f" while writing {error.filename}" if isinstance(error, OSError) and error.filename else ""
         return f"the disk is full{place}: free some space and give the same command again, it goes on from there"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+    words = ("can't allocate memory", "out of memory", "CUFFT_ALLOC_FAILED")
+    if isinstance(error, MemoryError) or any(word in text for word in words):
         return (
             "out of memory: run fewer cells side by side (--jobs), or take a smaller model, batch_size or number of "
             f"clients ({text.strip().splitlines()[0][:200] if text else 'no details'})"

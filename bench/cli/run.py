@@ -54,6 +54,9 @@ def run(
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     executor: ExecutorOption = "auto",
+    allow_fallback: Annotated[
+        bool, typer.Option(help="On a GPU, go on where clients cannot be trained side by side, tens of times slower.")
+    ] = False,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,
@@ -102,6 +105,7 @@ def run(
     options = Options(
         device=device,
         executor=executor,
+        allow_fallback=allow_fallback,
         threads=threads_each(min(workers, len(chosen))),
         cells=workers,
         data_root=data_root,

@@ -1,6 +1,5 @@
 """Runs client programs: collects what they ask for, answers it for all of them at once, and goes on."""
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,12 +14,13 @@ from bench.data import Indices
 from bench.engine.anomalies import Watch, check, who
 from bench.engine.backends import EAGER, fastest, one_line
 from bench.engine.batches import Address
+from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
 from bench.engine.gradient import as_train, gradient_of
 from bench.engine.predict import Task, accuracy_and_loss, class_sums, outputs
 from bench.engine.prepare import Prepared, Preparer
-from bench.errors import shortage
+from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program
 from bench.params import Params, Spec
 from bench.requests import (
@@ -39,9 +39,6 @@ from bench.settings import Settings
 
 Look = Predict | Evaluate | ClassStats
 Executor = Literal["auto", "sequential", "cohort", "debug"]
-
-_CACHE = 2**20  # bytes of weights, of what a core's second cache holds
-_LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
 
 
 class Work(NamedTuple):
@@ -92,6 +89,7 @@ class ProgramRun:
 Budget = Callable[[], Mapping[int, int]]
 """By owner, how many steps fit into the time until the next broadcast."""
 
+_SLOW = "On a GPU its clients would train tens of times slower; --allow-fallback takes that"
 Reply = Callable[[list[Message]], Mapping[int, Any]]
 
 
@@ -104,6 +102,8 @@ class Engine:
             step and the layer where something was not finite for the first time.
         lanes: clients per call of a cohort; fixed by model and device (the byte promise rests on it).
         threads: clients at a time in the sequential executor, cohorts at a time in the other.
+        allow_fallback: on a GPU, whether a loss that cannot be mapped runs one client after the other, and a step that
+            cannot be recorded as it is. Either is tens of times slower there, so it is an error unless allowed.
         fallbacks: losses that could not be mapped over clients.
         notices: what the user should know of what happened so far.
         failed: backends that could not run a step (see `bench.engine.backends`).
@@ -121,8 +121,10 @@ class Engine:
         executor: Executor = "auto",
         threads: int = 1,
         recordings: GraphCache | None = None,
+        allow_fallback: bool = False,
     ) -> None:
         self.settings = settings
+        self.allow_fallback = allow_fallback or device_data.device.type == "cpu"
         self.device_data = device_data
         self.dtype = getattr(torch, settings.dtype)
         self.executor = executor
@@ -275,13 +277,13 @@ class Engine:
         while True:
             try:
                 return self._trainer.cohort(group, self.lanes, self._cohorts)
-            except torch.OutOfMemoryError:  # of a GPU
+            except Exception as error:  # of the map, or of the loss itself: then it is raised again, one by one
+                if not gpu_memory_ran_out(error):
+                    if shortage(error):
+                        raise
+                    return self._unmapped(group, error)
                 if self.lanes == 1:
                     raise
-            except Exception as error:  # of the map, or of the loss itself: then it is raised again, one by one
-                if shortage(error):
-                    raise
-                return self._unmapped(group, error)
             # Out here, as the error holds on to all that the attempt had.
             self.lanes //= 2
             self.notices.append(
@@ -290,9 +292,11 @@ class Engine:
             )
 
     def _unmapped(self, group: list[Prepared], error: Exception) -> Answers:
-        answers = self._trainer.sequential(group, self.threads)
         what = group[0].recipe.step or group[0].recipe.loss
         name = getattr(what, "__qualname__", repr(what))
+        if not self.allow_fallback:
+            raise UserError(f"{name} cannot be mapped over clients: {one_line(error)}. {_SLOW}") from error
+        answers = self._trainer.sequential(group, self.threads)
         if name not in self.fallbacks:
             self.fallbacks.append(name)
             self.notices.append(f"{name} cannot be mapped over clients and runs one by one: {one_line(error)}")
@@ -308,6 +312,8 @@ class Engine:
         for step in tuple(self._trainer.used):
             for name, reason in step.failed.items():
                 if name not in self.failed:
+                    if not self.allow_fallback:
+                        raise UserError(f"the backend {name} failed: {reason}. {_SLOW}")
                     self.failed.append(name)
                     self.notices.append(f"the backend {name} failed and {self.backend} takes its place: {reason}")
 
@@ -380,21 +386,6 @@ def _looked_at(request: Look) -> tuple[Sequence[Params], str]:
     if isinstance(request, Evaluate):
         return request.models, "logits"
     return ([request.w], request.output) if isinstance(request, Predict) else ([request.model], request.of)
-
-
-def lanes_on(device: torch.device, size: int) -> int:
-    """Clients per call of a cohort for models of so many bytes: on a CPU as many as a core's cache holds."""
-    return min(_MOST, max(_LEAST, _CACHE // max(1, size))) if device.type == "cpu" else 64
-
-
-def settle(device: torch.device, precision: str) -> None:
-    """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
-    if device.type != "cuda":
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
 
 def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

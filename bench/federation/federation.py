@@ -14,8 +14,9 @@ from torch import Tensor
 from bench.data import Dataset, Partition
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import Address
+from bench.engine.device import settle
 from bench.engine.device_data import SERVER, DeviceData
-from bench.engine.engine import Budget, Engine, Executor, ProgramRun, Sent, Work, settle
+from bench.engine.engine import Budget, Engine, Executor, ProgramRun, Sent, Work
 from bench.engine.executors import GraphCache
 from bench.engine.kernels import cpu_kernels
 from bench.engine.memory import keep_freed_memory
@@ -60,6 +61,7 @@ class Federation:
         public: Dataset | None = None,
         offload: bool = False,
         recordings: GraphCache | None = None,
+        allow_fallback: bool = False,
     ) -> None:
         self.settings = settings
         settle(torch.device(device), settings.precision)
@@ -92,6 +94,7 @@ class Federation:
             executor=executor,
             threads=threads,
             recordings=recordings,
+            allow_fallback=allow_fallback,
         )
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._device_data, local_buffers=settings.batchnorm == "local")

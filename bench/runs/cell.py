@@ -51,6 +51,7 @@ class Options(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     executor: Executor = "auto"
     threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
+    allow_fallback: bool = Field(False, description="on a GPU, steps that are not mapped or not recorded, too")
     cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
@@ -183,6 +184,7 @@ class _Run:
             public=public,
             offload=offload,
             recordings=_recordings(self.settings, device),
+            allow_fallback=self.options.allow_fallback,
         )
         self.status = replace(
             self.status,

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from bench.engine.device import lanes_on
 from bench.engine.device_data import KEEP_NORMALISED
-from bench.engine.engine import lanes_on
 from bench.engine.memory import MemoryMeter
 from bench.engine.predict import samples_at_once
 from bench.engine.step import is_convolutional

@@ -124,16 +124,16 @@ def operations(workload: Workload) -> float:
 
 def ceiling(device: str, precision: str, repeats: int = 10) -> float:
     """Operations per second of the best of some large matrix products, with all cores of a CPU."""
-    threads, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+    threads, before = torch.get_num_threads(), torch.backends.cuda.matmul.fp32_precision
     torch.set_num_threads(cores())
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
         size = 8192 if device == "cuda" else 2048  # of 2048, a GPU waits for the processor as long as it multiplies
         a = torch.ones(size, size, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
         return max(_product(a) for _ in range(repeats))
     finally:
         torch.set_num_threads(threads)
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 def _product(a: torch.Tensor) -> float:

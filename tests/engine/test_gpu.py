@@ -26,9 +26,9 @@ SMALL: dict[str, dict[str, Any]] = {"cnn": {"hidden": 8}, "resnet18": {}, "mlp":
 def _as_before() -> Iterator[None]:
     """A cell on a GPU says how the whole process is to compute."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    before = matmul.fp32_precision, cudnn.conv.fp32_precision, torch.are_deterministic_algorithms_enabled()
     yield
-    matmul.allow_tf32, cudnn.allow_tf32 = before[:2]
+    matmul.fp32_precision, cudnn.conv.fp32_precision = before[:2]
     torch.use_deterministic_algorithms(before[2])
 
 

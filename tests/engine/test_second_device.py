@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from bench.engine.device import gpu_memory_ran_out, settle
 from bench.engine.predict import _look
+from bench.errors import UserError, shortage
+from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes
@@ -147,3 +150,63 @@ def test_cohorts_become_smaller_where_memory_runs_out() -> None:
     assert device.peak <= device.limit
     assert any("memory ran out" in warning for warning in there.warnings)
     assert found.clients == expected.clients
+
+
+def branching(model: Any, values: Any, batch: Any, ctx: Any) -> torch.Tensor:
+    """A loss that asks for a number, which no map over clients has."""
+    loss = cross_entropy(model, values, batch, ctx)
+    return loss if loss > 0 else -loss
+
+
+class _Branching(Method):
+    """FedAvg with that loss."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=branching)
+        yield Upload({"model": trained["w"]})
+
+
+def test_what_cannot_be_mapped_is_an_error_on_a_gpu_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_items", {**METHODS._items, "test_branching": _Branching})
+    with SecondDevice():
+        with pytest.raises(UserError, match=r"branching cannot be mapped over clients: .*--allow-fallback"):
+            run(toy("test_branching", device=NAME), 1)
+        there = toy("test_branching", device=NAME)
+        there.engine.allow_fallback = True
+        run(there, 1)
+        assert there.engine.fallbacks == ["branching"]
+
+
+def test_on_a_gpu_a_step_that_cannot_be_recorded_is_an_error_unless_allowed() -> None:
+    with SecondDevice():
+        there = toy("fedavg", device=NAME)
+        run(there, 1)
+        step = next(iter(there.engine._trainer.used))
+        step.failed["graph"] = "ValueError: its bytes are not eager's"
+        with pytest.raises(UserError, match=r"the backend graph failed: ValueError: .*--allow-fallback"):
+            run(there, 1)
+
+
+def test_memory_that_cufft_lacks_is_memory() -> None:
+    error = RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED")
+    assert gpu_memory_ran_out(error)
+    assert shortage(error).startswith("out of memory")
+    assert not gpu_memory_ran_out(RuntimeError("cuFFT error: CUFFT_INVALID_SIZE"))
+
+
+def test_a_gpu_s_settings_go_through_the_current_interface() -> None:
+    """PyTorch warns of the older flags, and refuses to have both asked for."""
+    cuda: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn.conv
+    deterministic: Any = torch.utils.deterministic
+    before = cuda.fp32_precision, cudnn.fp32_precision, deterministic.fill_uninitialized_memory
+    try:
+        for precision, expected in (("tf32", "tf32"), ("fp32", "ieee"), ("bf16", "ieee")):
+            settle(torch.device("cuda"), precision)
+            assert cuda.fp32_precision == cudnn.fp32_precision == expected
+        assert not deterministic.fill_uninitialized_memory
+    finally:
+        torch.use_deterministic_algorithms(False)
+        cuda.fp32_precision, cudnn.fp32_precision, deterministic.fill_uninitialized_memory = before

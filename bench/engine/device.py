@@ -1,0 +1,40 @@
+"""What the engine asks of a device: repeatable algorithms, how many clients side by side, when memory ran out."""
+
+import os
+from typing import Any
+
+import torch
+
+_CACHE = 2**20  # bytes of weights, of what a core's second cache holds
+_LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
+
+
+def gpu_memory_ran_out(error: Exception) -> bool:
+    """Whether an error means that a smaller cohort might fit; cuFFT has words of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUFFT_ALLOC_FAILED" in str(error)
+
+
+def lanes_on(device: torch.device, size: int) -> int:
+    """Clients per call of a cohort for models of so many bytes: on a CPU as many as a core's cache holds."""
+    return min(_MOST, max(_LEAST, _CACHE // max(1, size))) if device.type == "cpu" else 64
+
+
+def settle(device: torch.device, precision: str) -> None:
+    """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
+    if device.type != "cuda":
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    deterministic: Any = torch.utils.deterministic  # unknown to stubs, like what follows
+    deterministic.fill_uninitialized_memory = False  # else every new tensor is first filled with NaN
+    torch.backends.cudnn.benchmark = False
+    set_fp32_precision(precision)
+
+
+def set_fp32_precision(precision: str) -> None:
+    """Whether a GPU multiplies float32 as TF32, in products and in convolutions (torch's default there)."""
+    wanted = "tf32" if precision == "tf32" else "ieee"
+    cuda: Any = torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
+    for place in (cuda.matmul, cudnn.conv, cudnn.rnn):
+        place.fp32_precision = wanted
