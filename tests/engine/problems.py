@@ -23,6 +23,7 @@ EVERY_METHOD = [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytes
 """All methods in `make test-all`; in `make test` one for each kind."""
 
 QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy, or ask for more than `test_linear` has
+    "ccvr": {"calibration_steps": 5},
     "feddf": {"distil_steps": 20},
     "fedgen": {"generator_steps": 3},
     "fedmd": {"pretrain_epochs": 2},
