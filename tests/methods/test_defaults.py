@@ -157,6 +157,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "digest_epochs": (1, "authors' code"),
         "digest_batch": (256, "authors' code"),
     },
+    "fedmtl": {"lam": (0.1, "ours (card)"), "relation": ("learned", "Smith et al. 2017 (card)")},
     "fednova": {},
     "fedntd": {"beta": (1.0, "ours (card)"), "tau": (1.0, "ours (card)")},
     "fedopt": _FEDOPT,
