@@ -1,8 +1,8 @@
-"""Registration of methods, data sets, partitions and models, ours and other people's.
+"""Registration of methods, data sets, partitions, shifts and models, ours and other people's.
 
 Ours are found in the packages beside this one, other people's through the entry-point groups `bench.methods`,
-`bench.datasets`, `bench.partitions`, `bench.models`, `bench.serverrules` and `bench.selections`, or in a file that is
-named by `--plugin FILE.py` or under `plugins:` in a grid; each registers itself by decorator:
+`bench.datasets`, `bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules` and `bench.selections`, or in
+a file that is named by `--plugin FILE.py` or under `plugins:` in a grid; each registers itself by decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -94,6 +94,7 @@ class Registry(Generic[T]):
 METHODS: Registry[Any] = Registry("method", "methods")
 DATASETS: Registry[Any] = Registry("data set", "datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "datasets")
+SHIFTS: Registry[Any] = Registry("shift", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
 SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
@@ -104,7 +105,7 @@ _FILES: dict[Path, ModuleType] = {}
 
 
 def load_file(file: Path) -> ModuleType:
-    """Import a Python file that registers methods, data sets, partitions or models; once in a process.
+    """Import a Python file that registers methods, data sets, partitions, shifts or models; once in a process.
 
     Modules beside the file may be imported by it.
 

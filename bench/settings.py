@@ -97,6 +97,9 @@ class Settings(BaseModel):
     public: PublicSet | None = Field(None, description="public samples, for methods that need some")
     partition: str = "dirichlet"
     partition_options: dict[str, Any] = Field(default_factory=dict)
+    shifts: tuple[dict[str, Any], ...] = Field(
+        (), description="what tells the clients' samples apart, e.g. [{name: rotation, groups: 4}]; in this order"
+    )
     alpha: float | None = Field(None, gt=0, description="Dirichlet concentration; none where the partition has none")
     clients: int = Field(20, ge=1)
     seed: int = Field(0, ge=0)

@@ -20,6 +20,7 @@ TASK_FIELDS = (
     "dataset_options",
     "partition",
     "partition_options",
+    "shifts",
     "alpha",
     "clients",
     "participation",
@@ -223,8 +224,16 @@ def load(runs: list[Path]) -> Store:
 
 def setting_text(name: str, value: Any) -> str:
     """`α=0.1`, `tau=0.4`: a setting as tables name it."""
+    if name == "shifts":
+        return " + ".join(_shift_text(dict(shift)) for shift in value) or "no shift"
     shown = f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
     return f"{_SHORT.get(name, name.removeprefix(_OWN))}={shown}"
+
+
+def _shift_text(shift: dict[str, Any]) -> str:
+    """`label_noise share=0.4`: a shift with its options, but for those that are lists."""
+    given = [setting_text(key, value) for key, value in shift.items() if key != "name" and not isinstance(value, list)]
+    return " ".join([shift["name"], *given])
 
 
 def _named(views: list[CellView]) -> tuple[Cell, ...]:

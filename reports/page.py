@@ -12,7 +12,7 @@ import yaml
 
 from bench.errors import UserError
 from bench.runs.remarks import run_remarks
-from reports import accuracy, cost, fairness, figures, newcomers, relations, speedup, tables, timeline
+from reports import accuracy, cost, fairness, figures, newcomers, relations, samples, speedup, tables, timeline
 from reports.figures import Picture
 from reports.html import environment
 from reports.load import Cell, Store, load, setting_text
@@ -172,7 +172,7 @@ def _sections(store: Store, asked: str | None, targets: Mapping[str, float], tun
     if varied:
         pictures = tuple(figures.sensitivity(store, setting, chosen) for setting in varied)
         yield Section("sensitivity", "Sensitivity", pictures=pictures)
-    yield Section("data", "Data", pictures=(figures.partitions(store),))
+    yield Section("data", "Data", pictures=(figures.partitions(store), *samples.pictures(store)))
     yield Section("methods", "Method by method", parts=tuple(portraits(store, curves, clients)))
 
 

@@ -16,8 +16,8 @@ OWN = "own"
 """In a study's `space`: the range in the method's own file."""
 
 NOT_SEARCHED = {
-    "method", "label", "case", "hp", "server", "dataset", "dataset_options", "partition", "partition_options", "alpha",
-    "clients", "participation", "selection", "public", "model", "model_options", "client_models", "seed",
+    "method", "label", "case", "hp", "server", "dataset", "dataset_options", "partition", "partition_options", "shifts",
+    "alpha", "clients", "participation", "selection", "public", "model", "model_options", "client_models", "seed",
     "partition_seed", "protocol", "validation_share", "rounds", "new_clients", "new_client_epochs", "stragglers",
     "eval_every",
 }  # fmt: skip

@@ -1,8 +1,8 @@
 """Who a cell is: the hash of everything that its result depends on, and of nothing else.
 
 It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and
-of data sets, partitions and models that are the user's own. It leaves out how a cell is called (label, case), where its
-files lie, and the machine. Engine, libraries and what comes with the harness are covered by `RESULT_VERSION`.
+of data sets, partitions, shifts and models that are the user's own. It leaves out how a cell is called (label, case),
+where its files lie, and the machine. Engine, libraries and what comes with the harness are covered by `RESULT_VERSION`.
 """
 
 import ast
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
-from bench.plugin import DATASETS, FILE_MODULE, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, Registry
+from bench.plugin import DATASETS, FILE_MODULE, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry
 from bench.settings import DEFAULT_SELECTION, Settings
 
 RESULT_VERSION = 3
@@ -55,6 +55,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         science["partition_options"]["path"] = _content(Path(path))
     if settings.selection == DEFAULT_SELECTION:
         del science["selection"]  # cells from before there was a choice keep their ids
+    if not settings.shifts:
+        del science["shifts"]  # likewise
     if settings.new_client_start == "method":
         del science["new_client_start"]  # likewise
     identity = {
@@ -114,10 +116,11 @@ def is_own(registry: Registry[Any], name: str) -> bool:
 
 
 def _own_code(settings: Settings) -> dict[str, str]:
-    """Digests of the code of the user's own data sets, partition and models, by kind and name."""
+    """Digests of the code of the user's own data sets, partition, shifts and models, by kind and name."""
     parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
     if settings.public is not None:
         parts.append((DATASETS, settings.public.name))
+    parts += [(SHIFTS, shift["name"]) for shift in settings.shifts]
     parts += [(MODELS, name) for name in (settings.model, *settings.architectures)]
     return {f"{registry.kind} {name}": _code(registry, name) for registry, name in parts if is_own(registry, name)}
 

@@ -13,12 +13,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
 from bench.errors import UserError
-from bench.plugin import METHODS, PARTITIONS, SELECTIONS, SERVER_RULES, Registry, did_you_mean
+from bench.plugin import METHODS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry, did_you_mean
 from bench.settings import Settings
 
 Problems = dict[str, str]  # what is wrong, by key; "" for what no single key is to blame for
 
-FROM_THE_HARNESS = {"data_root", "download", "dataset", "clients", "alpha", "fixed_tests", "seed", "shape", "classes"}
+FROM_THE_HARNESS = {
+    "data_root", "download", "dataset", "clients", "alpha", "fixed_tests", "seed", "own", "shape", "classes",
+}  # fmt: skip
 
 
 _IN_WORDS_OF_YAML = {
@@ -135,6 +137,28 @@ def check_server(value: Any) -> dict[str, Any] | None:
     return {"name": rule["name"], **hyper}
 
 
+def check_shifts(value: Any) -> list[dict[str, Any]]:
+    """Shifts as a cell holds them, their options filled in; each is written as a name or a mapping with `name`.
+
+    Raises:
+        UserError: wrong shape, an unknown shift, wrong options, or one of them twice.
+    """
+    listed: list[Any] = value if isinstance(value, list) else [None]
+    entries = [{"name": one} if isinstance(one, str) else one for one in listed]
+    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in entries):
+        raise UserError(f"shifts = {shown(value)} should be a list of names, or of mappings with `name`")
+    names = [one["name"] for one in entries]
+    if len(set(names)) < len(names):
+        raise UserError(f"shifts = {shown(value)}: every shift should stand there once")
+    complete = []
+    for one in entries:
+        options, problems = complete_options(SHIFTS, one["name"], {k: part for k, part in one.items() if k != "name"})
+        if problems:
+            raise UserError(next(iter(problems.values())))
+        complete.append({"name": one["name"], **options})
+    return complete
+
+
 def check_setting(key: str, value: Any) -> Any:
     """The value of a setting that may stand in a grid: a field of `Settings`, or a method's `name.hyperparameter`.
 
@@ -149,6 +173,8 @@ def check_setting(key: str, value: Any) -> Any:
         return check_field(model, name, value)
     if key == "selection" and isinstance(value, str):
         SELECTIONS.get(value)
+    if key == "shifts":
+        return check_shifts(value)
     return check_server(value) if key == "server" else check_field(Settings, key, value)
 
 

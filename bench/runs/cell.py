@@ -31,6 +31,7 @@ from bench.plugin import load_file
 from bench.runs import checkpoint, kept, store
 from bench.runs.loading import load_all
 from bench.runs.memory_forecast import rest_on_host
+from bench.runs.pictured import shown_samples
 from bench.runs.progress import Event, figures_text
 from bench.runs.store import Status
 from bench.settings import Settings
@@ -170,6 +171,8 @@ class _Run:
     def _train(self) -> tuple[store.State, str]:
         dataset, partition, public = load_all(self.settings, self.options.data_root)
         _write_partition(self.folder / "partition.json", dataset, partition)
+        if self.settings.shifts and dataset.x.ndim == 4:
+            store.write_json(self.folder / "samples.json", shown_samples(dataset, partition))
         device = choose_device(self.options.device)
         offload = rest_on_host(self.settings, dataset.shape, dataset.num_classes, device, self.options.cells)
         if offload:

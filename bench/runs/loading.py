@@ -1,4 +1,4 @@
-"""What a cell works on, from its settings: the data set, the public samples, the partition."""
+"""What a cell works on, from its settings: the data set, the public samples, the partition, the shifts."""
 
 import functools
 import importlib
@@ -21,7 +21,7 @@ def load_all(settings: Settings, data_root: Path = Path("data")) -> tuple[Datase
         UserError: something is unknown, missing or damaged, or cannot be divided so.
     """
     dataset = load_dataset(settings, data_root)
-    partition = load_partition(settings, dataset)
+    dataset, partition = apply_shifts(settings, dataset, load_partition(settings, dataset))
     if settings.protocol == "tuning":
         dataset, partition = without_tests(dataset, partition)  # what a trial does not have it cannot read
     return dataset, partition, load_public(settings, data_root)
@@ -109,3 +109,17 @@ def load_partition(settings: Settings, dataset: Dataset) -> Partition:
             f"{settings.new_clients}; set `new_clients: {len(partition.new)}`"
         )
     return partition
+
+
+def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
+    """The samples as the clients of a cell have them, after its shifts, if it has any.
+
+    Raises:
+        UserError: a shift does not fit the data.
+    """
+    if not settings.shifts:
+        return dataset, partition
+    shifting = importlib.import_module("datasets.shifting")
+    seed = settings.seed if settings.partition_seed is None else settings.partition_seed
+    found: tuple[Dataset, Partition] = shifting.apply(dataset, partition, settings.shifts, seed)
+    return found

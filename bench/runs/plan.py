@@ -13,7 +13,7 @@ from bench.config.identity import cell_id, declared_checksum, is_own
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
-from bench.runs.loading import load_dataset, load_partition, load_public
+from bench.runs.loading import apply_shifts, load_dataset, load_partition, load_public
 from bench.runs.remarks import partition_remarks
 from bench.runs.results import cell_name
 from bench.settings import Settings
@@ -23,6 +23,7 @@ _DATA_FIELDS = (
     "dataset_options",
     "partition",
     "partition_options",
+    "shifts",
     "clients",
     "alpha",
     "seed",
@@ -55,9 +56,10 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
         if key not in known:
             try:
                 partition = load_partition(settings, dataset)
+                shifted, seen = apply_shifts(settings, dataset, partition)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
-            known[key] = partition.hash, tuple(partition_remarks(partition, dataset))
+            known[key] = partition.hash, tuple(partition_remarks(seen, shifted))
         partition_hash, remarks = known[key]
         load_public(settings, data_root, download=download)
         _check_models(settings, dataset)

@@ -31,6 +31,7 @@ CHANGED: dict[str, Any] = {
     "public": {"name": "digits", "size": 10},
     "partition": "iid",
     "partition_options": {"x": 1},
+    "shifts": [{"name": "rotation", "groups": 4}],
     "alpha": 0.6,
     "clients": 21,
     "seed": 1,
@@ -304,7 +305,9 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
 
 
 def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
-    settings = CELL.model_dump(mode="json", exclude={"label", "case", "optimizer", "selection", "new_client_start"})
+    settings = CELL.model_dump(
+        mode="json", exclude={"label", "case", "optimizer", "selection", "new_client_start", "shifts"}
+    )
     settings |= {"partition_seed": CELL.seed}
     data = declared_checksum(CELL)
     whole = {"settings": settings, "data": data, "code": method_code("plain"), "version": identity.RESULT_VERSION}

@@ -1,0 +1,208 @@
+"""Shifts: what makes the samples of two clients differ beside their labels' frequencies (docs/data.md has pictures).
+
+Of inputs: `rotation`, `colours`, `corruption`, `permuted_pixels`. Of what labels mean: `concept_shift`. Of training
+alone: `label_noise`, `missing_classes`. `datasets.shifting` says what they get and return.
+"""
+
+import math
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from bench.data import Indices
+from bench.errors import UserError
+from bench.plugin import SHIFTS
+from datasets.arrays import Array
+from datasets.shifting import Own
+
+Groups = Annotated[int, Field(ge=2)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@SHIFTS.register("rotation")
+def rotation(own: Own, *, groups: Groups = 4) -> Own:
+    """Images turned by g / groups of a full turn, g being the client's group (rotated MNIST, as in IFCA's paper).
+
+    Quarter turns of square images are exact; others are interpolated linearly, black coming in at the corners.
+
+    Raises:
+        UserError: the samples are no images.
+    """
+    _need_images(own)
+    group = own.group(groups)
+    square = own.x.shape[2] == own.x.shape[3]
+    if 4 * group % groups == 0 and (square or 2 * group % groups == 0):
+        return replace(own, x=np.ascontiguousarray(np.rot90(own.x, 4 * group // groups, axes=(2, 3))))
+    from scipy import ndimage
+
+    values = own.x.astype(np.float64)
+    turned = ndimage.rotate(values, 360 * group / groups, axes=(3, 2), reshape=False, order=1)
+    return replace(own, x=_as_stored(turned, own.x))
+
+
+@SHIFTS.register("colours")
+def colours(own: Own, *, groups: Groups = 4, contrast: Annotated[float, Field(gt=0, le=1)] = 0.5) -> Own:
+    """Every group of clients has its own two colours: black becomes the one, white the other, in proportion.
+
+    Args:
+        own: images of one byte per channel.
+        groups: number of groups.
+        contrast: least distance of the two colours in every channel, of the whole range.
+
+    Raises:
+        UserError: the samples are no such images.
+    """
+    _need_images(own)
+    if own.x.dtype != np.uint8:
+        raise UserError(f"shift 'colours' needs images of bytes; {own.dataset.name} has {own.x.dtype}")
+    rng = own.rng("colours", own.group(groups))
+    channels = own.x.shape[1]
+    distance = rng.uniform(contrast, 1, channels)
+    dark = rng.uniform(0, 1 - distance)
+    flipped = rng.integers(2, size=channels) == 1
+    black, white = (np.where(flipped == first, dark + distance, dark) for first in (True, False))
+    shape = (1, channels, 1, 1)
+    return replace(own, x=_as_stored(255 * black.reshape(shape) + (white - black).reshape(shape) * own.x, own.x))
+
+
+@SHIFTS.register("corruption")
+def corruption(
+    own: Own,
+    *,
+    kinds: Annotated[tuple[Literal["none", "blur", "noise"], ...], Field(min_length=2)] = ("none", "blur", "noise"),
+    blur: Annotated[float, Field(gt=0)] = 1.0,
+    noise: Annotated[float, Field(gt=0)] = 1.0,
+) -> Own:
+    """Clients are dealt out evenly to `kinds` of corruption: a poor lens, a poor sensor, or none.
+
+    Args:
+        own: samples; images where one of the kinds is `blur`.
+        kinds: of corruption; a kind that stands there twice has twice the clients.
+        blur: standard deviation of the Gaussian kernel in pixels.
+        noise: standard deviation of Gaussian noise, in units of that of the data set's values.
+
+    Raises:
+        UserError: the samples are no images, or no numbers.
+    """
+    _need_numbers(own)
+    if "blur" in kinds:
+        _need_images(own)
+    kind = kinds[own.group(len(kinds))]
+    if kind == "none":
+        return own
+    values = own.x.astype(np.float64)
+    if kind == "blur":
+        from scipy import ndimage
+
+        return replace(own, x=_as_stored(ndimage.gaussian_filter(values, (0, 0, blur, blur)), own.x))
+    unit = np.array(own.dataset.std).reshape(-1, *[1] * (values.ndim - 2)) * (255 if own.x.dtype == np.uint8 else 1)
+    drawn = np.stack([own.rng("noise", own.client, int(i)).standard_normal(values.shape[1:]) for i in own.at])
+    return replace(own, x=_as_stored(values + noise * unit * drawn, own.x))
+
+
+@SHIFTS.register("permuted_pixels")
+def permuted_pixels(own: Own, *, groups: Groups = 4) -> Own:
+    """Every group of clients has its own order of pixels, or of features; the first group's is the usual one.
+
+    Raises:
+        UserError: the samples are neither images nor vectors of features.
+    """
+    _need_numbers(own)
+    if own.x.ndim not in (2, 4):
+        raise UserError(
+            f"shift {own.name!r} needs images or features; samples of {own.dataset.name} are {own.x.shape[1:]}"
+        )
+    group = own.group(groups)
+    if group == 0:
+        return own
+    flat = own.x.reshape(len(own.x), own.x.shape[1] if own.x.ndim == 4 else 1, -1)
+    order = own.rng("pixels", group).permutation(flat.shape[2])
+    return replace(own, x=flat[:, :, order].reshape(own.x.shape))
+
+
+@SHIFTS.register("concept_shift")
+def concept_shift(own: Own, *, clusters: Groups = 4) -> Own:
+    """Labels mean different things: every cluster of clients has its own permutation of them, the first the usual one.
+
+    Raises:
+        UserError: there are not so many permutations.
+    """
+    classes = own.dataset.num_classes
+    if clusters > math.factorial(classes):
+        raise UserError(f"shift 'concept_shift': {classes} classes have fewer than {clusters} permutations")
+    return replace(own, y=_permutations(own, clusters)[own.group(clusters)][own.y])
+
+
+@SHIFTS.register("label_noise")
+def label_noise(own: Own, *, share: Share | tuple[Share, Share] = 0.3) -> Own:
+    """A share of each client's training labels is another one of the classes; validation and tests stay clean.
+
+    Args:
+        own: samples.
+        share: of wrong labels, rounded to a number of samples; of two values each client draws its own between them.
+
+    Raises:
+        UserError: there is one class only.
+    """
+    classes = own.dataset.num_classes
+    if classes < 2:
+        raise UserError(f"shift 'label_noise': {own.dataset.name} has one class, so no label can be wrong")
+    if own.part != "train":
+        return own
+    rng = own.rng("labels", own.client)
+    wrong = share if isinstance(share, int | float) else rng.uniform(min(share), max(share))
+    chosen = rng.permutation(len(own.y))[: round(wrong * len(own.y))]
+    y = own.y.copy()
+    y[chosen] = (y[chosen] + rng.integers(1, classes, len(chosen))) % classes
+    return replace(own, y=y)
+
+
+@SHIFTS.register("missing_classes")
+def missing_classes(own: Own, *, k: PositiveInt = 1) -> Own:
+    """Each client lacks k of its classes, drawn at random, at training and validation, and is tested on them.
+
+    At least one class stays: a client of fewer than k + 1 classes lacks all but one.
+
+    Raises:
+        UserError: there are no more than k classes.
+    """
+    if k >= own.dataset.num_classes:
+        raise UserError(f"shift 'missing_classes': k = {k} leaves none of {own.dataset.num_classes} classes")
+    if own.part == "test":
+        return own
+    order = own.rng("missing", own.client).permutation(own.held)
+    return own.only(~np.isin(own.y, order[: min(k, len(order) - 1)]))
+
+
+def _permutations(own: Own, count: int) -> list[Indices]:
+    """So many different permutations of the labels, the identity first."""
+    classes = own.dataset.num_classes
+    found = [np.arange(classes)]
+    draw = 0
+    while len(found) < count:
+        one = own.rng("permutation", draw).permutation(classes)
+        draw += 1
+        if not any(np.array_equal(one, other) for other in found):
+            found.append(one)
+    return found
+
+
+def _need_images(own: Own) -> None:
+    if own.x.ndim != 4:
+        raise UserError(
+            f"shift {own.name!r} needs images; samples of {own.dataset.name} have the shape {own.x.shape[1:]}"
+        )
+
+
+def _need_numbers(own: Own) -> None:
+    if own.x.dtype != np.uint8 and own.x.dtype.kind != "f":
+        raise UserError(f"shift {own.name!r} needs images or numbers; samples of {own.dataset.name} are {own.x.dtype}")
+
+
+def _as_stored(values: Array, before: Array) -> Array:
+    """Values of the type that the data set has: bytes are rounded and cut at the ends of their range."""
+    if before.dtype == np.uint8:
+        values = np.clip(np.rint(values), 0, 255)
+    return values.astype(before.dtype)
