@@ -11,13 +11,16 @@ from reports.load import _flat
 from reports.published import SETTINGS, _agrees, _wanted, published_table
 
 GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
+READINGS = {"scd_simplex", "scd_restart", "scd_released_code"}
 FURTHER = {
     "pgfed_table2": {"local"},
     "pgfed_new_clients": {"feddyn", "apfl", "fedrod", "fedbabu"},
-    "table4": {"scd", "ditto", "fedrod", "scd_wf_until", "ditto_wf_until", "fedrod_wf_until"},
-    "table5": {"scd_simplex", "scd_restart", "scd_released_code"},
+    **dict.fromkeys(("table1", "table2", "table3", "table5", "table10"), READINGS),
+    "table4": {
+        "scd", "ditto", "fedrod", "scd_wf_until", "ditto_wf_until", "fedrod_wf_until", "scd_restart", "scd_restart_wf",
+    },
     "table9": {"ditto_wf_until"},
-}
+}  # fmt: skip
 """Methods of a grid though its table has no row for them: others are compared with them, or they are read otherwise."""
 
 
