@@ -4,9 +4,9 @@
 
 It first halves the pictures of `data/mnist.npz` and `data/cifar10_jpeg.npz` (MedMNIST's keys), once; not where
 `--set datasets=...` names others. Everything after the folder goes to `bench run`, for both grids. The same command
-goes on where it was stopped. It prints the claims and the scores and writes them to `claims.csv` and `scores.csv` in
-the folder: differences in points of test accuracy, paired by seed, with their 95 % t intervals; nothing is corrected
-for the number of claims.
+goes on where it was stopped. It prints the scores and the claims as Markdown and writes them to `tables.md`,
+`scores.csv` and `claims.csv` in the folder: differences in points of test accuracy, paired by seed, with their 95 % t
+intervals; nothing is corrected for the number of claims.
 """
 
 import subprocess
@@ -66,12 +66,51 @@ def main(folder: Path, options: list[str]) -> None:
     for name, grid in GRIDS.items():
         command = [sys.executable, "-m", "bench.cli", "run", "--grid", str(grid), "--out", str(folder / name), *options]
         subprocess.run(command, check=True)
-    arms, curves = load([folder / "arms"]), load([folder / "curves"])
-    found = pd.DataFrame([{**vars(f), "verdict": f.verdict} for f in (*claims(arms), *maxima(curves))])
-    tables = {"claims": found, "scores": pd.concat([scores(arms), scores(curves)])}
+    report(folder)
+
+
+def report(folder: Path) -> None:
+    """Print and write what the claims come to, as far as the grids have been run."""
+    stores = {name: load([folder / name]) for name in GRIDS if (folder / name / "run.json").exists()}
+    found = [f for name, store in stores.items() for f in (claims if name == "arms" else maxima)(store)]
+    tables = {
+        "scores": pd.concat([scores(store) for store in stores.values()]),
+        "claims": pd.DataFrame([{**vars(f), "verdict": f.verdict} for f in found]),
+    }
     for name, table in tables.items():
         table.round(2).to_csv(folder / f"{name}.csv", index=False)
-        print(f"\n{table.round(2).to_string(index=False)}")
+    text = markdown(folder)
+    (folder / "tables.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def markdown(folder: Path) -> str:
+    """The two CSV files of a folder as Markdown tables: mean ± standard deviation, and differences with intervals."""
+    scored, found = (pd.read_csv(folder / f"{name}.csv") for name in ("scores", "claims"))
+    scored["text"] = [_pm(*row) for row in zip(scored["mean"], scored["std"], scored["seeds"], strict=True)]
+    found["text"] = [
+        f"{d:+.2f} [{low:+.2f}, {high:+.2f}]{'' if verdict == 'open' else f' **{verdict}**'}"
+        for d, low, high, verdict in found[["difference", "low", "high", "verdict"]].itertuples(index=False)
+    ]
+    found["claim"] = [
+        f"{c}: {says} ({figure})"
+        for c, says, figure in zip(found["claim"], found["says"], found["figure"], strict=True)
+    ]
+    wide = scored.pivot_table(index="row", columns=["task", "figure"], values="text", aggfunc="first", sort=False)
+    wide.columns = [f"{figure}, {task}" for task, figure in wide.columns]
+    verdicts = found.pivot_table(index=["claim", "reading"], columns="task", values="text", aggfunc="first", sort=False)
+    return f"{as_markdown(wide)}\n\n{as_markdown(verdicts)}\n"
+
+
+def _pm(mean: float, std: float, seeds: int) -> str:
+    return f"{mean:.2f} ± {std:.2f} ({seeds})" if seeds > 1 else f"{mean:.2f} (1)"
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """Index and columns as a Markdown table, empty where there is nothing."""
+    head = [*table.index.names, *map(str, table.columns)]
+    rows = [head, ["---"] * len(head), *table.reset_index().fillna("").astype(str).to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def halve(file: Path) -> None:

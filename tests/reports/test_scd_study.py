@@ -81,3 +81,11 @@ def test_no_pictures_is_one_line_and_halved_ones_are_kept(study: Any, tmp_path: 
     made = (tmp_path / "mnist_16.npz").stat().st_mtime_ns
     study.halve(tmp_path / "mnist.npz")
     assert (tmp_path / "mnist_16.npz").stat().st_mtime_ns == made
+
+
+def test_the_page_shows_the_numbers_that_are_committed(study: Any) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    folders = [file.parent for file in (docs / "scd-study").glob("*/claims.csv")]
+    assert folders
+    for folder in folders:
+        assert study.markdown(folder).strip() in (docs / "scd-study.md").read_text(encoding="utf-8")
