@@ -150,6 +150,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "noise": (32, "authors' code, MNIST"),
     },
     "fedgh": {"server_lr": (None, CELL)},
+    "fedkd": {
+        "start": (0.95, "PFLlib [0.95]"),
+        "end": (0.98, "PFLlib [0.98]"),
+        "rounds": (100, "ours (card)"),
+    },
     "fedlc": {"tau": (1.0, "ours (card)")},
     "fedmd": {
         "pretrain_epochs": (25, "authors' code"),
