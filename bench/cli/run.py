@@ -70,7 +70,9 @@ def run(
     tracking_uri: TrackingUri = None,
     tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Progress of every round, line by line.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="A line for each round; of a dry run, for each cell.")
+    ] = False,
     _misplaced: Annotated[list[str] | None, by_option("--grid")] = None,
 ) -> None:
     """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
@@ -94,7 +96,9 @@ def run(
     if not quiet:
         _print_warnings(chosen)
     if dry_run:
-        _print_estimate(chosen, folder, data_root, device, jobs)
+        from bench.cli.dry_run import print_forecast
+
+        print_forecast(chosen, folder, data_root, device, jobs, verbose=verbose)
         return
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
@@ -218,45 +222,3 @@ def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[tuple[str, str
     from bench.runs.store import read_status
 
     return [(cell_name(cell.settings), read_status(folder / cell.id).state) for cell in cells]
-
-
-def _print_estimate(cells: "Sequence[Settings]", folder: Path, data_root: Path, device: str, jobs: int | None) -> None:
-    from bench.runs.cell import choose_device
-    from bench.runs.estimate import checkpoint_rate, estimate
-    from bench.runs.progress import duration_text
-    from bench.runs.results import cell_name
-
-    workers, found = worker_count(jobs, device), choose_device(device)
-    side_by_side = min(workers, len(cells))
-    costs = [estimate(cell, data_root, found, threads_each(side_by_side), workers) for cell in cells]
-    rate = checkpoint_rate(folder)
-    for settings, cost in zip(cells, costs, strict=True):
-        if cost is None:
-            print(f"{cell_name(settings)}: unknown data size")
-            continue
-        saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
-        print(f"{cell_name(settings)}: about {duration_text(cost.seconds)}, {saving}")
-    known = [cost for cost in costs if cost]
-    print(f"{len(cells)} cells, {side_by_side} side by side", end="")
-    if not known:
-        print(": no estimate, as the size of the data is not known before it is there")
-        return
-    memory = sum(sorted((cost.memory for cost in known), reverse=True)[:side_by_side])
-    disk = sum(sorted((cost.disk for cost in known), reverse=True)[:side_by_side])
-    seconds = sum(cost.seconds for cost in known) / side_by_side
-    gpu = sum(sorted((cost.gpu for cost in known), reverse=True)[:side_by_side])
-    where = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
-    print(f": about {duration_text(seconds)}, {where}, at most {_bytes(disk)} of disk")
-    print(
-        "Time: one gradient step measured now, times the steps of one model per client and round; without evaluation,\n"
-        "second models, and what the cohort executor saves. Checkpoints: all that the method keeps once every client\n"
-        "has taken part, at the speed measured now; what did not change is not written again. Memory: data and models\n"
-        "at the peak of a round; Python and its libraries come on top, once for each cell that runs. Disk: two\n"
-        "checkpoints and one being written."
-    )
-    if len(known) < len(costs):
-        print(f"{len(costs) - len(known)} cells are left out: the size of their data is not known before it is there.")
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

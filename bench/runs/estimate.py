@@ -1,15 +1,14 @@
 """What a grid will cost, before it is started and without its data files: what `bench run --dry-run` prints.
 
-A rough figure with a stated basis: the time of one gradient step, measured here and now for each model and batch size,
-times the steps of one model per client and round. Evaluation is not in it, nor the second model that some methods
-train, nor what the `cohort` executor saves. What a method keeps, and what it holds in the middle of a round, are
-counted over rounds without steps of a few clients; how fast a checkpoint is written is measured beside the folder where
-the run will lie.
+The time is that of rounds which are run here and now (`bench.runs.rehearsal`). What a method keeps, and what it holds
+in the middle of a round, are counted over rounds without steps of a few clients; how fast a checkpoint is written is
+measured beside the folder where the run will lie.
 """
 
 import functools
 import json
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,17 +33,8 @@ from bench.rng import generator
 from bench.runs import checkpoint
 from bench.runs.loading import load_dataset
 from bench.runs.memory_forecast import STAND_IN, in_a_step, models, rest_on_host, scalars, visitors
+from bench.runs.rehearsal import Size, rehearse
 from bench.settings import Settings
-
-
-class Size(NamedTuple):
-    """Of a data set: the shape of a sample, and how many classes, training and test samples there are."""
-
-    shape: tuple[int, ...]
-    classes: int
-    train: int
-    test: int
-
 
 _SIZES = {
     "mnist": Size((1, 28, 28), 10, 60_000, 10_000),
@@ -65,7 +55,8 @@ class Estimate:
     """Cost of one cell.
 
     Attributes:
-        seconds: of training, by one process.
+        seconds: of training and evaluation, by one process that has recorded the method's steps.
+        warm_up: seconds more of the first cell of its method in a process.
         checkpoint: bytes of one checkpoint, once every client has taken part.
         memory: bytes of the data set and of tensors at the peak of a round; Python and its libraries come on top.
         gpu: the same of a GPU's memory.
@@ -73,6 +64,7 @@ class Estimate:
     """
 
     seconds: float
+    warm_up: float
     checkpoint: int
     memory: int
     gpu: int
@@ -92,15 +84,14 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
     shape, classes = size.shape, size.classes
     options = json.dumps(settings.model_options, sort_keys=True)
     step = gradient_step(settings.model, shape, classes, options, settings.batch_size, device)
-    share = 1.0 if settings.protocol == "paper" else 1 - settings.validation_share
-    own = share * size.train / settings.clients
-    steps = settings.epochs * math.ceil(own / settings.batch_size) if settings.steps is None else settings.steps
+    time = rehearse(settings, size, step.seconds, _abreast(step, device), device, threads)
     hp = json.dumps(settings.hp, sort_keys=True)
     kept, kept_each = scalars(settings.method, hp, settings.model, shape, classes, options)
     state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
     here, gpu = memory(settings, size, step, device, threads, cells)
     return Estimate(
-        seconds=settings.rounds * settings.participation * settings.clients * steps * step.seconds,
+        seconds=time.seconds,
+        warm_up=time.warm_up,
         checkpoint=state,
         memory=round(here),
         gpu=round(gpu),
@@ -120,6 +111,11 @@ def _in_a_step(settings: Settings, step: "Step") -> float:
     return step.gradient + max(0.0, beyond) * step.model
 
 
+def _abreast(step: "Step", device: str) -> int:
+    """Clients that take a step at a time."""
+    return 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
+
+
 def memory(
     settings: Settings, size: Size, step: "Step", device: str, threads: int, cells: int = 1
 ) -> tuple[float, float]:
@@ -127,7 +123,7 @@ def memory(
     images = (size.train + size.test) * math.prod(size.shape)
     floats = 4 * _width(settings) * images
     data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small set is kept as floats, too
-    abreast = 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
+    abreast = _abreast(step, device)
     working = _width(settings) * max(_in_a_step(settings, step) * abreast, step.evaluation)
     model = _width(settings) * step.model
     if device != "cuda":
@@ -147,6 +143,15 @@ def checkpoint_rate(folder: Path) -> float:
         start = time.perf_counter()
         checkpoint.Writer(Path(scratch) / "checkpoint").save(checkpoint.Checkpoint(1, tensors, {}))
         return 64 * 2**20 / (time.perf_counter() - start)
+
+
+def memory_here() -> int:
+    """Bytes of memory that this process may have: the machine's, or less where a control group limits it."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = Path(file).read_text(encoding="ascii").strip() if Path(file).is_file() else "max"
+        limits += [int(text)] if text.isdigit() else []
+    return min(limits)
 
 
 def _size(settings: Settings, data_root: Path) -> Size | None:

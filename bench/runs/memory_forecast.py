@@ -3,17 +3,21 @@
 Counted over rounds without steps of a few clients, for which neither data nor models of a real size are needed.
 """
 
+import contextlib
 import functools
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from bench.data import Dataset, Partition
 from bench.engine.memory import MemoryMeter
 from bench.federation.federation import Federation
+from bench.method import Hyperparameters
 from bench.models.factory import build
+from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
 
@@ -109,10 +113,9 @@ def _small(
     own = 2 * clients
     x = rng.normal(size=(own + 4, *shape)).astype(np.float32)
     data = Dataset("estimate", x, np.arange(own + 4) % classes, own, classes, (0.0,), (1.0,), "")
-    few = {k: steps if k.endswith(("_epochs", "_steps")) else v for k, v in json.loads(hp).items()}
     settings = Settings(
         method=method,
-        hp=few,
+        hp=_fewest(method, json.loads(hp), steps),
         clients=clients,
         model=model,
         model_options=json.loads(options),
@@ -123,3 +126,14 @@ def _small(
     empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
     partition = Partition(train, empty, empty, np.arange(own, own + 4))
     return Federation(settings, data, partition, public=data, executor="cohort")
+
+
+def _fewest(method: str, hp: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Hyperparameters with as few epochs and steps as wanted, or one, or as given: what their class takes."""
+    kind: type[Hyperparameters] = METHODS.get(method).Hyper
+    for key in [key for key in hp if key.endswith(("_epochs", "_steps"))]:
+        for count in (steps, 1):
+            with contextlib.suppress(ValidationError):
+                hp = kind(**{**hp, key: count}).model_dump()
+                break
+    return hp

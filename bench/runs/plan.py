@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,28 +49,50 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
     Raises:
         UserError: data is missing or damaged, or cannot be divided as asked for.
     """
+    planner = _Planner(data_root, download=download)
+    return [planner.plan(settings) for settings in cells]
+
+
+def look_ahead(cells: Iterable[Settings], data_root: Path) -> tuple[list[PlannedCell], dict[str, int]]:
+    """As `plan`, before anything runs: the cells that can, and how many cannot for which reason."""
+    planner = _Planner(data_root, download=False)
     planned: list[PlannedCell] = []
-    known: dict[str, tuple[str, tuple[str, ...]]] = {}  # a partition's hash and remarks
+    missing: Counter[str] = Counter()
     for settings in cells:
-        dataset = load_dataset(settings, data_root, download=download)
+        try:
+            planned.append(planner.plan(settings))
+        except UserError as error:
+            missing[str(error)] += 1
+    return planned, dict(missing)
+
+
+class _Planner:
+    """Makes every partition once."""
+
+    def __init__(self, data_root: Path, *, download: bool) -> None:
+        self._data_root = data_root
+        self._download = download
+        self._known: dict[str, tuple[str, tuple[str, ...]]] = {}  # a partition's hash and remarks
+
+    def plan(self, settings: Settings) -> PlannedCell:
+        dataset = load_dataset(settings, self._data_root, download=self._download)
         key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS)), sort_keys=True)
-        if key not in known:
+        if key not in self._known:
             try:
                 partition = load_partition(settings, dataset)
                 shifted, seen = apply_shifts(settings, dataset, partition)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
-            known[key] = partition.hash, tuple(partition_remarks(seen, shifted))
-        partition_hash, remarks = known[key]
-        load_public(settings, data_root, download=download)
+            self._known[key] = partition.hash, tuple(partition_remarks(seen, shifted))
+        partition_hash, remarks = self._known[key]
+        load_public(settings, self._data_root, download=self._download)
         _check_models(settings, dataset)
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
             content.append(dataset.checksum)
         if is_own(PARTITIONS, settings.partition):
             content.append(partition_hash)
-        planned.append(PlannedCell(cell_id(settings, " ".join(content)), settings, remarks))
-    return planned
+        return PlannedCell(cell_id(settings, " ".join(content)), settings, remarks)
 
 
 def _check_models(settings: Settings, dataset: Dataset) -> None:

@@ -192,9 +192,33 @@ def test_settings_without_a_point_are_said_beforehand(bench_here: Bench, grid: G
 def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
     file = grid(methods=["fedavg"], datasets=["cifar10"], model="cnn", clients=20)
     done = bench_here("run", "--grid", file, "--out", tmp_path / "run", "--dry-run", "--device", "cpu")
-    assert "1 cells, 1 side by side: about" in done.stdout
-    assert "one gradient step measured now" in done.stdout
+    assert "1 cells, 0 done before, 1 to run, 1 side by side: about" in done.stdout
+    assert "missing, for 1 cells: " in done.stdout
+    assert "run here and now" in done.stdout
     assert not (tmp_path / "run").exists()
+
+
+def test_dry_run_has_a_line_per_task_and_counts_what_is_done(bench_here: Bench, bench: Bench, grid: Grid) -> None:
+    file = grid(methods=["fedavg", "local"], seeds=[0, 1], alphas=[1.0, 0.3], rounds=2)
+    common = ("run", "--grid", file, "--out", "run", "--device", "cpu")
+    bench(*common, "--only", "method=fedavg,alpha=1.0")
+    lines = bench_here(*common, "--dry-run").stdout.splitlines()
+    assert lines[0].startswith("blobs alpha=1: 4 cells of 2 methods, 2 done, about")
+    assert lines[1].startswith("blobs alpha=0.3: 4 cells of 2 methods, 0 done, about")
+    assert lines[2].startswith("8 cells, 2 done before, 6 to run, ")
+    every = bench_here(*common, "--dry-run", "--verbose").stdout.splitlines()
+    assert every[0] == "fedavg blobs alpha=1 seed=0: done"
+    assert sum(" seed=" in line for line in every) == 8
+
+
+def test_dry_run_says_what_this_machine_has_too_little_of(
+    bench_here: Bench, grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ("run", "--grid", grid(methods=["fedavg"], rounds=1), "--out", tmp_path / "run", "--device", "cpu")
+    assert "missing" not in bench_here(*common, "--dry-run").stdout
+    monkeypatch.setattr("bench.runs.estimate.memory_here", lambda: 10**6)
+    said = bench_here(*common, "--dry-run").stdout
+    assert "this machine has 1.0 MB: take fewer clients or a smaller model" in said
 
 
 @pytest.mark.parametrize(

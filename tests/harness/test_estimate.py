@@ -1,10 +1,15 @@
 """What the dry run says of memory, against what tensors take."""
 
+import json
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 from bench.engine.memory import MemoryMeter
-from bench.runs.memory_forecast import held, models, rest_on_host
+from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
+from bench.runs.memory_forecast import held, in_a_step, models, rest_on_host
+from bench.runs.rehearsal import Size, _cut, _stand_in, _work, rehearse
 from bench.settings import Settings
 from tests.harness.device_memory import device_memory
 
@@ -51,6 +56,68 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2.01 * twice))
         assert not rest_on_host(settings, (1, 4, 4), 3, "cuda", cells=2)
         assert rest_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
+
+
+class LateHyper(Hyperparameters):
+    start_epochs: int = hp(3, ge=2)
+    warm_steps: int = hp(5, ge=1)
+
+
+@pytest.fixture
+def late() -> Iterator[None]:
+    """A method whose class refuses a hyperparameter of 0 or 1 epochs."""
+
+    @METHODS.register("test_late")
+    class Late(Method):
+        Hyper = LateHyper
+        mean_of = ("model",)
+
+        def client_round(self, client: Client, down: State) -> Program:
+            assert self.hp.start_epochs >= 2
+            trained = yield Train({"w": down["model"]}, loss=cross_entropy, steps=self.hp.warm_steps)
+            yield Upload({"model": trained["w"]})
+
+    yield
+    del METHODS._items["test_late"]
+
+
+@pytest.mark.usefixtures("late")
+def test_no_hyperparameter_is_set_to_what_its_class_refuses() -> None:
+    plain = json.dumps({"start_epochs": 4, "warm_steps": 6})
+    assert held("test_late", plain)[1].peak > 0
+    assert in_a_step("test_late", plain) > 0
+
+
+SIZE = Size((1, 8, 8), 10, 1500, 300)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_the_stand_in_does_what_the_cell_would(method: str) -> None:
+    """A second model is trained in it, too; and of a part of a round the steps are multiplied to those of the whole."""
+    settings = Settings(method=method, clients=10, participation=0.5, batch_size=10, model="logistic")
+    whole, models = _work(settings, SIZE), {"fedavg": 1, "ditto": 2}[method]
+    assert whole == (10, 5, 120, 12)
+    for part in (whole, _cut(whole, 24, 1), _cut(whole, 6, 3)):
+        federation = _stand_in(settings, SIZE, whole, part, 30, "cpu", 1)
+        federation.advance()
+        assert federation.work["steps"] == models * part.selected * part.steps
+        assert len(federation.evaluate().clients) > 0
+
+
+def test_a_round_that_takes_long_is_cut_down_to_some_of_its_clients_and_samples() -> None:
+    whole = _work(Settings(method="fedavg", clients=100, participation=0.5, epochs=2, batch_size=10), SIZE)
+    assert whole == (100, 50, 12, 4)
+    assert _cut(whole, 200, 5) == whole
+    assert _cut(whole, 80, 5) == (20, 20, 12, 4)
+    assert _cut(whole, 10, 5) == (5, 5, 6, 2)
+    assert _cut(whole, 1, 1) == (2, 2, 3, 1)
+
+
+def test_more_rounds_take_longer() -> None:
+    settings = Settings(method="fedavg", clients=10, rounds=20, model="logistic")
+    long = settings.model_copy(update={"rounds": 2000})
+    one, many = (rehearse(cell, SIZE, 0.0005, 5, "cpu", 1).seconds for cell in (settings, long))
+    assert many > 10 * one > 0
 
 
 @pytest.mark.long

@@ -1,0 +1,143 @@
+"""`bench run --dry-run`: what is done, what is missing, and what the rest will cost."""
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.runs.estimate import Estimate
+    from bench.runs.plan import PlannedCell
+    from bench.settings import Settings
+
+PYTHON = 300_000_000
+"""Bytes that Python and its libraries take for a cell, about."""
+
+BASIS = """\
+Time: rounds of each method, run here and now with as many clients and samples, or with some of them. Memory: data and
+models at the peak of a round; Python and its libraries, about 0.3 GB, come on top for each cell that runs. Disk: two
+checkpoints and one being written."""
+
+
+def print_forecast(
+    cells: "Sequence[Settings]", folder: Path, data_root: Path, device: str, jobs: int | None, *, verbose: bool
+) -> None:
+    """Print a line per task, or per cell, and the sum beside what this machine has."""
+    from bench.runs.cell import choose_device
+    from bench.runs.estimate import estimate
+    from bench.runs.launch import threads_each, worker_count
+    from bench.runs.plan import look_ahead
+
+    workers, found = worker_count(jobs, device), choose_device(device)
+    planned, missing = look_ahead(cells, data_root)
+    left = _shares_left(folder, planned, cells)
+    side_by_side = max(1, min(workers, sum(share > 0 for share in left)))
+    costs: list[Estimate | None] = []
+    for settings, share in zip(cells, left, strict=True):
+        if share and sys.stderr.isatty():
+            print(f"measuring {settings.name:60}", end="\r", file=sys.stderr, flush=True)
+        costs.append(estimate(settings, data_root, found, threads_each(side_by_side), workers) if share else None)
+    (_print_cells if verbose else _print_tasks)(cells, left, costs, folder)
+    for reason, count in missing.items():
+        print(f"missing, for {count} cells: {reason}")
+    done = sum(not share for share in left)
+    print(f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {side_by_side} side by side", end="")
+    _print_sum([(cost, share) for cost, share in zip(costs, left, strict=True) if share], folder, side_by_side)
+
+
+def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequence[Settings]") -> list[float]:
+    """Of each cell's rounds, what is to be done: 0 of a finished one, 1 of one that has no checkpoint."""
+    from bench.runs.store import FINISHED, read_status
+
+    places = {cell.settings.model_dump_json(): folder / cell.id for cell in planned}
+    shares = []
+    for settings in cells:
+        place = places.get(settings.model_dump_json(), folder / "missing")
+        status = read_status(place)
+        if status.state in FINISHED:
+            shares.append(0.0)
+        else:
+            before = status.rounds if (place / "checkpoint").is_dir() else 0
+            shares.append(max(1, settings.rounds - before) / settings.rounds)
+    return shares
+
+
+def _print_cells(
+    cells: "Sequence[Settings]", left: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
+) -> None:
+    from bench.runs.estimate import checkpoint_rate
+    from bench.runs.progress import duration_text
+    from bench.runs.results import cell_name
+
+    rate = checkpoint_rate(folder)
+    for settings, share, cost in zip(cells, left, costs, strict=True):
+        text = "unknown data size" if share else "done"
+        if cost:
+            saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
+            text = f"about {duration_text(cost.seconds * share)}, {saving}"
+        print(f"{cell_name(settings)}: {text}")
+
+
+def _print_tasks(
+    cells: "Sequence[Settings]", left: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
+) -> None:
+    from bench.runs.progress import duration_text
+    from bench.runs.results import task_name
+
+    for task in dict.fromkeys(map(task_name, cells)):
+        own = [i for i, settings in enumerate(cells) if task_name(settings) == task]
+        methods, done = len({cells[i].name for i in own}), sum(not left[i] for i in own)
+        seconds = sum(cost.seconds * left[i] for i in own if (cost := costs[i]))
+        known = all(costs[i] or not left[i] for i in own)
+        time = f"about {duration_text(seconds)} of computing" if known else "unknown data size"
+        print(f"{task}: {len(own)} cells of {methods} methods, {done} done, {time}")
+
+
+def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, side_by_side: int) -> None:
+    from bench.runs.progress import duration_text
+
+    known = [(cost, share) for cost, share in todo if cost]
+    if not known:
+        print(": no estimate, as the size of the data is not known before it is there" if todo else ": nothing to do")
+        return
+    # cells of one kind share what was recorded for the first of them in each worker
+    kinds = Counter(cost for cost, _ in known)
+    warm = sum(cost.warm_up * min(side_by_side, count) for cost, count in kinds.items())
+    seconds = (sum(cost.seconds * share for cost, share in known) + warm) / side_by_side
+    memory, gpu, disk = (
+        sum(sorted((getattr(cost, what) for cost, _ in known), reverse=True)[:side_by_side])
+        for what in ("memory", "gpu", "disk")
+    )
+    where = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
+    print(f": about {duration_text(seconds)}, {where}, at most {_bytes(disk)} of disk")
+    print(BASIS)
+    for text in _too_little(memory, gpu, disk, folder, side_by_side):
+        print(f"missing: {text}")
+    if len(known) < len(todo):
+        print(f"{len(todo) - len(known)} cells are left out: the size of their data is not known before it is there.")
+
+
+def _too_little(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:
+    """What this machine has too little of, and what to do."""
+    import torch
+
+    from bench.runs.estimate import memory_here
+
+    place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
+    fewer = f"try --jobs {side_by_side // 2}" if side_by_side > 1 else "take fewer clients or a smaller model"
+    wanted = [
+        ("memory, Python's own with it", memory + PYTHON * side_by_side, memory_here(), fewer),
+        ("the GPU's memory", gpu, torch.cuda.mem_get_info()[1] if gpu else 0, fewer),
+        ("disk", disk, shutil.disk_usage(place).free, "give another --out"),
+    ]
+    return [
+        f"{_bytes(need)} of {what}; this machine has {_bytes(there)}: {remedy}"
+        for what, need, there, remedy in wanted
+        if need > there
+    ]
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

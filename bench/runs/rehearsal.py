@@ -1,0 +1,167 @@
+"""How long a cell will train: rounds of a stand-in of it, run and timed here and now.
+
+The stand-in has the cell's method, model, settings and numbers of clients and samples, in noise; where a round would
+take long, some of the clients with some of their samples. So second models, personal phases, evaluation and what the
+executor saves are counted as the cell will have them. It leaves out uneven partitions, new clients, and that cells slow
+each other down.
+"""
+
+import functools
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch._dynamo  # a worker has it before its first gradient, which would load it and is timed
+
+from bench.data import Dataset, Partition
+from bench.federation.federation import Federation
+from bench.federation.setup import make_method
+from bench.method import Arrivals
+from bench.rng import generator
+from bench.settings import Settings
+
+_ROUND = 0.5  # seconds of plain steps in a round that is tried as it is
+_ENOUGH = 6.0  # seconds of computing after which no further round is timed, once two were
+_SETTLED = 3  # rounds: the last so many stand for those that were not run
+
+
+class Size(NamedTuple):
+    """Of a data set: the shape of a sample, and how many classes, training and test samples there are."""
+
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    test: int
+
+
+class Rehearsal(NamedTuple):
+    """Seconds of a cell whose steps were recorded before, and those more that the first one of a worker takes."""
+
+    seconds: float
+    warm_up: float
+
+
+class _Work(NamedTuple):
+    """Of a round: clients there are and clients that train, and of each its samples and plain steps."""
+
+    clients: int
+    selected: int
+    samples: int
+    steps: int
+
+
+def rehearse(settings: Settings, size: Size, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
+    """Time the stand-in of a cell; cells that differ in seed and partition have the same.
+
+    Args:
+        plain_step: seconds of one gradient step of the cell's model.
+        lanes: clients that take their steps at a time; fewer than that would take as long.
+    """
+    same: dict[str, Any] = {
+        "seed": 0,
+        "partition_seed": None,
+        "alpha": None,
+        "label": "",
+        "case": "",
+        "partition_options": {},
+    }
+    return _rehearse(settings.model_copy(update=same).model_dump_json(), size, plain_step, lanes, device, threads)
+
+
+@functools.cache
+def _rehearse(plain: str, size: Size, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
+    settings = Settings(**json.loads(plain))
+    whole = _work(settings, size)
+    part = _cut(whole, max(1, int(_ROUND / plain_step)), lanes)
+    of_training = whole.selected * whole.steps / max(1, part.selected * part.steps)
+    of_samples = whole.clients * whole.samples / (part.clients * part.samples)
+    tests = max(1, round(size.test / of_samples))
+    rounds, looks = _time(_stand_in(settings, size, whole, part, tests, device, threads), settings, device)
+    settled = float(np.median(rounds[-_SETTLED:]))
+    evaluations = math.ceil(settings.rounds / settings.eval_every)
+    seconds = of_training * settled * settings.rounds
+    seconds += of_samples * float(np.median(looks[-_SETTLED:])) * evaluations
+    return Rehearsal(seconds, sum(max(0.0, one - settled) for one in rounds))
+
+
+def _work(settings: Settings, size: Size) -> _Work:
+    share = 0.0 if settings.protocol == "paper" else settings.validation_share
+    samples = max(1, round((1 - share) * size.train / settings.clients))
+    trigger = make_method(settings).trigger
+    selected = max(1, round(settings.participation * settings.clients))
+    if isinstance(trigger, Arrivals):
+        selected = min(trigger.k, settings.clients)
+    elif make_method(settings).everyone or settings.unselected != "idle":
+        selected = settings.clients
+    epoch = math.ceil(samples / settings.batch_size)
+    return _Work(
+        settings.clients, selected, samples, settings.epochs * epoch if settings.steps is None else settings.steps
+    )
+
+
+def _cut(whole: _Work, affordable: int, lanes: int) -> _Work:
+    """As much of a round as has so many steps, of two clients and a lane's each or more: first fewer clients, then
+    fewer samples."""
+    if whole.selected * whole.steps <= affordable:
+        return whole
+    clients = min(whole.selected, max(2, lanes, affordable // whole.steps))
+    steps = min(whole.steps, max(1, affordable // clients))
+    return _Work(clients, clients, max(1, math.ceil(whole.samples * steps / whole.steps)), steps)
+
+
+def _stand_in(
+    settings: Settings, size: Size, whole: _Work, part: _Work, tests: int, device: str, threads: int
+) -> Federation:
+    """A federation of noise with that part of the cell's work."""
+    changes: dict[str, object] = {"new_clients": 0, "stragglers": {}}
+    if part != whole:
+        changes |= {"clients": part.clients, "participation": 1.0}
+        changes |= {"steps": part.steps} if settings.steps is not None else {}
+    settings = settings.model_copy(update=changes)
+    share = 0.0 if settings.protocol == "paper" else settings.validation_share
+    each = part.samples, round(part.samples * share / (1 - share)), math.ceil(tests / part.clients)
+    train, validation, test = (
+        tuple(np.arange(n) + i * n + part.clients * sum(each[:k]) for i in range(part.clients))
+        for k, n in enumerate(each)
+    )
+    common = np.concatenate(test)
+    public = noise(size, settings.public.size or min(size.train, 5000)) if settings.public else None
+    data = noise(size, part.clients * sum(each), part.clients * sum(each[:2]))
+    return Federation(
+        settings, data, Partition(train, validation, test, common), device=device, threads=threads, public=public
+    )
+
+
+def noise(size: Size, samples: int, n_train: int | None = None) -> Dataset:
+    """So many samples of a data set's shape and classes; all of them are the training part without `n_train`."""
+    rng = generator("estimate", samples)
+    x = rng.normal(size=(samples, *size.shape)).astype(np.float32)
+    y = np.arange(samples) % size.classes
+    statistics = (0.0,) * size.shape[0], (1.0,) * size.shape[0]
+    return Dataset("noise", x, y, samples if n_train is None else n_train, size.classes, *statistics, "")
+
+
+def _time(federation: Federation, settings: Settings, device: str) -> tuple[list[float], list[float]]:
+    """Seconds of rounds and of evaluations."""
+    rounds: list[float] = []
+    looks: list[float] = []
+    until = time.process_time() + _ENOUGH  # of this process, however busy the machine is
+    while len(rounds) < settings.rounds and (len(rounds) < 2 or time.process_time() < until):
+        if len(rounds) > _SETTLED and max(rounds[-_SETTLED:]) < rounds[0] / 3:
+            break  # its steps are recorded
+        rounds.append(_seconds(federation.advance, device))
+        if not looks or federation.version % settings.eval_every == 0:
+            looks.append(_seconds(federation.evaluate, device))
+    return rounds, looks
+
+
+def _seconds(work: Callable[[], object], device: str) -> float:
+    start = time.perf_counter()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
