@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -129,7 +130,9 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
     base = reference(store)
     names = ("mean rank", "IQM", "95 % low", "95 % high", f"P(better than {base})", "low", "high")
     columns = tuple(Column(name, figure.name) for figure in figures for name in names)
-    parts = [_aggregates(store, base, figure, chosen) for figure in figures]
+    parts = [
+        {row: _aggregate_entries(one) for row, one in aggregates(store, figure, chosen).items()} for figure in figures
+    ]
     rows = [row for row in store.rows if any(row in part for part in parts)]
     blank = (words("–"),) * len(names)
     caption = (
@@ -190,7 +193,18 @@ def _exceptions(store: Store, chosen: str) -> str:
     return f" (the last round on {' and '.join(others)}: no validation data)" if others else ""
 
 
-def _aggregates(store: Store, base: str, figure: Figure, chosen: str) -> dict[str, tuple[Entry, ...]]:
+@dataclass(frozen=True)
+class Aggregate:
+    """A row over all tasks; nan and None where it is not ranked, or is the reference itself."""
+
+    rank: float
+    middle: statistics.Estimate
+    better: statistics.Estimate | None
+
+
+def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate]:
+    """Of every row without a gap: mean rank, interquartile mean, probability of improvement on the reference."""
+    base = reference(store)
     whole = {
         row: by_unit(store, row, store.tasks, figure, chosen)
         for row in store.rows
@@ -199,17 +213,21 @@ def _aggregates(store: Store, base: str, figure: Figure, chosen: str) -> dict[st
     compared = family(store, store.tasks, figure, chosen).scores
     means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
     ranks = dict(zip(compared, statistics.ranks(means.T).mean(axis=0), strict=True)) if compared else {}
-    found = {}
-    for row, tasks in whole.items():
-        middle = statistics.bootstrap(tasks, statistics.iqm, figure.name)
-        entries = [number(x) for x in (ranks.get(row, math.nan), middle.value, middle.low, middle.high)]
-        if base in whole and row != base:
-            better = statistics.probability_of_improvement(tasks, whole[base])
-            entries += [number(x) for x in (better.value, better.low, better.high)]
-        else:
-            entries += [words("–")] * 3
-        found[row] = tuple(entries)
-    return found
+    return {
+        row: Aggregate(
+            ranks.get(row, math.nan),
+            statistics.bootstrap(tasks, statistics.iqm, figure.name),
+            statistics.probability_of_improvement(tasks, whole[base]) if base in whole and row != base else None,
+        )
+        for row, tasks in whole.items()
+    }
+
+
+def _aggregate_entries(found: Aggregate) -> tuple[Entry, ...]:
+    middle, better = found.middle, found.better
+    entries = [number(x) for x in (found.rank, middle.value, middle.low, middle.high)]
+    last = [words("–")] * 3 if better is None else [number(x) for x in (better.value, better.low, better.high)]
+    return (*entries, *last)
 
 
 def _p_value(p: float) -> Entry:

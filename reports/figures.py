@@ -1,56 +1,24 @@
-"""Pictures, as PNG and SVG with the same bytes every time; colours of Okabe and Ito (2008) for colour-blind readers."""
+"""The pictures of a report that are about curves, partitions, clients, settings and ranks."""
 
-import io
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from reports.accuracy import HEADLINE
+from reports.canvas import Picture, drawing, finish, legend, style_of, styles
 from reports.figure import Figure
 from reports.load import Store, setting_text
 from reports.statistics import CriticalDifference, Floats, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-DASHES = ("-", "--", "-.", ":")
-"""Line styles: seven colours by four styles tell 28 methods apart, neighbours even without colour."""
-
-STYLE: dict[str, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 1.5,
-    "figure.facecolor": "white",
-    "svg.hashsalt": "pfl-bench",  # else names inside the SVG are random
-}
-_PANEL = (3.1, 2.3)  # inches
-_ACROSS = 4  # panels side by side at most
 _DECADE = 10  # settings that span this factor get a logarithmic axis
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure on its way to files and page."""
-
-    name: str
-    title: str
-    caption: str
-    svg: bytes
-    png: bytes
+_SMALL = 7.5  # points: notes inside a panel
+_LETTER = 0.078  # inches, about
 
 
 def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round") -> Picture:
@@ -71,30 +39,74 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
     with drawing(store.tasks, len(figures)) as (canvas, axes):
         for axis, (figure, task) in zip(axes, _panels(figures, store.tasks), strict=True):
             curve = curves[figure.name]
+            own = {row: curve[(curve["row"] == row) & (curve["task"] == task)] for row in store.rows}
+            same = coinciding({row: one for row, one in own.items() if len(one)})
             for row in store.rows:
-                band(axis, curve[(curve["row"] == row) & (curve["task"] == task)], x, lines[row])
+                band(axis, own[row], x, lines[row] | _alternating(row, same))
+            _say(axis, same)
             axis.locator_params("x", integer=x == "round")
             axis.set(title=task, xlabel=labels[x], ylabel=f"{figure.name} accuracy (%)")
         legend(canvas, lines)
         names = " and ".join(figure.text for figure in figures)
-        caption = f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds."
+        caption = (
+            f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds. Curves that "
+            "coincide are drawn as one in the colours of all, and named in their panel."
+        )
         return finish(canvas, f"convergence_{x}", f"Convergence against {labels[x].split(',')[0]}", caption)
 
 
+def coinciding(curves: dict[str, pd.DataFrame]) -> list[list[str]]:
+    """Groups of rows with the same accuracies at the same rounds and seeds: one model under several names."""
+    groups: list[list[str]] = []
+    values = {
+        row: one.sort_values(["trial", "round"])[["round", "accuracy"]].to_numpy(float) for row, one in curves.items()
+    }
+    for row, own in values.items():
+        for group in groups:
+            first = values[group[0]]
+            if first.shape == own.shape and np.allclose(first, own, rtol=1e-9):
+                group.append(row)
+                break
+        else:
+            groups.append([row])
+    return [group for group in groups if len(group) > 1]
+
+
+def _alternating(row: str, groups: list[list[str]]) -> dict[str, Any]:
+    """Dashes that leave room for the other curves in the same place."""
+    group = next((group for group in groups if row in group), [row])
+    if len(group) == 1:
+        return {}
+    dash = 4
+    return {"linestyle": (dash * group.index(row), (dash, dash * (len(group) - 1)))}
+
+
+def _say(axis: "Axes", groups: list[list[str]]) -> None:
+    """The names of curves that coincide, in the panel's corner."""
+    shown = [" = ".join(group) if len(group) < 4 else f"{group[0]} = {len(group) - 1} others" for group in groups[:3]]
+    more = [f"and {len(groups) - 3} more"] if len(groups) > 3 else []
+    axis.text(
+        0.98, 0.03, "\n".join([*shown, *more]), transform=axis.transAxes, ha="right", va="bottom", fontsize=_SMALL,
+        color="#444444",
+    )  # fmt: skip
+
+
 def partitions(store: Store) -> Picture:
-    """Clients x classes of each task's first seed; the area of a bubble is the number of training samples."""
+    """Clients x classes of each task's first seed; the darker, the more training samples."""
     found = {task: _counts(store, task) for task in store.tasks}
     shown = {task: counts for task, counts in found.items() if counts is not None}
+    most = max((counts.max() for counts in shown.values()), default=1.0)
     with drawing(list(shown), 1) as (canvas, axes):
         for axis, (task, counts) in zip(axes, shown.items(), strict=True):
-            client, label = np.nonzero(counts)
-            across, up = _PANEL[0] * 55 / counts.shape[0], _PANEL[1] * 50 / counts.shape[1]  # points between centres
-            area = np.maximum(0.3, (1.3 * min(across, up)) ** 2 * counts[client, label] / counts.max())
-            axis.scatter(client, label, s=area, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=True)
-            axis.margins(*(0.8 / max(1, size - 1) for size in counts.shape))  # room for the dots at the edges
-            axis.set(title=task, xlabel="client (dot area: samples)", ylabel="class")
+            image = axis.imshow(
+                counts.T, aspect="auto", origin="lower", cmap="Blues", norm="symlog", vmin=0, vmax=most,
+                interpolation="nearest",
+            )  # fmt: skip
+            axis.grid(visible=False)
+            axis.set(title=task, xlabel="client", ylabel="class")
             axis.locator_params(integer=True)
-        caption = "Training samples per client and class (area of a bubble) in the first seed of each task."
+        canvas.colorbar(image, ax=axes, label="training samples", aspect=30, pad=0.01)
+        caption = "Training samples per client and class in the first seed of each task."
         return finish(canvas, "partitions", "Partitions", caption)
 
 
@@ -114,6 +126,37 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
             "right and the steeper, the better for everyone; the left tail are the clients served worst."
         )
         return finish(canvas, "clients", "Accuracy client by client", caption)
+
+
+def histograms(store: Store, clients: pd.DataFrame) -> Picture:
+    """How the clients of each row are spread over accuracy: a small histogram per row, a panel per task."""
+    rows = [row for row in store.rows if row in set(clients["row"])]
+    lowest = 10 * math.floor(float(clients["accuracy"].quantile(0.01)) / 10)
+    edges = np.linspace(min(lowest, 90), 100, 26)
+    lines = styles(store)
+    with drawing(store.tasks, 1, panel=(3.1, 0.5 + 0.24 * len(rows))) as (canvas, axes):
+        for axis, task in zip(axes, store.tasks, strict=True):
+            for at, row in enumerate(reversed(rows)):
+                own = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"].to_numpy(float)
+                if not len(own):
+                    continue
+                counts, _ = np.histogram(np.clip(own, edges[0], 100), edges)
+                heights = at + 0.92 * np.sqrt(counts / len(own))
+                axis.stairs(
+                    heights, edges, baseline=at, fill=True, color=lines[row]["color"], alpha=0.75, zorder=3 - at / 99
+                )
+                axis.plot([np.median(own)] * 2, [at, at + 0.3], color="#111111", linewidth=1.2, zorder=4)
+            axis.set(
+                title=task, xlabel="PM accuracy of a client (%)", xlim=(edges[0], 100), ylim=(-0.1, len(rows) + 0.7)
+            )
+            axis.set_yticks(range(len(rows)), list(reversed(rows)))
+            axis.grid(visible=False)
+        caption = (
+            "Clients of all seeds by the test accuracy of their personalized model; the height of a bar is the square "
+            f"root of its share of the clients, what lies below {edges[0]:.0f} % stands in the first bar, a black line "
+            "marks the median."
+        )
+        return finish(canvas, "histograms", "Clients by accuracy", caption)
 
 
 def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
@@ -158,11 +201,13 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
                 scores = [store.scores(*names, figure.metric, figure.on, figure.mean, chosen) for _, names in entries]
                 runs = [summarise(list(one.values())) for one in scores]
                 mean, std = [run.mean for run in runs], np.nan_to_num([run.std for run in runs])
-                axis.errorbar([x for x, _ in entries], mean, std, marker="o", ms=3, capsize=2, label=curve, **_style(k))
+                axis.errorbar(
+                    [x for x, _ in entries], mean, std, marker="o", ms=3, capsize=2, label=curve, **style_of(k)
+                )
             if min(values) > 0 and max(values) / min(values) >= _DECADE:
                 axis.set_xscale("log")
             axis.set(title=panel, xlabel=setting_text(setting, "")[:-1], ylabel=f"{figure.name} accuracy (%)")
-        legend(canvas, {curve: _style(k) for k, curve in enumerate(curves)})
+        legend(canvas, {curve: style_of(k) for k, curve in enumerate(curves)})
         caption = "Test accuracy against a setting: mean and standard deviation over seeds."
         short = setting.removeprefix("hp.")
         return finish(canvas, f"sensitivity_{short}", f"Sensitivity to {short}", caption)
@@ -171,8 +216,10 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
 def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
     """Average ranks on an axis, methods that do not differ significantly joined by a bar (Demsar 2006)."""
     half = math.ceil(len(result.names) / 2)
-    with drawing([""], 1, panel=(6.5, 0.9 + 0.22 * half + 0.12 * len(result.cliques))) as (canvas, axes):
-        axis = axes[0]
+    aside = 0.6 + _LETTER * max(map(len, result.names))  # inches for the names on either side
+    height = 0.9 + 0.22 * half + 0.12 * len(result.cliques)
+    with drawing([""], 1, panel=(3.2 + 2 * aside, height)) as (canvas, axes):
+        axis, canvas.least = axes[0], 2 + 2 * aside
         worst = len(result.names)
         top = 0.6 * len(result.cliques)
         for k, (name, rank) in enumerate(zip(result.names, result.ranks, strict=True)):
@@ -185,7 +232,8 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
         for level, (first, last) in enumerate(result.cliques):
             height = 0.4 + 0.6 * level
             axis.plot([result.ranks[first] - 0.05, result.ranks[last] + 0.05], [height, height], color="k", linewidth=3)
-        axis.set(xlim=(1, worst), ylim=(top + half + 1, 0), yticks=[], xticks=range(1, worst + 1))
+        ticks = range(1, worst + 1, 1 + worst // 20)
+        axis.set(xlim=(1, worst), ylim=(top + half + 1, 0), yticks=[], xticks=ticks)
         axis.xaxis.tick_top()
         axis.grid(visible=False)
         axis.spines[["left", "bottom"]].set_visible(False)
@@ -201,45 +249,6 @@ def _panels(figures: Sequence[Figure], tasks: Sequence[str]) -> list[tuple[Figur
     return [(figure, task) for figure in figures for task in tasks]
 
 
-@contextmanager
-def drawing(
-    panels: Sequence[str], blocks: int, panel: tuple[float, float] = _PANEL, *, share: bool = True
-) -> "Iterator[tuple[Canvas, list[Axes]]]":
-    """Axes for `blocks` x `panels`, a block after the other, at most four side by side.
-
-    Args:
-        panels: what stands in them.
-        blocks: how often.
-        panel: width and height of one, in inches.
-        share: whether the panels of a block have the same y axis.
-    """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Canvas
-
-    lines = math.ceil(len(panels) / _ACROSS)
-    across = math.ceil(len(panels) / lines)
-    settings: Any = {**mpl.rcParamsDefault, **STYLE}  # a reader's matplotlibrc changes no byte
-    with mpl.rc_context(settings):
-        size = (panel[0] * across + 0.4, panel[1] * lines * blocks + 0.5)
-        canvas = Canvas(figsize=size, layout="constrained")
-        axes = canvas.subplots(lines * blocks, across, squeeze=False).reshape(blocks, -1)
-        for block in axes:
-            for axis in block[1 : len(panels)] if share else []:
-                axis.sharey(block[0])
-            for axis in block[len(panels) :]:
-                axis.set_visible(False)
-        yield canvas, [axis for block in axes for axis in block[: len(panels)]]
-
-
-def _style(k: int) -> dict[str, Any]:
-    return {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k % len(DASHES)]}
-
-
-def styles(store: Store) -> dict[str, dict[str, Any]]:
-    """Every row's style, the same in all pictures."""
-    return {row: _style(k) for k, row in enumerate(store.rows)}
-
-
 def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> None:
     """Mean and standard deviation over seeds, where all seeds were evaluated."""
     if curve.empty or curve[x].isna().all():
@@ -251,18 +260,6 @@ def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> Non
     axis.plot(across, mean, **line)
     if std.notna().any():
         axis.fill_between(across, mean - std, mean + std, color=line["color"], alpha=0.18, linewidth=0)
-
-
-def legend(canvas: "Canvas", lines: dict[str, dict[str, Any]]) -> None:
-    """One legend below all panels."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], label=label, **style) for label, style in lines.items()]
-    longest = max(len(label) for label in lines)
-    across = max(1, int(canvas.get_figwidth() / (0.6 + 0.075 * longest)))
-    lines_of_text = math.ceil(len(handles) / across)
-    canvas.set_figheight(canvas.get_figheight() + 0.17 * (lines_of_text - 1))  # the panels keep their height
-    canvas.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), across))
 
 
 def _counts(store: Store, task: str) -> Floats | None:
@@ -284,13 +281,3 @@ def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tup
             names = [f"{name}, ".replace(f", {text}, ", ", ")[:-2] for name in (cell.row, cell.task)]
             points.setdefault((names[0], names[1]), {})[value] = (cell.row, cell.task)
     return points
-
-
-def finish(canvas: "Canvas", name: str, title: str, caption: str) -> Picture:
-    """The finished drawing in both formats."""
-    canvas.draw_without_rendering()  # lays the panels out, once for both formats
-    canvas.set_layout_engine("none")
-    svg, png = io.BytesIO(), io.BytesIO()
-    canvas.savefig(svg, format="svg", metadata={"Date": None, "Creator": None}, dpi=160)
-    canvas.savefig(png, format="png", metadata={"Software": None}, dpi=160)
-    return Picture(name, title, caption, svg.getvalue(), png.getvalue())

@@ -9,8 +9,8 @@ import pandas as pd
 
 from reports import fairness
 from reports.accuracy import GM, PM, selection
+from reports.canvas import Picture, drawing, finish
 from reports.figure import Figure, scores
-from reports.figures import Picture, drawing, finish
 from reports.load import Store, load
 from reports.page import write_page
 from reports.ranking import Ranked, rank

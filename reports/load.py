@@ -312,10 +312,12 @@ def _of_task(name: str) -> bool:
 
 
 def _task_names(flat: list[dict[str, Any]], dataset: str) -> list[str]:
-    """What tasks of a data set are called by: settings that vary, and options that vary between its own cells."""
+    """What tasks of a data set are called by: alpha, settings that vary, options that vary between its cells."""
     own = [settings for settings in flat if settings["dataset"] == dataset]
     names = [name for name in dict.fromkeys(name for settings in flat for name in settings) if _of_task(name)]
-    return [name for name in names if name != "dataset" and _varies(own if "." in name else flat, name)]
+    return [
+        name for name in names if name == "alpha" or (name != "dataset" and _varies(own if "." in name else flat, name))
+    ]
 
 
 def _task(settings: dict[str, Any], names: list[str]) -> str:

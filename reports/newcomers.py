@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from reports import statistics
-from reports.figures import Picture, drawing, finish, legend, styles
+from reports.canvas import Picture, drawing, finish, legend, styles
 from reports.load import Store
 from reports.tables import Column, Entry, Table, words
 

@@ -13,15 +13,18 @@ import yaml
 from bench.errors import UserError
 from bench.runs.remarks import run_remarks
 from reports import accuracy, cost, fairness, figures, newcomers, relations, samples, speedup, tables, timeline
-from reports.figures import Picture
+from reports.headline import headline
 from reports.html import environment
 from reports.load import Cell, Store, load, setting_text
 from reports.measures import MEASURES
 from reports.portraits import portraits
+from reports.profiles import interval_estimates, performance_profiles
 from reports.published import comparison, published_table
 from reports.sections import Section
+from reports.setting import described
 from reports.standings import standings_table
 from reports.tables import Column, Entry, Table, number, words
+from reports.tradeoff import tradeoff
 
 
 def write_report(
@@ -44,7 +47,7 @@ def write_report(
         selection: which round is reported instead of the protocol's choice: a key of `accuracy.SELECTION_TEXT`.
         targets: of `cost.read_targets`.
         tuned: what a study tuned for, `gm`, `pm` or both: the main table marks these alone; empty: all.
-        extra: parts that stand between those of the protocols and the list of cells.
+        extra: parts that stand before all others.
 
     Raises:
         UserError: a folder is not a run, or no cell of it is done.
@@ -54,7 +57,7 @@ def write_report(
         states = Counter(cell.state for cell in store.cells)
         counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no cells"
         raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
-    sections = [*_protocol_sections(store, selection, targets or {}, tuned), *extra, _cells_section(store)]
+    sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned), _cells_section(store)]
     title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
     remarks = run_remarks([cell.view for cell in store.cells])
     return write_page(store, out or runs[0] / "report", title, _summary(store), sections, remarks)
@@ -118,11 +121,14 @@ def _sections(store: Store, asked: str | None, targets: Mapping[str, float], tun
     """The page's parts from the cells of one protocol."""
     chosen = accuracy.selection(store, asked)
     metrics, costs = store.table("metrics"), cost.totals(store)
+    if (first := headline(store, chosen)) is not None:
+        yield Section("headline", "At a glance", pictures=(first,))
     yield Section(
         "accuracy",
         "Accuracy",
-        tables=(accuracy.main_table(store, chosen, tuned=tuned), cost.budget_table(store, chosen, costs)),
+        tables=(accuracy.main_table(store, chosen, tuned=tuned),),
         more=(
+            cost.budget_table(store, chosen, costs),
             accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),
             accuracy.main_table(
                 store,
@@ -147,17 +153,17 @@ def _sections(store: Store, asked: str | None, targets: Mapping[str, float], tun
     if len(clients):
         yield _client_section(store, clients)
     if len(curves["PM"]):
-        pictures = tuple(
-            figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()
-        )
+        drawn = [tradeoff(store, costs, chosen)]
+        drawn += [figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
+        pictures = tuple(picture for picture in drawn if picture is not None)
         wanted = cost.targets(curves["PM"], accuracy.reference(store), targets)
         shown = [cost.cost_table(store, curves["PM"], costs, wanted)]
         speedups = speedup.speedup_table(store, curves["PM"], [published_table(name) for name in printed], wanted)
         yield Section(
             "cost", "Cost", tables=tuple(shown if speedups is None else [*shown, speedups]), pictures=pictures
         )
-    if (drawn := timeline.timelines(store)) is not None:
-        yield Section("timeline", "Time", pictures=(drawn,))
+    if (times := timeline.timelines(store)) is not None:
+        yield Section("timeline", "Time", pictures=(times,))
     if (related := relations.relations(store)) is not None:
         yield related
     found = newcomers.newcomers(store)
@@ -177,7 +183,7 @@ def _sections(store: Store, asked: str | None, targets: Mapping[str, float], tun
 
 
 def _statistics_section(store: Store, chosen: str) -> Section:
-    drawn = []
+    drawn = [one for one in (interval_estimates(store, chosen), performance_profiles(store, chosen)) if one is not None]
     said: dict[str, list[str]] = {}
     for figure in accuracy.HEADLINE:
         result = accuracy.ranking(store, figure, chosen)
@@ -198,7 +204,7 @@ def _statistics_section(store: Store, chosen: str) -> Section:
 
 def _client_section(store: Store, clients: Any) -> Section:
     gains = fairness.gains(clients, store)
-    pictures = [figures.distribution(store, clients)]
+    pictures = [figures.histograms(store, clients), figures.distribution(store, clients)]
     text = "" if len(gains) else "The grid has no `local`: who gains from joining cannot be said."
     if len(gains):
         pictures.append(figures.gain_by_size(store, gains))
@@ -261,8 +267,9 @@ def _summary(store: Store) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     seconds = sum((cell.json("timing") or {}).get("seconds", 0.0) for cell in store.cells)
     return (
-        f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells ({counts}); protocol "
-        f"{' and '.join(store.protocols)}; {seconds / 60:.1f} minutes of computing, all cells added up."
+        f"{described(store)}. {len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells "
+        f"({counts}); protocol {' and '.join(store.protocols)}; {seconds / 60:.1f} minutes of computing, all cells "
+        "added up."
     )
 
 
@@ -281,8 +288,8 @@ def _texts(table: Table) -> dict[str, str]:
     return {"md": tables.to_markdown(table), "csv": tables.to_csv(table), "tex": tables.to_latex(table)}
 
 
-def _data_uri(picture: Picture) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(picture.svg).decode()
+def _data_uri(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
 def _write(path: Path, content: bytes) -> None:

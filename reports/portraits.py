@@ -1,10 +1,12 @@
 """Every method by itself: its settings, its curves, its clients, and what went wrong."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
-from reports.figures import COLOURS, Picture, band, drawing, finish
+from reports.canvas import Picture, drawing, finish, legend, task_colours
+from reports.figures import band
 from reports.load import Cell, Store, setting_text
 from reports.sections import Section
 from reports.tables import Column, Table, words
@@ -58,8 +60,8 @@ def _picture(at: int, row: str, store: Store, curves: dict[str, pd.DataFrame], c
     """Curves of both models, a colour per task, and the clients' accuracies."""
     panels = [name for name, curve in curves.items() if len(curve)]
     with drawing([*panels, "clients"], 1, share=False) as (canvas, axes):
-        for k, task in enumerate(store.tasks):
-            line = {"color": COLOURS[k % len(COLOURS)], "label": task}
+        lines: dict[str, dict[str, Any]] = {task: {"color": colour} for task, colour in task_colours(store).items()}
+        for task, line in lines.items():
             for axis, name in zip(axes, panels, strict=False):
                 band(axis, curves[name][curves[name]["task"] == task], "round", line)
             own = clients[clients["task"] == task]["accuracy"]
@@ -69,6 +71,6 @@ def _picture(at: int, row: str, store: Store, curves: dict[str, pd.DataFrame], c
             axis.set(title=f"{name} accuracy (%)", xlabel="rounds")
             axis.locator_params("x", integer=True, min_n_ticks=1)
         axes[-1].set(title="share of clients at or below", xlabel="PM accuracy (%)")
-        axes[0].legend()
+        legend(canvas, lines)
         caption = f"{row}: test accuracy against rounds, mean and standard deviation over seeds; clients of all seeds."
         return finish(canvas, f"method_{at}", row, caption)

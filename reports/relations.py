@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.figures import COLOURS, Picture, drawing, finish, legend
+from reports.canvas import COLOURS, Picture, drawing, finish, legend
 from reports.load import Cell, Store
 from reports.sections import Section
 from reports.statistics import Floats

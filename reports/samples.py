@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reports.figures import Picture, finish
+from reports.canvas import Picture, saved
 from reports.load import Store
 
 _INCH = 0.5  # of an image on paper
@@ -44,4 +44,6 @@ def _picture(task: str, number: int, kept: dict[str, Any]) -> Picture:
             axis.set_title(label[:10], fontsize=7, pad=1)
         axes[0].text(-0.3, 0.5, f"client {row['client']}", transform=axes[0].transAxes, ha="right", fontsize=7)
     caption = f"Training samples of {len(rows)} clients with their labels, after the shifts of {task}; its first cell."
-    return finish(canvas, f"samples_{number}", f"What clients see: {task}", caption)
+    canvas.draw_without_rendering()
+    canvas.set_layout_engine("none")
+    return saved(canvas, f"samples_{number}", f"What clients see: {task}", caption)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from reports.figures import Picture
+from reports.canvas import Picture
 from reports.tables import Table
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special, stats
 
 from bench.rng import generator
-from reports import best, statistics
+from reports import best, fairness, statistics
 from reports.statistics import Floats
 
 METHODS = (5, 20, 70)
@@ -74,6 +74,9 @@ def single(seeds: int, repeats: int) -> dict[str, float]:
         note("effect size d_z (noncentral t)", paired.effect_low, paired.effect_high, 1 / np.sqrt(2))
         better = statistics.probability_of_improvement([x + 1], [y])
         note("P(better), 1 task (exact binomial)", better.low, better.high, float(stats.norm.cdf(1 / np.sqrt(2))))
+        printed = statistics.summarise(rng.normal(89, 2, 3))
+        welch = statistics.welch((summary.mean, summary.std, seeds), (printed.mean, printed.std, printed.n))
+        note("difference from a printed mean of 3 runs (Welch)", *welch, 1)
         tasks = [rng.normal(level, 1, seeds) for level in _LEVELS]
         middle = statistics.bootstrap(tasks, statistics.iqm, "simulate", k, repeats=400)
         note("IQM, 4 tasks (bootstrap t)", middle.low, middle.high, _IQM_TRUTH)
@@ -102,6 +105,27 @@ def ranks_errors(methods: int, repeats: int) -> float:
         result = statistics.critical_difference(names, rng.normal(90, 1, (tasks, methods)))
         found += result.cliques != ((0, methods - 1),)
     return found / repeats
+
+
+def clients_spread(samples: int, differ: float, repeats: int, clients: int = 20) -> dict[str, float]:
+    """Mean spread over clients, in points: the truth, as seen, of equal clients (the null), and of shrunk accuracies.
+
+    Args:
+        samples: test samples of each client.
+        differ: true standard deviation of the clients' accuracies, in points around 80 %.
+    """
+    rng = generator("simulate", "clients", samples, str(differ))
+    found: dict[str, list[float]] = {"truth": [], "seen": [], "equal clients": [], "shrunk": []}
+    for k in range(repeats):
+        true = np.clip(rng.normal(0.8, differ / 100, clients), 0, 1)
+        sizes = np.full(clients, float(samples))
+        correct = rng.binomial(samples, true).astype(float)
+        null = fairness.equal_clients(correct, sizes, "simulate", samples, k)
+        for name, accuracies in zip(
+            found, (100 * true, 100 * correct / sizes, null, fairness.shrunk(correct, sizes)), strict=True
+        ):
+            found[name].append(float(fairness.spread(accuracies).mean()))
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
 _IQM_TRUTH = float(
@@ -136,11 +160,7 @@ def _covers(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int,
     return bool(((lows - 1e-9 <= truth) & (truth <= highs + 1e-9)).all())
 
 
-def main() -> None:
-    """Print the tables in Markdown."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--repeats", type=int, default=1000)
-    repeats = parser.parse_args().repeats
+def _print_best(repeats: int) -> None:
     print("| methods | tasks | seeds | false | false, uneven noise | all intervals hold | power for 1 point |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
     for tasks in (1, 4):
@@ -149,19 +169,55 @@ def main() -> None:
                 rates = with_the_best(methods, seeds, repeats, tasks)
                 shown = (rates.false, rates.uneven, rates.coverage, rates.power)
                 print(f"| {methods} | {tasks} | {seeds} | {' | '.join(f'{100 * x:.1f}' for x in shown)} |", flush=True)
-    print("\n| interval holds the truth | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
+
+
+def _print_single(repeats: int) -> None:
+    print("| interval holds the truth | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
     by_seeds = [single(seeds, repeats) for seeds in SEEDS]
     for name in by_seeds[0]:
         print(f"| {name} | {' | '.join(f'{100 * one[name]:.1f}' for one in by_seeds)} |")
-    print("\n| any two equal methods called different | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
+
+
+def _print_families(repeats: int) -> None:
+    print("| any two equal methods called different | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
     for methods in METHODS:
         errors = [family_errors(methods, seeds, repeats) for seeds in SEEDS]
         print(f"| paired t with Holm, {methods} methods | {' | '.join(f'{100 * e:.1f}' for e in errors)} |")
-    for methods in METHODS[:2]:
-        print(
-            f"| ranks over {statistics.tasks_needed(methods)} tasks, {methods} methods | "
-            f"{100 * ranks_errors(methods, repeats // 5):.1f} | | |"
-        )
+
+
+def _print_ranks(repeats: int) -> None:
+    print("| ranks over tasks: any two equal methods told apart | percent |\n|---|---:|")
+    for methods in METHODS:
+        error = ranks_errors(methods, repeats)
+        print(f"| {methods} methods, {statistics.tasks_needed(methods)} tasks | {100 * error:.1f} |", flush=True)
+
+
+def _print_clients(repeats: int) -> None:
+    print("| test samples of a client | truth | seen | equal clients | shrunk |\n|---:|---:|---:|---:|---:|")
+    for samples in (5, 20, 100):
+        for differ in (0.0, 5.0, 10.0):
+            found = clients_spread(samples, differ, repeats)
+            print(f"| {samples} | {' | '.join(f'{value:.1f}' for value in found.values())} |", flush=True)
+
+
+PARTS = {
+    "best": _print_best,
+    "single": _print_single,
+    "families": _print_families,
+    "ranks": _print_ranks,
+    "clients": _print_clients,
+}
+
+
+def main() -> None:
+    """Print the tables in Markdown."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
+    parser.add_argument("--repeats", type=int, default=500)
+    given = parser.parse_args()
+    for name in given.parts or PARTS:
+        PARTS[name](given.repeats)
+        print(flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Who did what when: the first versions of a run on the simulated clock (Figure 2 of the SCD paper)."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from reports.figures import COLOURS, Picture, drawing, finish
+from reports.canvas import COLOURS, Picture, drawing, finish, legend
 from reports.load import Store
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def timelines(store: Store) -> Picture | None:
             axis.set_yticks(range(len(clients)), [str(client) for client in clients])
             axis.set_ylim(len(clients) - 0.4, -0.6)
             axis.grid(visible=False)
-        _key(canvas)
+        legend(canvas, {kind: {"color": colour, "linewidth": 6} for kind, colour in KINDS.items()})
         caption = (
             "What clients did until the first versions were done; white: idle; dotted: the server sends a new version. "
             "Communication of a client is drawn below its computing."
@@ -64,10 +64,3 @@ def _bars(axis: "Axes", place: int, spans: pd.DataFrame) -> None:
         computing = "training" in str(kind)
         spaces = [(start, end - start) for start, end in zip(own["start"], own["end"], strict=True)]
         axis.broken_barh(spaces, (place - 0.4 if computing else place + 0.05, 0.4), color=KINDS[str(kind)])
-
-
-def _key(canvas: Any) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=colour, label=kind) for kind, colour in KINDS.items()]
-    canvas.legend(handles=handles, loc="outside lower center", ncols=len(handles))

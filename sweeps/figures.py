@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.figures import COLOURS, Picture, drawing, finish
+from reports.canvas import COLOURS, Picture, drawing, finish, legend
 from sweeps.fair import Choice
 from sweeps.space import Dimension
 from sweeps.study import Study
@@ -54,7 +54,7 @@ def slices(choice: Choice, name: str) -> Picture:
                 axis.scatter(_positions(dimension, trials), _percent(trials, metric), **style)
             _scale(axis, dimension)
             axis.set(xlabel=dimension.name, ylabel="validation accuracy (%)")
-        axes[0].legend()
+        legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
         title = f"Slices of {choice.arm.label}, {choice.arm.task}"
         caption = "Validation accuracy of the trials that came to their end, against each searched setting alone."
         return finish(canvas, name, title, caption)
@@ -127,7 +127,7 @@ def curves(choices: Sequence[Choice]) -> Picture:
             _scale(axis, dimension)
             title = f"{choice.arm.label}, {choice.arm.task}"
             axis.set(title=title, xlabel=dimension.name, ylabel="validation accuracy (%)")
-        axes[0].legend()
+        legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
         caption = "Validation accuracy at each value of the grid, mean over the tuning seeds."
         return finish(canvas, "curves", "Sensitivity", caption)
 

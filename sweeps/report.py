@@ -1,12 +1,13 @@
 """A study's part of the report: budgets, chosen settings, all trials, and the pictures."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.runs import store
 from bench.runs.results import dataset_name
-from reports.figures import Picture
+from reports.canvas import Picture
 from reports.published import PublishedTable, published_table
 from reports.sections import Section
 from reports.tables import Column, Entry, Table, number, words
@@ -53,7 +54,7 @@ def run_sections(run: Path) -> list[Section]:
 
 
 def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> list[Section]:
-    """Tuning and sensitivity, as parts of the page."""
+    """Tuning, with the sensitivity to what was searched folded in it."""
     choices = choose(study, studies, run)
     shown = [choice for choice in choices if choice.counts.get("complete", 0) >= _FEWEST]
     tuning = Section(
@@ -70,7 +71,7 @@ def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> lis
         "tuning_sensitivity", "Sensitivity of the searched settings", tables=beside,
         pictures=tuple(_pictures(study, studies, shown)),
     )  # fmt: skip
-    return [tuning, sensitivity] if sensitivity.pictures else [tuning]
+    return [replace(tuning, parts=(sensitivity,)) if sensitivity.pictures else tuning]
 
 
 def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[Choice]) -> Iterator[Picture]:

@@ -48,8 +48,9 @@ for (const input of document.querySelectorAll(".filter")) {
 const dialog = document.querySelector("dialog");
 for (const button of document.querySelectorAll(".enlarge")) {
   button.addEventListener("click", () => {
-    dialog.firstElementChild.src = button.firstElementChild.src;
-    dialog.firstElementChild.alt = button.firstElementChild.alt;
+    const shown = button.querySelector("img");
+    dialog.firstElementChild.src = shown.currentSrc;
+    dialog.firstElementChild.alt = shown.alt;
     dialog.showModal();
   });
 }

@@ -62,7 +62,7 @@ def test_a_divergence_counts_as_chance_level_and_promotes_nobody(store_writer, t
     whole = load([store_writer(tmp_path / "whole", alphas=(1.0,))])
     states = {("ditto", 1.0, seed): "diverged" for seed in (0, 1)}
     diverged = load([store_writer(tmp_path / "diverged", alphas=(1.0,), states=states)])
-    left = whole.scores("ditto", "digits", "pm", "local", "train_size", "validation")["2"]
+    left = whole.scores("ditto", "digits, α=1", "pm", "local", "train_size", "validation")["2"]
     assert _row(accuracy.main_table(whole, "validation"), "ditto")[1].mark == "best"
     table = accuracy.main_table(diverged, "validation")
     entry = _row(table, "ditto")[1]
@@ -95,7 +95,7 @@ def test_seeds_of_one_partition_are_one_unit(store_writer, tmp_path):
         document.write_text(text)
     store = load(runs)
     figure = ("pm", "local", "train_size", "validation")
-    trials, units = store.trials("scd", "digits", *figure), store.scores("scd", "digits", *figure)
+    trials, units = (of("scd", "digits, α=1", *figure) for of in (store.trials, store.scores))
     assert (len(trials), sorted(units)) == (9, ["0", "1", "2"])
     assert units["1"] == pytest.approx(np.mean([trials[f"{seed}/1"] for seed in range(3)]))
     table = accuracy.main_table(store, "validation")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports import accuracy, cost, fairness, figures, portraits, statistics
+from reports import accuracy, canvas, cost, fairness, figures, headline, portraits, profiles, statistics, tradeoff
 from reports.load import load
 
 
@@ -29,7 +29,7 @@ def test_the_band_is_mean_and_standard_deviation_where_all_seeds_were_evaluated(
 
     rows = [("0", 1, 50.0), ("1", 1, 60.0), ("0", 2, 70.0), ("1", 2, 90.0), ("1", 3, 95.0)]
     axis = Figure().subplots()
-    figures.band(axis, pd.DataFrame(rows, columns=["trial", "round", "accuracy"]), "round", figures._style(0))
+    figures.band(axis, pd.DataFrame(rows, columns=["trial", "round", "accuracy"]), "round", canvas.style_of(0))
     (line,), (band,) = axis.lines, axis.collections
     assert line.get_xydata().tolist() == [[1, 55], [2, 80]]
     edges = {(x, round(y, 3)) for x, y in band.get_paths()[0].vertices}
@@ -37,12 +37,12 @@ def test_the_band_is_mean_and_standard_deviation_where_all_seeds_were_evaluated(
 
 
 def test_methods_are_told_apart_by_colour_and_style():
-    styles = [tuple(figures._style(k).values()) for k in range(28)]
+    styles = [tuple(canvas.style_of(k).values()) for k in range(28)]
     assert len(set(styles)) == 28
 
 
 def test_one_panel_per_figure_and_task(store, curves):
-    """The y labels name the figure, the titles the task; text is drawn as shapes named after its font."""
+    """The y labels name the figure, the titles the task."""
     picture = figures.convergence(store, curves)
     tree = ElementTree.fromstring(picture.svg)
     panels = [element for element in tree.iter() if element.get("id", "").startswith("axes_")]
@@ -71,7 +71,7 @@ def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp
     store = load(runs)
     assert figures.varied(store) == ["stragglers"]
     points = figures._points(store, "stragglers")
-    assert {key: sorted(values) for key, values in points.items()} == {("scd", "digits"): [0, 2, 3]}
+    assert {key: sorted(values) for key, values in points.items()} == {("scd", "digits, α=1"): [0, 2, 3]}
 
 
 def test_ranks_are_drawn_with_their_groups():
@@ -83,10 +83,10 @@ def test_ranks_are_drawn_with_their_groups():
 
 def test_client_pictures(store):
     clients = fairness.client_accuracies(store, "validation")
-    names = [figures.distribution(store, clients).name]
+    names = [figures.histograms(store, clients).name, figures.distribution(store, clients).name]
     names.append(figures.gain_by_size(store, fairness.gains(clients, store)).name)
     names.append(figures.partitions(store).name)
-    assert names == ["clients", "gain", "partitions"]
+    assert names == ["histograms", "clients", "gain", "partitions"]
 
 
 @pytest.fixture
@@ -95,23 +95,12 @@ def drawn(monkeypatch):
     found = []
 
     def keep(canvas, name, title, caption):
-        canvas.draw_without_rendering()
+        canvas.arrange(11, 4, beside=True)
         found.append(canvas)
 
-    monkeypatch.setattr(figures, "finish", keep)
-    monkeypatch.setattr(portraits, "finish", keep)
+    for module in (figures, portraits, headline, tradeoff, profiles):
+        monkeypatch.setattr(module, "finish", keep)
     return found
-
-
-def test_no_dot_of_a_partition_is_cut(store, drawn):
-    figures.partitions(store)
-    for axis in drawn[0].axes:
-        (dots,) = axis.collections
-        radius = np.sqrt(dots.get_sizes()[:, None] / np.pi) * drawn[0].dpi / 72
-        centres = axis.transData.transform(dots.get_offsets())
-        assert np.all(centres - radius >= axis.bbox.min)
-        assert np.all(centres + radius <= axis.bbox.max)
-        assert "dot area" in axis.get_xlabel()
 
 
 def test_rounds_of_a_method_are_whole_numbers(store, curves, drawn):
@@ -121,3 +110,94 @@ def test_rounds_of_a_method_are_whole_numbers(store, curves, drawn):
     ticks = [axis.get_xticks() for axis in rounds]
     assert rounds
     assert all(np.all(at == at.round()) for at in ticks)
+
+
+def test_a_name_of_a_rank_diagram_is_never_clipped(drawn):
+    """It said "FedAvg (McMahan et al. 2017) (3.0"."""
+    names = [f"A method with a long name (Author et al. 20{k})" for k in range(10, 14)]
+    rng = np.random.default_rng(0)
+    result = statistics.critical_difference(names, rng.normal(size=(12, 4)) + np.arange(4))
+    figures.critical_difference(result, accuracy.PM)
+    (canvas,) = drawn
+    extents = [text.get_window_extent() for text in canvas.axes[0].texts]
+    assert len(extents) == 4
+    assert all(one.x0 >= 0 and one.x1 <= canvas.bbox.x1 for one in extents)
+
+
+def test_curves_that_coincide_are_found_and_said(store, curves, drawn):
+    """Ditto's generic model is FedAvg's: here, two rows with the same numbers."""
+    curve = curves["PM"]
+    twin = curve[curve["row"] == "fedavg"].assign(row="local")
+    both = {**curves, "PM": pd.concat([curve[curve["row"] != "local"], twin])}
+    figures.convergence(store, both)
+    said = [text.get_text() for axis in drawn[0].axes for text in axis.texts]
+    assert said == ["", "", "fedavg = local", "fedavg = local"]
+    own = [line for line in drawn[0].axes[2].lines if line._unscaled_dash_pattern[1] is not None]
+    offsets = [line._unscaled_dash_pattern for line in own[:2]]
+    assert offsets[0] != offsets[1], "one curve hides the other"
+
+
+def test_tasks_that_differ_in_alpha_only_are_shades_of_one_map(store_writer, tmp_path):
+    alphas = (10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.1, 0.05)
+    store = load([store_writer(tmp_path, seeds=1, methods=("scd",), alphas=alphas)])
+    colours = canvas.task_colours(store)
+    light = [sum(int(colour[k : k + 2], 16) for k in (1, 3, 5)) for colour in colours.values()]
+    assert len(set(colours.values())) == 8
+    assert light == sorted(light, reverse=True)
+
+
+def test_eight_unlike_tasks_have_eight_colours():
+    assert len(set(canvas._unordered(8))) == 8
+
+
+def test_of_many_methods_only_the_best_and_the_reference_have_colours(store, monkeypatch):
+    """Eighty colours tell nothing apart."""
+    monkeypatch.setattr(canvas, "MOST_COLOURED", 3)
+    styles = canvas.styles(store)
+    coloured = [row for row, style in styles.items() if style["color"] != canvas.QUIET]
+    assert coloured == ["fedavg", "local", "scd"]
+    figure = canvas.Canvas()
+    canvas.legend(figure, styles)
+    assert list(figure.key) == ["fedavg", "local", "scd", "2 others"]
+
+
+def test_the_headline_has_every_method_once_a_panel_and_the_best_on_top(store, drawn):
+    headline.headline(store, "validation")
+    for axis, figure in zip(drawn[0].axes, accuracy.HEADLINE, strict=True):
+        names = [label.get_text() for label in axis.get_yticklabels()]
+        means = [np.mean([np.mean(list(scores.values())) for task in store.tasks
+                 if (scores := store.scores(row, task, figure.metric, figure.on, figure.mean, "validation"))])
+                 for row in names]  # fmt: skip
+        assert sorted(names) == sorted(store.rows)
+        assert means == sorted(means)
+
+
+def test_the_profile_is_the_share_of_runs_above():
+    tasks = [np.array([50.0, 60.0]), np.array([80.0, 90.0, 100.0])]
+    share, low, high = profiles.profile(tasks, np.array([40.0, 50.0, 85.0, 100.0]))
+    assert share == pytest.approx([1, 3 / 4, 1 / 3, 0])
+    assert np.all(low <= share)
+    assert np.all(share <= high)
+
+
+def test_a_phone_has_fewer_panels_side_by_side_and_no_wider_picture(store, curves):
+    picture = figures.convergence(store, curves)
+    width, narrow = (
+        float(ElementTree.fromstring(svg).get("viewBox").split()[2]) for svg in (picture.svg, picture.narrow)
+    )
+    assert narrow <= 4.0 * 72
+    assert width > 2 * narrow
+
+
+def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
+    run = store_writer(tmp_path, seeds=1, alphas=(1.0,), methods=("fedavg", "ditto"))
+    for method, steps in (("fedavg", 10), ("ditto", 20)):
+        columns = ["round", "steps", "samples", "server_steps", "server_samples"]
+        work = pd.DataFrame([(k, steps, 100, 0, 0) for k in range(1, 13)], columns=columns)
+        work.to_csv(run / f"{method}-1-0" / "work.csv", index=False)
+    store = load([run])
+    tradeoff.tradeoff(store, cost.totals(store), "validation")
+    steps = [line.get_xdata()[0] for axis in drawn[0].axes if "steps" in axis.get_xlabel() for line in axis.lines]
+    sent = [line.get_xdata()[0] for axis in drawn[0].axes if "mega" in axis.get_xlabel() for line in axis.lines]
+    assert steps == [10, 20] * 2
+    assert sent == pytest.approx([0.8] * 4)
