@@ -216,10 +216,10 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
 def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
     """Average ranks on an axis, methods that do not differ significantly joined by a bar (Demsar 2006)."""
     half = math.ceil(len(result.names) / 2)
-    aside = 0.6 + _LETTER * max(map(len, result.names))  # inches for the names on either side
+    aside = 1.1 + _LETTER * max(map(len, result.names))  # inches for a name and its rank on either side
     height = 0.9 + 0.22 * half + 0.12 * len(result.cliques)
     with drawing([""], 1, panel=(3.2 + 2 * aside, height)) as (canvas, axes):
-        axis, canvas.least = axes[0], 2 + 2 * aside
+        axis, canvas.least = axes[0], 2.5 + 2 * aside
         worst = len(result.names)
         top = 0.6 * len(result.cliques)
         for k, (name, rank) in enumerate(zip(result.names, result.ranks, strict=True)):
