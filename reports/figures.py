@@ -225,7 +225,7 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
         for k, (name, rank) in enumerate(zip(result.names, result.ranks, strict=True)):
             left = k < half
             depth = top + 1 + (k if left else worst - 1 - k)
-            edge = 1 - 0.3 if left else worst + 0.3
+            edge = 1 if left else worst  # not beyond: the layout makes room for text at the axis' ends
             axis.plot([rank, rank, edge], [0, depth, depth], color="#444444", linewidth=0.8, clip_on=False)
             text = f"{name} ({rank:.2f})"
             axis.text(edge, depth, f"{text} " if left else f" {text}", ha="right" if left else "left", va="center")
