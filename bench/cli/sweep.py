@@ -1,5 +1,6 @@
 """`bench sweep`: from a study file to chosen settings, their runs on fresh seeds, and the report."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import optuna
 
     from bench.runs.plan import PlannedCell
+    from bench.settings import Settings
     from sweeps.study import Study
 
 
@@ -100,6 +102,7 @@ def sweep(
                 list_cells(folder, [*trial_cells(loaded, studies), *reported])
             if not work(folder, reported, options(len(reported)), workers, None, quiet=quiet, verbose=False):
                 _stop()
+    _write_best(folder, loaded, [cell.settings for cell in reported])
     _report(folder, loaded, studies)
     if outcome.failed or _any_failed(folder, reported):
         raise typer.Exit(1)
@@ -134,6 +137,16 @@ def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
     finally:
         if follower:
             follower.finish(DRAIN_SECONDS)
+
+
+def _write_best(folder: Path, study: "Study", cells: "list[Settings]") -> None:
+    """Write the chosen settings as a grid that runs as it is."""
+    from bench.config.listed import write_listed
+    from bench.runs.store import write_text
+
+    text = write_listed(f"{study.name}_best", f"The settings that the study {study.name} chose.", cells)
+    write_text(folder / "best.yaml", text)
+    print(f"the chosen settings as a grid: bench run --grid {shlex.quote(str(folder / 'best.yaml'))}", file=sys.stderr)
 
 
 def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]") -> None:

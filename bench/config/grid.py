@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.config import yaml_lines
 from bench.config.grid_file import AXES, NOTHING, Choice, GridEntry, Layer, Plan, name_problem, read_plan
+from bench.config.listed import read_listed
 from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
@@ -84,9 +85,12 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str]) 
         _override(document, override)
     texts = _texts(document, name)
     _load_plugins(document)
-    plan = read_plan(document)
-    document.check()
-    cells = _expand(document, plan)
+    if "cells" in document.data:
+        cells = read_listed(document)
+    else:
+        plan = read_plan(document)
+        document.check()
+        cells = _expand(document, plan)
     document.check()
     return Grid(texts["name"], texts["description"], texts["published"] or None, source, cells)
 
@@ -124,12 +128,12 @@ def _override(document: Document, override: str) -> None:
         document.data.pop(name, None)
     document.put(key, value.data, f"--set {key}")
     method, _, hyperparameter = key.partition(".")
-    for section in {"vary", "cases", "datasets", "methods"} - {key}:
+    for section in {"vary", "cases", "datasets", "methods", "cells"} - {key}:
         found = document.data.get(section)
         for entry in found if isinstance(found, list) else [found]:
             if not isinstance(entry, dict):
                 continue
-            if section in ("vary", "cases") or (section, key) == ("methods", "server"):
+            if section in ("vary", "cases", "cells") or (section, key) == ("methods", "server"):
                 entry.pop(singular, None)
             if isinstance(entry.get("set"), dict):
                 entry["set"].pop(singular, None)

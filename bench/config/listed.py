@@ -1,0 +1,72 @@
+"""Grids that list their cells instead of axes: what `bench sweep` leaves as `best.yaml`, to be run as it is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from bench.config.validation import complete_hyper, complete_options, unknown
+from bench.config.yaml_lines import Document
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, loaded_files
+from bench.settings import Settings
+
+KEYS = ("name", "description", "published", "plugins", "seeds", "cells")
+
+
+def read_listed(document: Document) -> list[Settings]:
+    """The cells of a grid with `cells:`: each entry over the settings at the top, once for each of the `seeds`.
+
+    Keys are those of `Settings`, a method's own settings stand under `hp`. Problems are noted in the document.
+    """
+    known, found = list(Settings.model_fields), []
+    for key in document.data:
+        if key not in (*KEYS, *known):
+            document.complain((key,), unknown("setting", key, [*KEYS, *known]) + " A grid with `cells:` has no axes.")
+    entries, seeds = document.data["cells"], document.data.get("seeds", [document.data.get("seed", 0)])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        document.complain(("cells",), "cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]")
+        return []
+    if not isinstance(seeds, list):
+        document.complain(("seeds",), "seeds should be a list, for instance [0, 1, 2]")
+        return []
+    common = {key: value for key, value in document.data.items() if key in known}
+    for i, entry in enumerate(entries):
+        for seed in seeds:
+            with document.noting(("cells", i)):
+                try:
+                    cell = Settings.model_validate({**common, "seed": seed, **entry})
+                except ValidationError as error:
+                    first = error.errors()[0]
+                    where = ".".join(map(str, first["loc"]))
+                    document.complain(("cells", i), f"{where}: {first['msg']}")
+                    break
+                found.append(_complete(document, cell, i))
+    return found
+
+
+def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:
+    """The text of a grid that has exactly these cells, given without what is a setting's default."""
+    plain = [cell.model_dump(mode="json", exclude_defaults=True, exclude={"seed"}) for cell in cells]
+    entries = [entry for i, entry in enumerate(plain) if entry not in plain[:i]]
+    shared = {key: value for key, value in entries[0].items() if all(entry.get(key) == value for entry in entries)}
+    content: dict[str, Any] = {"name": name, "description": description}
+    if files := loaded_files():
+        content["plugins"] = [str(file) for file in files]
+    content |= shared | {"seeds": list(dict.fromkeys(cell.seed for cell in cells))}
+    content["cells"] = [{key: value for key, value in entry.items() if key not in shared} for entry in entries]
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _complete(document: Document, cell: Settings, entry: int) -> Settings:
+    """The cell with its hyperparameters and options filled in and checked."""
+    parts = {
+        "hp": complete_hyper(METHODS, cell.method, cell.hp),
+        "dataset_options": complete_options(DATASETS, cell.dataset, cell.dataset_options),
+        "model_options": complete_options(MODELS, cell.model, cell.model_options),
+        "partition_options": complete_options(PARTITIONS, cell.partition, cell.partition_options),
+    }
+    for _, problems in parts.values():
+        for problem in problems.values():
+            document.complain(("cells", entry), problem)
+    return cell.model_copy(update={key: value for key, (value, _) in parts.items()})
