@@ -4,6 +4,7 @@ torchvision compares MD5 sums: of CIFAR's files at every start, of MNIST's and E
 The unpacked files of the latter two are checked by size. Normalisation: the values in common use.
 """
 
+import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ def cifar10(
 def cifar100(
     *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
 ) -> Dataset:
-    """CIFAR-100 (Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training, 100 fine classes.
+    """CIFAR-100 (Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training, 100 fine classes; groups: superclasses.
 
     Raises:
         UserError: a file is missing or has a wrong checksum.
@@ -111,7 +112,19 @@ def _cifar(
     train, test = _open(name, factory, data_root, download, files)
     x = np.concatenate([train.data, test.data]).transpose(0, 3, 1, 2)
     y = np.concatenate([train.targets, test.targets])
-    return assemble(name, x, y, len(train.targets), mean=mean, std=std, classes=train.classes)
+    folder = data_root / factory.base_folder
+    groups = _superclasses(folder, factory) if name == "cifar100" else None
+    return assemble(name, x, y, len(train.targets), mean=mean, std=std, classes=train.classes, groups=groups)
+
+
+def _superclasses(folder: Path, factory: Any) -> Array:
+    """The name of each sample's superclass, of files whose checksums torchvision has just compared."""
+    files = [*(file for file, _ in (*factory.train_list, *factory.test_list)), factory.meta["filename"]]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
+        *parts, meta = (pickle.loads((folder / file).read_bytes(), encoding="latin1") for file in files)
+    names = meta["coarse_label_names"]
+    return np.array([names[label] for part in parts for label in part["coarse_labels"]])
 
 
 def _idx(

@@ -109,13 +109,16 @@ def test_cifar100_has_the_fine_labels(tmp_path: Path, monkeypatch: pytest.Monkey
     folder.mkdir()
     for name, rows in (("train", slice(0, 5)), ("test", slice(5, 7))):
         fine = list(range(90, 97))[rows]
-        batch = {"data": x[rows], "fine_labels": fine, "coarse_labels": [0] * len(fine)}
+        batch = {"data": x[rows], "fine_labels": fine, "coarse_labels": [label % 2 for label in fine]}
         (folder / name).write_bytes(old_pickle(batch))
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"class {i}" for i in range(100)]}, protocol=2))
+    meta = {"fine_label_names": [f"class {i}" for i in range(100)], "coarse_label_names": ["fish", "trees"]}
+    (folder / "meta").write_bytes(pickle.dumps(meta, protocol=2))
     monkeypatch.setattr(official.CIFAR100, "train_list", [["train", md5(folder / "train")]])
     monkeypatch.setattr(official.CIFAR100, "test_list", [["test", md5(folder / "test")]])
     monkeypatch.setattr(official.CIFAR100, "meta", {**official.CIFAR100.meta, "md5": md5(folder / "meta")})
     data = load("cifar100", tmp_path)
+    assert data.groups is not None
+    assert [data.group_names[g] for g in data.groups] == [("fish", "trees")[y % 2] for y in data.y]
     np.testing.assert_array_equal(data.x, x.reshape(7, 3, 32, 32))
     assert data.y.tolist() == list(range(90, 97))
     assert (data.n_train, data.num_classes) == (5, 100)

@@ -1,0 +1,208 @@
+"""Further partitions: shards, few classes with Dirichlet shares, unequal sizes, mixtures, equal sizes, superclasses.
+
+Each deals out the samples of the official training part or, with `shares`, all samples, and then `cut`s each client's.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, PositiveInt
+
+from bench.data import Dataset, Indices
+from bench.errors import UserError
+from bench.plugin import PARTITIONS
+from bench.rng import generator
+from datasets.partitions import Share, Shares, Split, dealt, divide, finish, kept_of, spread
+
+Kept = npt.NDArray[np.bool_]
+Deal = Callable[[Indices, Kept, np.random.Generator], list[Indices]]
+
+
+@PARTITIONS.register("shards")
+def shards(
+    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 2, shares: Shares | None = None,
+    fixed_tests: bool = False,
+) -> Split:  # fmt: skip
+    """Samples sorted by label and cut into k shards per client, dealt out at random (McMahan et al. 2017: k = 2).
+
+    Raises:
+        UserError: there are fewer samples than shards.
+    """
+
+    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
+        if len(y) < k * clients:
+            raise UserError(f"partition 'shards': {len(y)} samples of {dataset.name} make no {k * clients} shards")
+        parts = np.array_split(np.concatenate(_by_class(y, kept, rng)), k * clients)
+        order = rng.permutation(k * clients).reshape(clients, k)
+        return [np.concatenate([parts[shard] for shard in own]) for own in order]
+
+    return _split(dataset, seed, "shards", shares, fixed_tests, deal)
+
+
+@PARTITIONS.register("exdir")
+def exdir(
+    dataset: Dataset, *, clients: int, alpha: float, seed: int, k: PositiveInt, shares: Shares | None = None,
+    fixed_tests: bool = False,
+) -> Split:  # fmt: skip
+    """Extended Dirichlet: k classes per client, and each class in Dirichlet shares over the clients that have it.
+
+    Li and Lyu 2023, "Convergence Analysis of Sequential Federated Learning on Heterogeneous Data", as named by PFLlib.
+    Every class has a client: those that fewest clients have are taken first.
+
+    Raises:
+        UserError: there are fewer than k classes, or too few clients for all classes.
+    """
+    classes = dataset.num_classes
+    if not k <= classes <= k * clients:
+        raise UserError(
+            f"partition 'exdir': k = {k} classes for each of {clients} clients does not fit {classes} classes"
+        )
+
+    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
+        holders: list[list[int]] = [[] for _ in range(classes)]
+        for client in range(clients):
+            order = sorted(rng.permutation(classes).tolist(), key=lambda label: len(holders[label]))
+            for label in order[:k]:
+                holders[label].append(client)
+        own: list[list[Indices]] = [[] for _ in range(clients)]
+        for pool, members in zip(_by_class(y, kept, rng, classes), holders, strict=True):
+            for client, part in zip(members, divide(pool, rng.dirichlet(np.full(len(members), alpha))), strict=True):
+                own[client].append(part)
+        return [np.concatenate(parts) for parts in own]
+
+    return _split(dataset, seed, "exdir", shares, fixed_tests, deal)
+
+
+@PARTITIONS.register("quantity")
+def quantity(
+    dataset: Dataset, *, clients: int, seed: int, law: Literal["dirichlet", "lognormal", "power"],
+    parameter: Annotated[float, Field(gt=0)], min_samples: PositiveInt = 1, shares: Shares | None = None,
+    fixed_tests: bool = False,
+) -> Split:  # fmt: skip
+    """Sizes differ, labels do not: samples at random, in numbers that follow a law.
+
+    Args:
+        dataset, clients, seed, shares, fixed_tests: as in `dirichlet`.
+        law: sizes in proportion to a draw from Dir(parameter), to the exponential of a normal draw of that standard
+            deviation, or to rank ** -parameter, ranks being drawn.
+        parameter: of the law.
+        min_samples: everybody has so many before the rest is dealt out by the law.
+
+    Raises:
+        UserError: there are too few samples.
+    """
+
+    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
+        rest = len(y) - min_samples * clients
+        if rest < 0:
+            raise UserError(f"partition 'quantity': {clients} clients cannot have {min_samples} of {len(y)} samples")
+        if law == "dirichlet":
+            weights = rng.dirichlet(np.full(clients, parameter))
+        elif law == "lognormal":
+            weights = np.exp(parameter * rng.standard_normal(clients))
+        else:
+            weights = np.power(1.0 + rng.permutation(clients), -parameter, dtype=np.float64)
+        further = [len(part) for part in divide(np.arange(rest), weights / weights.sum())]
+        ends = np.cumsum(np.array(further) + min_samples)[:-1]
+        return np.split(spread(rng.permutation(len(y)), kept), ends)
+
+    return _split(dataset, seed, "quantity", shares, fixed_tests, deal)
+
+
+@PARTITIONS.register("mix")
+def mix(
+    dataset: Dataset, *, clients: int, alpha: float, seed: int, iid: Share, shares: Shares | None = None,
+    fixed_tests: bool = False,
+) -> Split:  # fmt: skip
+    """A share `iid` of each class is dealt out in equal parts, the rest in the shares of a draw from Dir(alpha)."""
+
+    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
+        own: list[list[Indices]] = [[] for _ in range(clients)]
+        for pool in _by_class(y, kept, rng):
+            part = iid / clients + (1 - iid) * rng.dirichlet(np.full(clients, alpha))
+            for client, given in enumerate(divide(pool, part / part.sum())):
+                own[client].append(given)
+        return [np.concatenate(parts) for parts in own]
+
+    return _split(dataset, seed, "mix", shares, fixed_tests, deal)
+
+
+@PARTITIONS.register("balanced_dirichlet")
+def balanced_dirichlet(
+    dataset: Dataset, *, clients: int, alpha: float, seed: int, shares: Shares | None = None, fixed_tests: bool = False
+) -> Split:
+    """Equal sizes, but for one; every client draws its label mix from Dir(alpha), as in FedDyn (Acar et al. 2021).
+
+    Clients take samples in turn, each of a class drawn from its own mix among the classes that are left.
+    """
+
+    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
+        pools = [pool.tolist() for pool in _by_class(y, kept, rng)]
+        left = np.array([len(pool) for pool in pools])
+        mixes = rng.dirichlet(np.full(len(pools), alpha), size=clients)
+        own: list[list[int]] = [[] for _ in range(clients)]
+        order = np.concatenate([rng.permutation(clients) for _ in range(-(-len(y) // clients))])[: len(y)]
+        for client, draw in zip(order.tolist(), rng.random(len(y)).tolist(), strict=True):
+            weights = np.where(left > 0, np.maximum(mixes[client], np.finfo(float).tiny), 0.0)
+            sums = np.cumsum(weights)
+            label = int(np.searchsorted(sums, draw * sums[-1], side="right"))
+            label = label if label < len(left) and left[label] else int(np.flatnonzero(left)[-1])  # rounding at an end
+            left[label] -= 1
+            own[client].append(pools[label][left[label]])
+        return [np.array(one, np.int64) for one in own]
+
+    return _split(dataset, seed, "balanced_dirichlet", shares, fixed_tests, deal)
+
+
+@PARTITIONS.register("superclasses")
+def superclasses(
+    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 1, shares: Shares | None = None,
+    fixed_tests: bool = False,
+) -> Split:  # fmt: skip
+    """k superclasses per client, each dealt out in equal parts to the clients that have it (CIFAR-100 has 20).
+
+    The groups of the data are the superclasses: all samples of a class are of one.
+
+    Raises:
+        UserError: the data have no superclasses, fewer than k, or too few clients for all of them.
+    """
+    groups, y_all = dataset.groups, dataset.y
+    pairs = set() if groups is None else set(zip(y_all.tolist(), groups.tolist(), strict=True))
+    if groups is None or len(pairs) != len(np.unique(y_all)):
+        raise UserError(f"partition 'superclasses': {dataset.name} has no superclasses; cifar100 has them")
+    known = len(dataset.group_names)
+    if not k <= known <= k * clients:
+        raise UserError(
+            f"partition 'superclasses': k = {k} for each of {clients} clients does not fit {known} superclasses"
+        )
+
+    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
+        holders: list[list[int]] = [[] for _ in range(known)]
+        for client in range(clients):
+            order = sorted(rng.permutation(known).tolist(), key=lambda group: len(holders[group]))
+            for group in order[:k]:
+                holders[group].append(client)
+        own: list[list[Indices]] = [[] for _ in range(clients)]
+        for pool, members in zip(_by_class(groups[: len(y)], kept, rng, known), holders, strict=True):
+            for client, part in zip(members, np.array_split(pool, len(members)), strict=True):
+                own[client].append(part)
+        return [np.concatenate(parts) for parts in own]
+
+    return _split(dataset, seed, "superclasses", shares, fixed_tests, deal)
+
+
+def _by_class(y: Indices, kept: Kept, rng: np.random.Generator, classes: int | None = None) -> list[Indices]:
+    """The samples of each class, shuffled, with those kept for tests evenly among them."""
+    return [
+        spread(rng.permutation(np.flatnonzero(y == label)), kept)
+        for label in range(int(y.max()) + 1 if classes is None else classes)
+    ]
+
+
+def _split(dataset: Dataset, seed: int, name: str, shares: Shares | None, fixed_tests: bool, deal: Deal) -> Split:
+    y = dealt(dataset, shares)
+    kept = kept_of(y, shares, fixed_tests)
+    own = [np.sort(one) for one in deal(y, kept, generator(seed, "partition", name))]
+    return finish(own, shares, kept if fixed_tests else None, seed)

@@ -1,0 +1,210 @@
+"""Further partitions and dialects: invariants, hand-computed numbers, and what the other systems' own code gives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.data import Dataset, Partition, without_tests
+from bench.errors import UserError
+from bench.plugin import DATASETS, PARTITIONS
+from datasets.assemble import assemble
+from datasets.partitions import _deal, make_partition
+
+DIALECTS = json.loads((Path(__file__).parent / "dialects.json").read_text())
+
+
+def labelled(train: list[int], test: list[int], groups: bool = True) -> Dataset:
+    y = np.array(train + test)
+    x = np.zeros((len(y), 1), np.float32)
+    whose = y // 2 if groups else None  # superclasses of two classes
+    return assemble("toy", x, y, len(train), mean=[0], std=[1], classes="abcdef", groups=whose)
+
+
+def make(dataset: Dataset, name: str, clients: int = 6, seed: int = 0, protocol: str = "honest", **options: Any) -> Any:
+    alpha = options.pop("alpha", None)
+    return make_partition(
+        dataset, name, clients=clients, alpha=alpha, seed=seed, protocol=protocol, validation_share=0.2, options=options
+    )
+
+
+def dealt(partition: Partition, tests: bool = False) -> list[Any]:
+    """All samples of each client, those of its tests only where they are its own."""
+    lists = (partition.train, partition.validation, *([partition.test] if tests else []))
+    return [np.concatenate(own) for own in zip(*lists, strict=True)]
+
+
+EVEN = labelled([0, 1, 2, 3, 4, 5] * 30, [0, 1, 2, 3, 4, 5] * 10)
+RULES = [
+    ("shards", {"k": 2}),
+    ("exdir", {"k": 2, "alpha": 0.5}),
+    ("quantity", {"law": "dirichlet", "parameter": 0.5}),
+    ("quantity", {"law": "lognormal", "parameter": 1.0}),
+    ("quantity", {"law": "power", "parameter": 1.2, "min_samples": 3}),
+    ("mix", {"alpha": 0.1, "iid": 0.3}),
+    ("balanced_dirichlet", {"alpha": 0.1}),
+    ("superclasses", {"k": 1}),
+]
+labels = st.lists(st.integers(0, 5), min_size=40, max_size=90).map(lambda one: [*range(6), *one])
+
+
+@given(labels, labels, st.sampled_from(RULES), st.integers(3, 8), st.integers(0, 3), st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_every_sample_has_one_place(
+    train: list[int], test: list[int], rule: tuple[str, Any], clients: int, seed: int, shares: bool
+) -> None:
+    """All are dealt out, once; the same seed deals them the same way; trials have none that is tested."""
+    name, options = rule
+    data = labelled(train, test)
+    more = {"shares": [0.6, 0.2, 0.2]} if shares else {}
+    found = make(data, name, clients, seed, **options, **more)
+    everything = np.concatenate(dealt(found, tests=shares))
+    assert len(set(everything.tolist())) == len(everything)
+    whole = len(data.y) if shares else data.n_train
+    assert set(everything.tolist()) <= set(range(whole))
+    if shares:
+        assert len(everything) >= whole - 3 * clients  # rounding of three shares
+    else:
+        assert len(everything) == whole
+    assert found.hash == make(data, name, clients, seed, **options, **more).hash
+    trial = make(data, name, clients, seed + 10, protocol="tuning", **options, **more)
+    seen = np.concatenate([*trial.train, *trial.validation])
+    assert not set(seen.tolist()) & set(np.concatenate([*found.test, found.global_test]).tolist())
+    without_tests(data, trial)
+
+
+def counts(partition: Partition, data: Dataset = EVEN) -> Any:
+    return np.stack([np.bincount(data.y[own], minlength=6) for own in dealt(partition)])
+
+
+def test_shards_hold_at_most_k_stretches_of_the_sorted_labels() -> None:
+    """12 shards of 15 samples of 6 classes of 30: each shard is of one class."""
+    found = counts(make(EVEN, "shards", k=2))
+    assert found.sum(axis=1).tolist() == [30] * 6
+    assert ((found > 0).sum(axis=1) <= 2).all()
+    assert set(found.ravel().tolist()) <= {0, 15, 30}
+    with pytest.raises(UserError, match="make no 1200 shards"):
+        make(EVEN, "shards", k=200)
+
+
+def test_exdir_gives_each_client_k_classes_and_each_class_clients() -> None:
+    found = counts(make(EVEN, "exdir", k=2, alpha=100.0))
+    assert ((found > 0).sum(axis=1) == 2).all()
+    assert ((found > 0).sum(axis=0) == 2).all()  # 6 clients of 2 of 6 classes
+    assert np.abs(found[found > 0] - 15).max() <= 6  # a large alpha: nearly even
+    with pytest.raises(UserError, match="does not fit 6 classes"):
+        make(EVEN, "exdir", clients=2, k=2, alpha=1.0)
+
+
+def test_sizes_follow_the_law_and_labels_do_not_care() -> None:
+    """Power law: sizes in proportion to 1, 1/2, ..., 1/6 of ranks, by hand; the label mix is that of the whole."""
+    large = labelled([0, 1, 2, 3, 4, 5] * 500, [0, 1, 2, 3, 4, 5])
+    found = counts(make(large, "quantity", law="power", parameter=1.0), large)
+    weights = 1 / np.arange(1, 7)
+    expected = 6 * [1] + (3000 - 6) * weights / weights.sum()
+    assert np.abs(np.sort(found.sum(axis=1))[::-1] - expected).max() <= 1
+    shares = found / found.sum(axis=1, keepdims=True)
+    assert np.abs(shares - 1 / 6).max() < 0.08
+    narrow, wide = (
+        counts(make(large, "quantity", law="lognormal", parameter=sigma), large).sum(axis=1) for sigma in (0.1, 2.0)
+    )
+    assert narrow.max() / narrow.min() < 2 < wide.max() / wide.min()
+
+
+@pytest.mark.parametrize(("iid", "least", "most"), [(1.0, 30, 30), (0.4, 12, 30), (0.0, 0, 30)])
+def test_mix_gives_everybody_its_part_of_the_even_share(iid: float, least: int, most: int) -> None:
+    large = labelled([0, 1, 2, 3, 4, 5] * 180, [0, 1, 2, 3, 4, 5])
+    found = counts(make(large, "mix", alpha=0.05, iid=iid), large)
+    assert found.min() >= least - 1
+    assert (found.min() <= most) if iid < 1 else (found.min() == found.max() == most)
+    assert iid == 1 or found.max() > 60
+
+
+def test_balanced_dirichlet_has_equal_sizes_and_skewed_labels() -> None:
+    sizes, skew = [], []
+    for alpha in (0.05, 100.0):
+        found = counts(make(EVEN, "balanced_dirichlet", alpha=alpha, clients=7))
+        sizes += [np.ptp(found.sum(axis=1))]
+        skew += [(found.max(axis=1) / found.sum(axis=1)).mean()]
+    assert max(sizes) <= 1
+    assert skew[0] > 0.5 > 0.4 > skew[1]
+
+
+def test_superclasses() -> None:
+    found = counts(make(EVEN, "superclasses"))
+    assert (found.reshape(6, 3, 2).sum(axis=2) > 0).sum(axis=1).tolist() == [1] * 6
+    assert found.sum(axis=1).tolist() == [30] * 6  # three superclasses of 60 samples, each of two clients
+    with pytest.raises(UserError, match="has no superclasses"):
+        make(labelled([0, 1] * 5, [0, 1], groups=False), "superclasses", clients=2)
+    with pytest.raises(UserError, match="does not fit 3 superclasses"):
+        make(EVEN, "superclasses", clients=2)
+
+
+class Replayed:
+    """Another system's stream of draws, for our rule: the order within a class does not change counts."""
+
+    def __init__(self, dirichlet: Any, permutation: Any) -> None:
+        self.dirichlet, self.permutation = dirichlet, permutation
+
+
+def streams(system: str, seed: int) -> Any:
+    if system == "pfllib":
+        legacy = np.random.RandomState(seed)
+        return Replayed(legacy.dirichlet, legacy.permutation)
+    return Replayed(np.random.default_rng(seed).dirichlet, lambda pool: pool)
+
+
+@pytest.mark.parametrize("system", ["pfllib", "flower"])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("right", [True, False])
+def test_our_rule_gives_the_counts_of_their_code(system: str, seed: int, right: bool) -> None:
+    """With their draws, but for the rounding of running sums (theirs truncates); with the other's rule it does not."""
+    digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
+    theirs = np.array(DIALECTS[system]["counts"][str(seed)])
+    draws: Any = streams(system, seed)
+    kept = np.zeros(len(digits.y), bool)
+    while True:
+        own = _deal(digits.y, kept, draws, 10, 0.1, (system == "pfllib") == right)
+        if min(map(len, own)) >= DIALECTS[system]["least"] or not right:
+            break
+    ours = np.stack([np.bincount(digits.y[one], minlength=10) for one in own])
+    assert (np.abs(ours - theirs).max() <= 1) == right
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_dialects_are_these_rules(seed: int) -> None:
+    """PFLlib: all samples, a quarter of a client's for tests, at least 40; Flower: the training part, at least 10."""
+    digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
+    found = make(digits, "dirichlet_pfllib", 10, seed, "paper", alpha=0.1)
+    sizes = np.array([len(own) for own in dealt(found, tests=True)])
+    assert sizes.sum() == len(digits.y) == np.array(DIALECTS["pfllib"]["counts"][str(seed)]).sum()
+    assert sizes.min() >= 40
+    for train, test in zip(found.train, found.test, strict=True):
+        assert len(train) == round(0.75 * (len(train) + len(test)))
+    flower = make(digits, "dirichlet_flower", 10, seed, alpha=0.1)
+    sizes = np.array([len(own) for own in dealt(flower)])
+    assert sizes.sum() == digits.n_train
+    assert sizes.min() >= 10
+    assert flower.global_test.tolist() == list(range(digits.n_train, len(digits.y)))
+
+
+def test_leaf_s_users() -> None:
+    groups = np.repeat([f"user{i}" for i in range(6)], [5, 20, 30, 40, 50, 100])
+    y = np.arange(len(groups)) % 2
+    x = np.zeros((len(y), 1), np.float32)
+    data = assemble("leaf", x, y, len(y), mean=[0], std=[1], classes="ab", groups=groups)
+    found = make(data, "natural_leaf", 5, 0, "paper", min_samples=10)
+    assert found.names == tuple(f"user{i}" for i in range(1, 6))
+    assert [(len(a), len(b)) for a, b in zip(found.train, found.test, strict=True)] == [
+        (18, 2), (27, 3), (36, 4), (45, 5), (90, 10)
+    ]  # fmt: skip
+
+
+def test_all_are_registered() -> None:
+    assert {name for name, _ in RULES} | {"dirichlet_pfllib", "dirichlet_flower", "natural_leaf"} <= set(
+        PARTITIONS.names()
+    )
