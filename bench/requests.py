@@ -206,13 +206,13 @@ class ClassStats:
 
     Attributes:
         model: the model value.
-        of: features (the input of the head), logits or probabilities.
+        of: features (the input of the head), their directions (features of length 1), logits or probabilities.
         moments: 2: outer products as well.
     """
 
     samples: ClassVar[Samples] = "train"
     model: Params
-    of: Literal["features", "logits", "probabilities"] = "features"
+    of: Literal["features", "directions", "logits", "probabilities"] = "features"
     moments: Literal[1, 2] = 1
 
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from bench.method import Batch, Message, Params, Server, Values, join
 
+NEVER = 1e6  # more than a product of a prototype of length 1 and a feature is, and little enough to be averaged
+
 
 def merged(old: Tensor, known: Tensor, messages: Sequence[Message], *, equal: bool = False) -> tuple[Tensor, Tensor]:
     """Means of the clients' class means; a class that no message has stays as it was.
@@ -37,18 +39,32 @@ def nearest(w: Params, prototypes: Tensor, known: Tensor) -> Params:
     Raises:
         ValueError: the head is not one linear layer with a bias.
     """
-    spec = w.spec
-    head = getattr(spec.module, "head", None)
+    head = getattr(w.spec.module, "head", None)
     if not isinstance(head, nn.Linear) or head.bias is None:
         raise ValueError(
-            f"nearest prototypes need a head that is one linear layer with a bias, which {spec.arch} has not: "
+            f"nearest prototypes need a head that is one linear layer with a bias, which {w.spec.arch} has not: "
             "choose `predict: head` or another model"
         )
     never = -(torch.finfo(prototypes.dtype).max ** 0.5) / 2
-    layer = {
-        "head.weight": 2 * known.unsqueeze(1) * prototypes,
-        "head.bias": torch.where(known > 0, -prototypes.square().sum(1), never),
-    }
+    bias = torch.where(known > 0, -prototypes.square().sum(1), never)
+    return _with_head(w, 2 * known.unsqueeze(1) * prototypes, bias)
+
+
+def most_similar(w: Params, prototypes: Tensor, known: Tensor) -> Params:
+    """The body of `w` with a head that prefers the largest product `p_c^T z`.
+
+    A class without prototype never wins where the head has a bias; where it has none, its score is 0.
+
+    Raises:
+        ValueError: the head is not one linear layer.
+    """
+    if not isinstance(getattr(w.spec.module, "head", None), nn.Linear):
+        raise ValueError(f"prototypes need a head that is one linear layer, which {w.spec.arch} has not")
+    return _with_head(w, known.unsqueeze(1) * prototypes, NEVER * (known - 1))
+
+
+def _with_head(w: Params, weight: Tensor, bias: Tensor) -> Params:
+    layer = {"head.weight": weight, "head.bias": bias}
     own = w.part("head")
     return join(own.with_weights(torch.cat([layer[e.name].flatten() for e in own.spec.params])), w.without("head"))
 

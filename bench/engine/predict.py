@@ -20,7 +20,7 @@ from bench.forward import Forward
 from bench.params import Params, Spec
 from bench.requests import ClassSums
 
-Output = Literal["probabilities", "logits", "features"]
+Output = Literal["probabilities", "logits", "features", "directions"]
 Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
 
 _ABREAST = (16, 32)  # samples per call and lane of a cohort: of the two what is less work
@@ -79,8 +79,9 @@ def class_sums(pool: Pool, rows: Tensor, positions: Indices, classes: int, momen
 
 def _run(w: Params, x: Tensor, output: Output) -> Tensor:
     model = Forward()
-    if output == "features":
-        return model.features(w, x, stats="frozen")
+    if output in ("features", "directions"):
+        z = model.features(w, x, stats="frozen")
+        return torch.nn.functional.normalize(z, dim=1) if output == "directions" else z
     logits = model(w, x, stats="frozen")
     return logits.softmax(1) if output == "probabilities" else logits
 

@@ -29,7 +29,7 @@ def ask(request: Any, *, owners: Any = None, **settings: Any) -> tuple[dict[int,
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
-@pytest.mark.parametrize("of", ["features", "logits", "probabilities"])
+@pytest.mark.parametrize("of", ["features", "directions", "logits", "probabilities"])
 def test_sums_by_class_are_those_of_a_loop_over_samples(of: Any, executor: Any) -> None:
     """Of unequal clients, one of which has a single sample and one none."""
     running, federation, w = ask(lambda w: ClassStats(w, of=of, moments=2), executor=executor)
@@ -41,7 +41,9 @@ def test_sums_by_class_are_those_of_a_loop_over_samples(of: Any, executor: Any) 
         count, total, outer = np.zeros(3), np.zeros((3, 3)), np.zeros((3, 3, 3))
         for x, y in zip(data.x[at].astype(float), data.y[at], strict=True):
             z = inner @ x
-            if of != "features":
+            if of == "directions":
+                z = z / np.linalg.norm(z)
+            elif of != "features":
                 z = head @ z
             if of == "probabilities":
                 z = np.exp(z) / np.exp(z).sum()

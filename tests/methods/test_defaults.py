@@ -167,6 +167,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fednova": {},
     "fedntd": {"beta": (1.0, "ours (card)"), "tau": (1.0, "ours (card)")},
     "fedopt": _FEDOPT,
+    "fedpcl": {"tau": (0.07, "authors' code")},
     "fedper": {"personal": (("head",), "Arivazhagan et al. 2019: K_P = 1")},
     "fedphp": {"lam": (0.05, "ours (card)"), "mu": (0.9, "ours (card)"), "rounds": (100, "ours (card)")},
     "fedprox": {"mu": (0.01, "Li et al. 2020: one of 0.001 to 1 (card)")},
