@@ -92,8 +92,13 @@ class MetaFed(Method):
             return w
         common = models[max(models)]
         own, others = yield from self.accuracies([w, common])
-        lam = 0.0 if others <= own and others < USEFUL else self.hp.lam * 10 ** min(1, 5 * (others - own)) / 10
+        lam = self.hp.lam * strength(own, others)
         return (yield from self.taught(client, w, common, lam, self.hp.personal_epochs))
+
+
+def strength(own: float, common: float) -> float:
+    """How much the common model teaches, by both accuracies: nothing if it is no better here and of little use."""
+    return 0.0 if common <= own and common < USEFUL else 10 ** min(1, 5 * (common - own)) / 10
 
 
 def taught_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:

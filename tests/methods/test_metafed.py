@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 import torch
 
 from bench.method import Feed
 from bench.rng import generator
+from methods.metafed import strength
 from tests.engine.problems import personal, run, toy
 from tests.methods import reference
 from tests.methods.by_autograd import descend_on, features, plain
@@ -99,6 +101,15 @@ def test_without_distillation_and_takeover_everybody_is_alone() -> None:
             for t in range(3):
                 w = descend(w, batches(t, i))
             assert np.allclose(found.numpy(), w, rtol=1e-10, atol=1e-12) == same
+
+
+def test_the_common_model_teaches_the_more_the_better_it_is() -> None:
+    """Nothing where it is worse and useless; a little where it is worse and good; up to ten times that."""
+    assert strength(own=0.45, common=0.4) == 0
+    assert strength(own=0.3, common=0.4) == pytest.approx(10**0.5 / 10)
+    assert strength(own=0.8, common=0.6) == pytest.approx(0.01)
+    assert strength(own=0.6, common=0.6) == pytest.approx(0.1)
+    assert strength(own=0.1, common=0.9) == 1
 
 
 def test_the_teacher_is_the_nearest_before_that_was_heard() -> None:
