@@ -137,6 +137,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "explore": (0.3, "authors' runs"),
         "explore_decay": (0.05, "authors' runs"),
     },
+    "fedgc": {"correction": (0.01, "ours (card)")},
     "fedgen": {
         "alpha": (10.0, "authors' code"),
         "beta": (10.0, "authors' code"),
