@@ -11,6 +11,7 @@ from bench.runs.results import WINDOW
 from reports import statistics
 from reports.figure import Figure, scores
 from reports.load import Store
+from reports.setting import described
 from reports.standings import by_unit, column_marks, complete, family
 from reports.tables import LEGEND, Column, Entry, Table, number, words
 
@@ -72,7 +73,8 @@ def main_table(
         f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {_units(store, usual)} unless another n is "
         "printed; a diverged cell counts as chance level. "
         f"{'; '.join(figure.text for figure in figures)}. "
-        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}."
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}. Data and settings: "
+        f"{described(store)}."
     )
     said = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
     return Table(name, title, caption, "Method", heads, rows, (LEGEND, said) if tuned else (LEGEND,))

@@ -14,6 +14,7 @@ from bench.errors import UserError
 from bench.runs.results import CellView, dataset_name, load_run, tidy
 from bench.runs.store import COLUMNS, FINISHED, State, read_json
 from bench.settings import Settings
+from reports.best import MARGIN
 
 TASK_FIELDS = (
     "dataset",
@@ -85,11 +86,13 @@ class Store:
         runs: content of each `run.json`, in the order given.
         cells: every cell once under each of its labels; where runs share one, the finished copy.
         figures: `bench.runs.results.tidy` of the done cells, and `row`, `task`, `trial` of each.
+        margin: percentage points; methods that differ by less count as equivalent.
     """
 
     runs: tuple[dict[str, Any], ...]
     cells: tuple[Cell, ...]
     figures: pd.DataFrame
+    margin: float = MARGIN
 
     @property
     def rows(self) -> list[str]:
@@ -109,7 +112,7 @@ class Store:
     def of_protocol(self, protocol: str) -> "Store":
         """The cells of one protocol: rows of the two are never mixed."""
         cells = tuple(cell for cell in self.cells if cell.view.settings.protocol == protocol)
-        return Store(self.runs, cells, self.figures[self.figures["protocol"] == protocol])
+        return Store(self.runs, cells, self.figures[self.figures["protocol"] == protocol], self.margin)
 
     def of(self, row: str, task: str) -> list[Cell]:
         """The cells, one per trial, behind one entry of a table."""

@@ -13,8 +13,10 @@ import yaml
 from bench.errors import UserError
 from bench.runs.remarks import run_remarks
 from reports import accuracy, cost, fairness, figures, newcomers, relations, samples, speedup, tables, timeline
+from reports.best import MARGIN
 from reports.headline import headline
 from reports.html import environment
+from reports.latex import Latex, arranged, check, display_names
 from reports.load import Cell, Store, load, setting_text
 from reports.measures import MEASURES
 from reports.portraits import portraits
@@ -35,6 +37,8 @@ def write_report(
     selection: str | None = None,
     targets: Mapping[str, float] | None = None,
     tuned: Sequence[str] = (),
+    latex: Latex | None = None,
+    margin: float = MARGIN,
 ) -> Path:
     """Write the report of the runs, merged, and return the path of its `index.html`.
 
@@ -48,19 +52,26 @@ def write_report(
         targets: of `cost.read_targets`.
         tuned: what a study tuned for, `gm`, `pm` or both: the main table marks these alone; empty: all.
         extra: parts that stand before all others.
+        latex: how `main.tex` is arranged.
+        margin: of equivalence, in percentage points.
 
     Raises:
-        UserError: a folder is not a run, or no cell of it is done.
+        UserError: a folder is not a run, no cell of it is done, or `latex` leaves no task.
     """
-    store = load(runs)
+    store = replace(load(runs), margin=margin)
     if store.figures.empty:
         states = Counter(cell.state for cell in store.cells)
         counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no cells"
         raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
+    asked = replace(latex or Latex(), names=display_names(store))
+    check(asked, store.tasks)
     sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned), _cells_section(store)]
     title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
     remarks = run_remarks([cell.view for cell in store.cells])
-    return write_page(store, out or runs[0] / "report", title, _summary(store), sections, remarks)
+    page = write_page(store, out or runs[0] / "report", title, _summary(store), sections, remarks)
+    for table in (table for section in sections for table in section.tables if table.id.startswith("main")):
+        _write(page.with_name(f"{table.id}.tex"), tables.to_latex(arranged(table, asked)).encode())
+    return page
 
 
 def write_page(

@@ -29,12 +29,16 @@ class Family:
     clones: dict[str, str]
     left_out: dict[str, str]
 
-    def standings(self) -> dict[str, best.Standing]:
-        """Of each row that is compared; empty where one seed, or one row, says nothing."""
+    def standings(self, margin: float) -> dict[str, best.Standing]:
+        """Of each row that is compared; empty where one seed, or one row, says nothing.
+
+        Args:
+            margin: of equivalence, in percentage points.
+        """
         if len(self.scores) < 2:
             return {}
         tasks = [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
-        return dict(zip(self.scores, best.against_best(tasks), strict=False))
+        return dict(zip(self.scores, best.against_best(tasks, margin), strict=False))
 
 
 def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
@@ -72,7 +76,7 @@ def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen
 def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[dict[str, Mark], dict[str, str]]:
     """The marks of one column by row, and of clones whose they are."""
     found = family(store, [task], figure, chosen)
-    marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in found.standings().items()}
+    marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in found.standings(store.margin).items()}
     means = {row: float(units[0].mean()) for row, units in found.scores.items()}
     if means:
         marks[max(means, key=lambda row: means[row])] = "best"
@@ -89,7 +93,7 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
         "Each method against the best of the others, mean over all tasks: difference in percentage points at the best "
         "one's level with simultaneous 95 % intervals (logits of accuracies, differences paired by seed, moderated "
         "variances, comparisons with the best). Better: than every other. Worse: than the best. Equivalent: at "
-        f"most {best.MARGIN:g} points below the best. Undecided: neither; this is no sign of equality. Seeds for 1 "
+        f"most {store.margin:g} points below the best. Undecided: neither; this is no sign of equality. Seeds for 1 "
         "point: how many per task would show one point four times in five, from the spread seen here. "
         "Methods that did not train the model, have its very figures, or lack a cell are not compared."
     )
@@ -98,7 +102,7 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
 
 def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[Entry, ...]]:
     found = family(store, store.tasks, figure, chosen)
-    standings = found.standings()
+    standings = found.standings(store.margin)
     reasons = {**found.left_out, **{row: f"= {first}" for row, first in found.clones.items()}}
     part: dict[str, tuple[Entry, ...]] = {}
     for row in store.rows:

@@ -115,15 +115,30 @@ def report(
         list[str] | None,
         typer.Option(metavar="[TASK=]PERCENT", help="Accuracy to which costs are counted; repeatable."),
     ] = None,
+    margin: Annotated[
+        float, typer.Option(min=0, help="Percentage points; methods that differ by less are equivalent.")
+    ] = 0.5,
+    latex: Annotated[Literal["gm", "pm", "both"], typer.Option(help="Which accuracies main.tex has.")] = "both",
+    transpose: Annotated[bool, typer.Option("--transpose", help="Methods as columns of main.tex.")] = False,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="Tasks of main.tex: those with PART in their name; repeatable."),
+    ] = None,
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
     from reports.cost import read_targets
+    from reports.latex import Latex
     from reports.page import write_report
     from sweeps.report import run_sections, tuned_for
 
     targets = read_targets(target or [])
     sections, tuned = run_sections(runs[0]), tuned_for(runs[0])
-    print(write_report(runs, extra=sections, selection=selection, targets=targets, tuned=tuned))
+    asked = Latex(latex, transpose, columns or ())
+    print(
+        write_report(
+            runs, extra=sections, selection=selection, targets=targets, tuned=tuned, latex=asked, margin=margin
+        )
+    )
 
 
 def compare(

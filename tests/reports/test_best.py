@@ -1,5 +1,7 @@
 """Comparisons with the best: Smyth's and Hsu's formulas by hand, and how often the words are wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from bench.rng import generator
-from reports import best, simulate
+from reports import accuracy, best, simulate, standings
+from reports.load import load
 
 
 def test_two_methods_are_compared_by_the_paired_t_test_of_their_logits():
@@ -79,3 +82,14 @@ def test_equal_methods_are_seldom_called_different_and_intervals_cover(methods, 
     rates = simulate.with_the_best(methods, seeds, repeats=300)
     assert rates.false < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
     assert rates.coverage > 0.95 - 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_the_margin_of_equivalence_is_the_readers(store_writer, tmp_path):
+    """With fifty points every method is equivalent to the best; the captions say the margin."""
+    store = load([store_writer(tmp_path, alphas=(1.0,), methods=("fedavg", "ditto", "scd"))])
+    wide = replace(store, margin=50.0)
+    tables = [standings.standings_table(one, "validation", accuracy.HEADLINE) for one in (store, wide)]
+    verdicts = [{entries[0].note for _, entries in table.rows} for table in tables]
+    assert "worse" in verdicts[0]
+    assert verdicts[1] <= {"better", "equivalent"}
+    assert "at most 50 points below" in tables[1].caption
