@@ -106,7 +106,7 @@ def test_nothing_to_report(write: Write) -> None:
 def test_the_same_trials_give_the_same_pictures(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=6)), [])
     studies = tell(study)
-    first, again = (sections(study, studies, NOWHERE) for _ in range(2))
+    first, again = ([part for one in sections(study, studies, NOWHERE) for part in one.all()] for _ in range(2))
     names = {picture.name for section in first for picture in section.pictures}
     assert names == {"history", "importances", "slices_0", "parallel_coordinates_0"}
     for one, other in zip(first, again, strict=True):
@@ -133,13 +133,15 @@ def test_a_single_setting_has_no_importance(write: Write, tell: Tell) -> None:
 )
 def test_pictures_of_grid_studies(write: Write, tell: Tell, space: dict[str, Any], names: set[str]) -> None:
     study = load_study(str(write(sampler="grid", trials=None, space=space)), [])
-    _, sensitivity = sections(study, tell(study), NOWHERE)
+    (tuning,) = sections(study, tell(study), NOWHERE)
+    (sensitivity,) = tuning.parts
     assert {picture.name for picture in sensitivity.pictures} == names
 
 
 def test_picture_of_a_front(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=5, objective=["pm", "gm"], sampler="nsga2")), [])
-    _, sensitivity = sections(study, tell(study), NOWHERE)
+    (tuning,) = sections(study, tell(study), NOWHERE)
+    (sensitivity,) = tuning.parts
     assert "front_0" in {picture.name for picture in sensitivity.pictures}
 
 
