@@ -49,7 +49,7 @@ class SuPerFed(Method):
     mean_of = ("model",)
 
     def init_client(self, server: Server, client: Client) -> None:
-        client.state |= {"own": server.initial_model(draw=client.id + 1), "mixed": False}
+        client.state |= {"own": server.initial_model(draw=client.id + 1), "mixed": self.hp.start == 0}
 
     def broadcast(self, server: Server, client: Client) -> State:
         return {"model": server.state["model"], "mixing": server.round >= self.hp.start}

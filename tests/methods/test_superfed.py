@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.conformance.suite import check
 from bench.engine.batches import Address, draw_values
 from bench.method import Normal
 from tests.engine.problems import generic, personal, run, toy
@@ -87,3 +88,7 @@ def test_own_models_start_from_values_of_their_own() -> None:
     starts = [federation.clients[i].state["own"].weights for i in range(3)]
     assert not torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], federation.server.state["model"].weights)
+
+
+def test_it_passes_the_conformance_checks_while_it_mixes() -> None:
+    assert not [one for one in check("superfed", {"start": 0, "mixing": "layer"}) if one.problem]
