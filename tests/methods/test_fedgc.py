@@ -11,33 +11,33 @@ from tests.methods.by_autograd import descend_on, logits
 from tests.methods.reference import PLAIN, initial, local_batches, local_data, near
 from tests.methods.resume import assert_resumes
 
-SIZES = [9, 2]  # the second lacks a class
+SIZES = [9, 2, 13]  # the second lacks a class that both others have
 RATE = 0.3
 
 
 def correction(heads: Tensor, has: list[list[int]]) -> Tensor:
-    """Class by class and row by row; heads `[2, 3, 3]`."""
+    """Class by class and row by row; heads `[3, 3, 3]`."""
     total = torch.zeros((), dtype=heads.dtype)
-    for k in range(2):
+    for k in range(3):
         for c in has[k]:
-            v = torch.stack([heads[j, c] for j in range(2) if c in has[j]]).mean(0).detach()
+            v = torch.stack([heads[j, c] for j in range(3) if c in has[j]]).mean(0).detach()
             mine = torch.exp(v @ v)
-            others = [torch.exp(heads[j, d] @ v) for j in range(2) if c not in has[j] for d in has[j]]
+            others = [torch.exp(heads[j, d] @ v) for j in range(3) if c not in has[j] for d in has[j]]
             total = total - torch.log(mine / (mine + sum(others, torch.zeros(()))))
     return total
 
 
 def test_follows_the_formulas() -> None:
-    """Two clients, three rounds; a class that one of them lacks is set against that client's rows."""
+    """Three clients and rounds; a class that one of them lacks is set against that client's rows."""
     federation = toy("fedgc", sizes=SIZES, hp={"correction": RATE}, **PLAIN)
     run(federation, 3)
     model = initial(federation)
-    body, heads = model[:12], np.array([model[12:]] * 2)
-    has = [[c for c in range(3) if local_data(SIZES, i)[1][:, c].any()] for i in range(2)]
-    assert [len(classes) for classes in has] == [3, 2]
+    body, heads = model[:12], np.array([model[12:]] * 3)
+    has = [[c for c in range(3) if local_data(SIZES, i)[1][:, c].any()] for i in range(3)]
+    assert [len(classes) for classes in has] == [3, 2, 3]
     for t in range(3):
         bodies = []
-        for i in range(2):
+        for i in range(3):
 
             def objective(v: Tensor, x: Tensor, y: Tensor, own: tuple[int, ...] = tuple(has[i])) -> Tensor:
                 return -(y[:, own] * torch.log_softmax(logits(v, x)[:, own], 1)).sum(1).mean()
@@ -45,9 +45,9 @@ def test_follows_the_formulas() -> None:
             w = descend_on(np.concatenate([body, heads[i]]), local_batches(SIZES, t, i), objective)
             bodies.append(w[:12])
             heads[i] = w[12:]
-        body = (9 * bodies[0] + 2 * bodies[1]) / 11
+        body = (9 * bodies[0] + 2 * bodies[1] + 13 * bodies[2]) / 24
         leaf = torch.tensor(heads, requires_grad=True)
-        correction(leaf.view(2, 3, 3), has).backward()  # type: ignore[no-untyped-call]
+        correction(leaf.view(3, 3, 3), has).backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None
         assert not leaf.grad[0].any()  # nobody's class is foreign to who has all
         assert leaf.grad[1].any()
@@ -104,7 +104,7 @@ def test_traffic() -> None:
     federation = toy("fedgc", sizes=SIZES)
     run(federation, 2)
     row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"]) == (2 * 8 * (21 + 3), 2 * 8 * 21)
+    assert (row["up"], row["down_receivers"]) == (3 * 8 * (21 + 3), 3 * 8 * 21)
 
 
 def test_resumes() -> None:
