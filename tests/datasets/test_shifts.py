@@ -16,13 +16,16 @@ from bench.config.grid import load_grid
 from bench.config.identity import cell_id
 from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
-from bench.plugin import DATASETS, SHIFTS
+from bench.plugin import DATASETS, SHIFTS, load_file
 from bench.rng import generator
+from bench.runs.cell import Options, run_cell
 from bench.runs.loading import apply_shifts, load_partition
+from bench.runs.results import read_table
 from bench.settings import Settings
 from datasets.assemble import assemble
 from datasets.partitions import make_partition
 from datasets.shifting import Own, apply
+from tests.conftest import ROOT
 
 CLIENTS = 6
 FEATURE = [
@@ -357,3 +360,33 @@ def test_the_command_runs_shifts_and_shows_them(tmp_path: Path) -> None:
     assert [one["client"] for one in json.loads(files[0].read_text())["clients"]] == [0, 1, 2]
     assert list(tmp_path.glob("out/report/figures/samples_*.png"))
     assert "What clients see" in (tmp_path / "out/report/index.html").read_text()
+
+
+def accuracy(method: str, shift: dict[str, Any], hp: dict[str, Any], folder: Path) -> float:
+    """Of the models that clients use, on their local tests, after ten rounds."""
+    load_file(ROOT / "docs/examples/shifts/norm_mlp.py")
+    cell = Settings(
+        method=method, hp=hp, alpha=1, clients=8, rounds=10, eval_every=10, lr=0.05, momentum=0.5, model="norm_mlp",
+        shifts=(shift,),
+    )  # fmt: skip
+    status = run_cell(cell, folder / method, Options(device="cpu"))
+    assert status.state == "done", status.reason
+    rows = read_table(folder / method, "metrics")
+    chosen = rows[(rows.metric == "pm") & (rows.split == "test") & (rows.quantity == "accuracy")]
+    return float(chosen[chosen["mean"] == "train_size"]["value"].iloc[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "hp", "shift"),
+    [
+        ("hypcluster", {"c": 2}, {"name": "concept_shift", "clusters": 2}),
+        ("ifca", {"k": 2}, {"name": "concept_shift", "clusters": 2}),
+        ("fedbn", {}, {"name": "colours", "groups": 4}),
+    ],
+)
+def test_methods_that_are_made_for_a_shift_are_above_fedavg(
+    method: str, hp: dict[str, Any], shift: dict[str, Any], tmp_path: Path
+) -> None:
+    """Slow: two trainings."""
+    assert accuracy(method, shift, hp, tmp_path) > accuracy("fedavg", shift, {}, tmp_path) + 0.1
