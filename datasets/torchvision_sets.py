@@ -1,4 +1,4 @@
-"""`cifar10`, `cifar100`, `mnist`, `emnist`: the official files, read by torchvision in its own folder layout.
+"""Official files that torchvision reads, in its own folder layout: CIFAR, MNIST and its like, EMNIST, USPS, SVHN.
 
 torchvision compares MD5 sums: of CIFAR's files at every start, of MNIST's and EMNIST's archives when it unpacks them.
 The unpacked files of the latter two are checked by size. Normalisation: the values in common use.
@@ -20,10 +20,13 @@ from datasets.assemble import assemble
 
 _IDX = {  # samples of the two parts, mean, std
     "mnist": ((60_000, 10_000), 0.1307, 0.3081),
+    "fashion_mnist": ((60_000, 10_000), 0.2860, 0.3530),
+    "kmnist": ((60_000, 10_000), 0.1918, 0.3483),
     "emnist-balanced": ((112_800, 18_800), 0.1751, 0.3332),
     "emnist-byclass": ((697_932, 116_323), 0.1736, 0.3317),
 }
 _SIDE = 28
+Parts = tuple[dict[str, Any], dict[str, Any]]
 _HEADERS = (16, 8)  # bytes, of images and of labels
 
 
@@ -68,12 +71,73 @@ def mnist(
     """
     from torchvision.datasets import MNIST
 
-    files = [data_root / "MNIST" / "raw" / name.removesuffix(".gz") for name, _ in MNIST.resources]
-    x, y, _ = _idx("mnist", MNIST, data_root, download, files)
-    (n_train, _), known_mean, known_std = _IDX["mnist"]
-    return assemble(
-        "mnist", x, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=list("0123456789")
-    )
+    return _mnist_like("mnist", MNIST, data_root, download, mean, std, list("0123456789"))
+
+
+@DATASETS.register("fashion_mnist")
+def fashion_mnist(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """Fashion-MNIST (Xiao et al. 2017): `[70000, 1, 28, 28]`, 60,000 for training, 10 kinds of clothes.
+
+    Raises:
+        UserError: a file is missing, has a wrong checksum or a wrong size.
+    """
+    from torchvision.datasets import FashionMNIST
+
+    return _mnist_like("fashion_mnist", FashionMNIST, data_root, download, mean, std)
+
+
+@DATASETS.register("kmnist")
+def kmnist(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """Kuzushiji-MNIST (Clanuwat et al. 2018): `[70000, 1, 28, 28]`, 60,000 for training, 10 cursive characters.
+
+    Raises:
+        UserError: a file is missing, has a wrong checksum or a wrong size.
+    """
+    from torchvision.datasets import KMNIST
+
+    return _mnist_like("kmnist", KMNIST, data_root, download, mean, std)
+
+
+@DATASETS.register("usps")
+def usps(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """USPS (Hull 1994): `[9298, 1, 16, 16]` digits of envelopes, 7,291 for training.
+
+    Raises:
+        UserError: a file is missing or has a wrong checksum.
+    """
+    from torchvision.datasets import USPS
+
+    files = {data_root / name: md5 for _, name, md5 in USPS.split_list.values()}
+    train, test = _open("usps", USPS, data_root, download, files)
+    if fault := _fault(files):  # torchvision compares checksums of what it has just fetched only
+        raise UserError(f"usps: {fault}; delete it and add `--download`")
+    x = np.concatenate([train.data, test.data])[:, None]
+    y = np.concatenate([train.targets, test.targets])
+    return assemble("usps", x, y, len(train.targets), mean=mean, std=std, classes=list("0123456789"))
+
+
+@DATASETS.register("svhn")
+def svhn(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """SVHN (Netzer et al. 2011), cropped: `[99289, 3, 32, 32]` house numbers, 73,257 for training, without `extra`.
+
+    Raises:
+        UserError: a file is missing or has a wrong checksum.
+    """
+    from torchvision.datasets import SVHN
+
+    files = {data_root / name: md5 for _, name, md5 in (SVHN.split_list[part] for part in ("train", "test"))}
+    parts: Parts = ({"split": "train"}, {"split": "test"})
+    train, test = _open("svhn", SVHN, data_root, download, files, parts)
+    x, y = np.concatenate([train.data, test.data]), np.concatenate([train.labels, test.labels])
+    return assemble("svhn", x, y, len(train.labels), mean=mean, std=std, classes=list("0123456789"))
 
 
 @DATASETS.register("emnist")
@@ -127,8 +191,19 @@ def _superclasses(folder: Path, factory: Any) -> Array:
     return np.array([names[label] for part in parts for label in part["coarse_labels"]])
 
 
+def _mnist_like(
+    name: str, factory: Any, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None,
+    classes: list[str] | None = None,
+) -> Dataset:  # fmt: skip
+    folder = data_root / factory.__name__ / "raw"
+    files = [folder / file.removesuffix(".gz") for file, _ in factory.resources]
+    x, y, names = _idx(name, factory, data_root, download, files)
+    (n_train, _), known_mean, known_std = _IDX[name]
+    return assemble(name, x, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes or names)
+
+
 def _idx(
-    name: str, factory: Any, data_root: Path, download: bool, files: Sequence[Path], **options: str
+    name: str, factory: Any, data_root: Path, download: bool, files: Sequence[Path], **options: Any
 ) -> tuple[Array, Array, list[str]]:
     """Images `[n, 1, 28, 28]`, labels and class names of a set in MNIST's format.
 
@@ -149,19 +224,20 @@ def _idx(
 
 
 def _open(
-    name: str, factory: Any, data_root: Path, download: bool, files: Mapping[Path, str | None], **options: str
-) -> tuple[Any, Any]:
+    name: str, factory: Any, data_root: Path, download: bool, files: Mapping[Path, str | None],
+    parts: Parts = ({"train": True}, {"train": False}), **options: Any,
+) -> tuple[Any, Any]:  # fmt: skip
     """torchvision's training and test set; what it cannot do becomes a sentence that names the file.
 
     Args:
         files: what it will read, each with its MD5 sum where torchvision knows one.
+        parts: what asks it for the one and for the other.
     """
     with warnings.catch_warnings():
         # NumPy 2.4.0 to 2.4.4 complain of pickles as old as the official CIFAR files
         warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
         try:
-            train = factory(root=data_root, train=True, download=download, **options)
-            test = factory(root=data_root, train=False, download=False, **options)
+            train, test = (factory(root=data_root, download=download, **part, **options) for part in parts)
         except (RuntimeError, OSError, ValueError, AssertionError) as error:
             fault = _fault(files) or f"the files beside {next(iter(files))} cannot be read ({error})"
             advice = (

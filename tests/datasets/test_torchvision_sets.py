@@ -3,6 +3,7 @@
 The MD5 sums and sizes of the real files are replaced by those of the small ones; everything else is as in a real run.
 """
 
+import bz2
 import gzip
 import hashlib
 import pickle
@@ -182,3 +183,69 @@ def test_emnist_is_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spli
     np.testing.assert_array_equal(data.x[:, 0], upright)
     assert data.y.tolist() == y.tolist()
     assert (data.name, data.n_train, data.num_classes) == (f"emnist-{split}", 3, classes)
+
+
+@pytest.mark.parametrize(("name", "factory"), [("fashion_mnist", official.FashionMNIST), ("kmnist", official.KMNIST)])
+def test_sets_in_the_format_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, factory: Any) -> None:
+    """In folders of their own: one is never read for the other."""
+    x, y = draw(9, 28, 28), (np.arange(9) % 10).astype(np.uint8)
+    folder = tmp_path / factory.__name__ / "raw"
+    folder.mkdir(parents=True)
+    names = [file.removesuffix(".gz") for file, _ in factory.resources]
+    for file, content in zip(names, [idx(x[:6]), idx(y[:6]), idx(x[6:]), idx(y[6:])], strict=True):
+        (folder / file).write_bytes(content)
+    _, mean, std = torchvision_sets._IDX[name]
+    monkeypatch.setitem(torchvision_sets._IDX, name, ((6, 3), mean, std))
+    data = load(name, tmp_path)
+    np.testing.assert_array_equal(data.x, x[:, None])
+    assert data.y.tolist() == y.tolist()
+    assert (data.name, data.n_train, data.num_classes, data.mean, data.std) == (name, 6, 10, (mean,), (std,))
+    assert len(set(data.classes)) == 10
+    with pytest.raises(UserError, match=r"mnist: .*ubyte is missing; add `--download`"):
+        load("mnist", tmp_path)
+
+
+def test_usps_in_its_text_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels from 1, and 256 values from -1 to 1, each after its number and a colon."""
+    x = draw(7, 16, 16)
+    split_list = {}
+    for part, rows in (("train", range(5)), ("test", range(5, 7))):
+        file = tmp_path / official.USPS.split_list[part][1]
+        lines = [
+            f"{row + 1} " + " ".join(f"{k + 1}:{2 * v / 255 - 1:.6f}" for k, v in enumerate(x[row].ravel().tolist()))
+            for row in rows
+        ]
+        file.write_bytes(bz2.compress("\n".join(lines).encode()))
+        split_list[part] = ["http://127.0.0.1:9/", file.name, md5(file)]
+    monkeypatch.setattr(official.USPS, "split_list", split_list)
+    data = load("usps", tmp_path)
+    assert np.abs(data.x[:, 0].astype(int) - x).max() <= 1  # torchvision truncates
+    assert data.y.tolist() == list(range(7))
+    assert (data.n_train, data.num_classes, data.shape) == (5, 10, (1, 16, 16))
+    with (tmp_path / "usps.t.bz2").open("ab") as file:
+        file.write(bz2.compress(b"\n"))
+    with pytest.raises(UserError, match=r"usps\.t\.bz2 has a wrong checksum; delete it"):
+        load("usps", tmp_path)
+    (tmp_path / "usps.t.bz2").unlink()
+    with pytest.raises(UserError, match=r"usps\.t\.bz2 is missing; add `--download`"):
+        load("usps", tmp_path)
+
+
+def test_svhn_in_matlab_s_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels before samples, and 10 for the digit 0."""
+    from scipy.io import savemat
+
+    x, y = draw(7, 32, 32, 3), np.array([10, 1, 2, 9, 10, 3, 4])
+    split_list = dict(official.SVHN.split_list)
+    for part, rows in (("train", slice(0, 5)), ("test", slice(5, 7))):
+        file = tmp_path / official.SVHN.split_list[part][1]
+        savemat(file, {"X": x[rows].transpose(1, 2, 3, 0), "y": y[rows, None]})
+        split_list[part] = ["http://127.0.0.1:9/", file.name, md5(file)]
+    monkeypatch.setattr(official.SVHN, "split_list", split_list)
+    data = load("svhn", tmp_path)
+    np.testing.assert_array_equal(data.x, x.transpose(0, 3, 1, 2))
+    assert data.y.tolist() == [0, 1, 2, 9, 0, 3, 4]
+    assert (data.n_train, data.num_classes) == (5, 10)
+    (tmp_path / "test_32x32.mat").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"svhn: .*test_32x32\.mat has a wrong checksum"):
+        load("svhn", tmp_path)
