@@ -138,3 +138,8 @@ def load_file(file: Path) -> ModuleType:
 def loaded_files() -> tuple[Path, ...]:
     """The plug-in files that this process has loaded, which its workers need too."""
     return tuple(_FILES)
+
+
+def loaded_modules() -> tuple[tuple[str, Path], ...]:
+    """The same with the names of their modules."""
+    return tuple((module.__name__, path) for path, module in _FILES.items())

@@ -21,10 +21,10 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.rng import key
 from bench.runs import store
+from bench.runs.crew import CellTask, Crew
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
 from bench.runs.results import choose_round, read_table, selection_curve, trailing_means
-from bench.runs.workers import CellTask, run_cells
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def tune(
     folder: Path,
     *,
     options: str,
-    jobs: int,
+    crew: Crew,
     timeout: float | None,
     say: Callable[[str], None],
 ) -> Outcome:
@@ -144,7 +144,7 @@ def tune(
         studies: of `open_studies`.
         folder: the run store, with its `run.json`.
         options: JSON of `bench.runs.cell.Options`.
-        jobs: cells side by side.
+        crew: who runs the cells.
         timeout: seconds after which no trial is begun.
         say: takes one line for each trial that has ended.
     """
@@ -152,7 +152,7 @@ def tune(
     worker.mkdir(parents=True)
     with store.locked(worker):
         tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
-        completed = run_cells(tuner.tasks(), jobs, tuner.hear, tuner.unwanted)
+        completed = crew.run(tuner.tasks(), tuner.hear, tuner.unwanted)
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
 

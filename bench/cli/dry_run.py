@@ -27,8 +27,8 @@ def print_forecast(
     """Print a line per task, or per cell, and the sum beside what this machine has."""
     from bench.runs.cell import choose_device
     from bench.runs.estimate import estimate
-    from bench.runs.launch import threads_each, worker_count
     from bench.runs.plan import look_ahead
+    from bench.runs.workers import threads_each, worker_count
 
     workers, found = worker_count(jobs, device), choose_device(device)
     planned, missing = look_ahead(cells, data_root)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bench.cli.crew import CpusPerCell, GpusPerCell, RayAddress, choose_crew, start_early
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
-from bench.runs.launch import command_line, forget, print_unkept, threads_each, work, worker_count, write_run
+from bench.runs.launch import command_line, forget, print_unkept, work, write_run
 
 if TYPE_CHECKING:
     from bench.runs.plan import PlannedCell
@@ -53,6 +54,9 @@ def run(
         int | None, typer.Option(min=1, help="Cells side by side; default: one per core on a CPU, one on a GPU.")
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    ray: RayAddress = None,
+    cpus_per_cell: CpusPerCell = None,
+    gpus_per_cell: GpusPerCell = None,
     executor: ExecutorOption = "auto",
     allow_fallback: Annotated[
         bool, typer.Option(help="On a GPU, go on where clients cannot be trained side by side, tens of times slower.")
@@ -76,10 +80,8 @@ def run(
     _misplaced: Annotated[list[str] | None, by_option("--grid")] = None,
 ) -> None:
     """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
-    from bench.runs.workers import start_server
-
     if not dry_run:
-        start_server()
+        start_early(ray)
 
     from bench.config.grid import load_grid
     from bench.plugin import load_file, loaded_files
@@ -105,13 +107,13 @@ def run(
     from bench.runs.remarks import gathered
     from bench.runs.store import FINISHED
 
-    workers = worker_count(jobs, device)
+    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell)
     options = Options(
-        device=device,
+        device=crew.device,
         executor=executor,
         allow_fallback=allow_fallback,
-        threads=threads_each(min(workers, len(chosen))),
-        cells=workers,
+        threads=crew.threads(len(chosen)),
+        cells=crew.sharing,
         data_root=data_root,
         checkpoint_seconds=checkpoint_seconds,
         keep=keep,
@@ -119,6 +121,7 @@ def run(
     )
     mirror = choose_store(folder, tracking_uri) if tracking else None
     planned = plan(loaded.cells, data_root, download=download)
+    crew.check(chosen, data_root)
     wanted = [cell for cell in planned if cell.settings in chosen]
     write_run(folder, loaded, planned)
     if fresh:
@@ -127,7 +130,7 @@ def run(
         print_remarks(gathered((cell.settings, cell.remarks) for cell in wanted))
         _print_others(folder)
         print_unkept(folder, wanted, keep)
-    stopped = not work(folder, wanted, options.model_dump_json(), workers, mirror, quiet=quiet, verbose=verbose)
+    stopped = not work(folder, wanted, options.model_dump_json(), crew, mirror, quiet=quiet, verbose=verbose)
     _finish(folder, wanted, quiet=quiet)
     if stopped:
         print(f"stopped. The same command goes on: {command_line()}", file=sys.stderr)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bench.cli.crew import CpusPerCell, GpusPerCell, RayAddress, choose_crew, start_early
 from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
 from bench.cli.track import TrackingUri
-from bench.runs.launch import command_line, make_folder, threads_each, work, worker_count, write_run
+from bench.runs.launch import command_line, make_folder, work, write_run
 
 if TYPE_CHECKING:
     import optuna
@@ -40,6 +41,9 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
     plugin: PluginFiles = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    ray: RayAddress = None,
+    cpus_per_cell: CpusPerCell = None,
+    gpus_per_cell: GpusPerCell = None,
     executor: ExecutorOption = "auto",
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
@@ -49,9 +53,7 @@ def sweep(
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
 ) -> None:
     """Tune by validation accuracy, run the best settings on fresh seeds, report. The same command goes on."""
-    from bench.runs.workers import start_server
-
-    start_server()
+    start_early(ray)
 
     from bench.plugin import load_file, loaded_files
     from bench.runs import store
@@ -68,13 +70,16 @@ def sweep(
         load_file(file)
     loaded = load_study(study, set_ or [], trials)
     folder = out or Path("runs") / loaded.name
-    workers = worker_count(jobs, device)
+    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell)
 
-    def options(cells: int) -> str:
-        threads = threads_each(min(workers, cells))
-        files = loaded_files()
+    def options(cells: int | None) -> str:
         found = Options(
-            device=device, executor=executor, threads=threads, cells=workers, data_root=data_root, plugins=files
+            device=crew.device,
+            executor=executor,
+            threads=crew.threads(cells),
+            cells=crew.sharing,
+            data_root=data_root,
+            plugins=loaded_files(),
         )
         return found.model_dump_json()
 
@@ -83,11 +88,12 @@ def sweep(
     if not quiet:
         print_remarks(gathered((cell.settings, cell.remarks) for cell in planned))
     check_blind(loaded, data_root)
+    crew.check([cell.settings for cell in planned], data_root)
     studies = _open(folder, loaded, study, set_ or [], storage)
     write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
     with _followed(folder, mirror):
         said = _quiet if quiet else _say
-        outcome = tune(loaded, studies, folder, options=options(workers), jobs=workers, timeout=timeout, say=said)
+        outcome = tune(loaded, studies, folder, options=options(None), crew=crew, timeout=timeout, say=said)
         for reason in outcome.failed:
             print(reason, file=sys.stderr)
         if outcome.stopped:
@@ -100,7 +106,7 @@ def sweep(
             reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
             with store.locked(folder, wait=True):
                 list_cells(folder, [*trial_cells(loaded, studies), *reported])
-            if not work(folder, reported, options(len(reported)), workers, None, quiet=quiet, verbose=False):
+            if not work(folder, reported, options(len(reported)), crew, None, quiet=quiet, verbose=False):
                 _stop()
     _write_best(folder, loaded, [cell.settings for cell in reported])
     _report(folder, loaded, studies)

@@ -45,10 +45,10 @@ def verify(
     """Compute cells of a run again and compare; exit status 1 if anything is not as the run says."""
     from bench.plugin import load_file, loaded_files
     from bench.runs.cell import Options
-    from bench.runs.launch import worker_count
     from bench.runs.pack import unpack
     from bench.runs.results import load_run
     from bench.runs.verify import verify
+    from bench.runs.workers import LocalCrew
 
     for file in plugin or []:
         load_file(file)
@@ -59,11 +59,11 @@ def verify(
             folder = Path(scratch, "run")
             unpack(run, folder)
         view = load_run(folder)
-        workers = worker_count(jobs, "auto")
-        options = Options(cells=workers, data_root=data_root, plugins=loaded_files()).model_dump_json()
+        crew = LocalCrew(jobs, "auto")
+        options = Options(cells=crew.sharing, data_root=data_root, plugins=loaded_files()).model_dump_json()
         new = Path(scratch, "new")
         new.mkdir()
-        found = verify(view, cells, drawn, new, options, jobs=workers, data_root=data_root)
+        found = verify(view, cells, drawn, new, options, crew, data_root)
     for verdict in found.verdicts:
         print(f"{'ok   ' if verdict.ok else 'WRONG'} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
     wrong = sum(not verdict.ok for verdict in found.verdicts)

@@ -52,7 +52,7 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
             "rows of the user's file"  # before, samples after the test part was cut
         )
     if path := science["partition_options"].get("path"):
-        science["partition_options"]["path"] = _content(Path(path))
+        science["partition_options"]["path"] = content(Path(path))
     if settings.selection == DEFAULT_SELECTION:
         del science["selection"]  # cells from before there was a choice keep their ids
     if not settings.shifts:
@@ -97,7 +97,7 @@ def declared_checksum(settings: Settings) -> str:
 
 def _declared(name: str, options: dict[str, Any]) -> str:
     path = options.get("path")
-    return _content(Path(path)) if path else f"declared:{name}"
+    return content(Path(path)) if path else f"declared:{name}"
 
 
 def method_code(name: str) -> str:
@@ -115,14 +115,41 @@ def is_own(registry: Registry[Any], name: str) -> bool:
     return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
 
 
+def used_code(settings: Settings) -> dict[tuple[str, str], str]:
+    """Digests of the code that a cell uses, by kind and name: of its method, rule, selection, data,
+    partition, shifts and models.
+
+    Raises:
+        UserError: something is unknown or has no source file.
+    """
+    parts = [(METHODS, settings.method), (SELECTIONS, settings.selection), *_data_and_models(settings)]
+    if settings.server is not None:
+        parts.append((SERVER_RULES, settings.server["name"]))
+    return {(registry.kind, name): _code(registry, name) for registry, name in parts}
+
+
+def code_of(kind: str, name: str) -> str:
+    """Digest of the code of one thing of `used_code`.
+
+    Raises:
+        UserError: it is unknown or has no source file.
+    """
+    registries = (METHODS, SELECTIONS, SERVER_RULES, DATASETS, PARTITIONS, SHIFTS, MODELS)
+    return _code(next(one for one in registries if one.kind == kind), name)
+
+
 def _own_code(settings: Settings) -> dict[str, str]:
     """Digests of the code of the user's own data sets, partition, shifts and models, by kind and name."""
+    parts = _data_and_models(settings)
+    return {f"{registry.kind} {name}": _code(registry, name) for registry, name in parts if is_own(registry, name)}
+
+
+def _data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
     parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
     if settings.public is not None:
         parts.append((DATASETS, settings.public.name))
     parts += [(SHIFTS, shift["name"]) for shift in settings.shifts]
-    parts += [(MODELS, name) for name in (settings.model, *settings.architectures)]
-    return {f"{registry.kind} {name}": _code(registry, name) for registry, name in parts if is_own(registry, name)}
+    return parts + [(MODELS, name) for name in (settings.model, *settings.architectures)]
 
 
 def _code(registry: Registry[Any], name: str) -> str:
@@ -135,27 +162,34 @@ def _code(registry: Registry[Any], name: str) -> str:
         raise UserError(
             f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
         )
-    roots = {"methods", item.__module__.partition(".")[0]}
-    if item.__module__.startswith(FILE_MODULE):  # modules beside a plug-in's file are its own, too
-        roots |= {path.stem for path in Path(file).parent.iterdir()}
-    found: dict[str, Path] = {item.__module__: Path(file)}
-    queue = [item.__module__]
+    found = sources(item.__module__, Path(file))
+    # in the order of names, without them: where a package is installed or imported from does not count
+    return _digest(json.dumps([_tree(*_version(found[module])) for module in sorted(found)]))
+
+
+def sources(module: str, file: Path) -> dict[str, Path]:
+    """The files by module that a module's code lies in: its own, and those of `methods`, of its own package or, for
+    a plug-in's file, beside it that it imports, directly or not."""
+    roots = {"methods", module.partition(".")[0]}
+    if module.startswith(FILE_MODULE):
+        roots |= {path.stem for path in file.parent.iterdir()}
+    found: dict[str, Path] = {module: file}
+    queue = [module]
     while queue:
-        module = queue.pop()
-        for imported in _imports(*_version(found[module]), module):
+        one = queue.pop()
+        for imported in _imports(*_version(found[one]), one):
             source = _source(imported) if imported.partition(".")[0] in roots and imported not in found else None
             if source:
                 found[imported] = source
                 queue.append(imported)
-    # in the order of names, without them: where a package is installed or imported from does not count
-    return _digest(json.dumps([_tree(*_version(found[module])) for module in sorted(found)]))
+    return found
 
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _content(path: Path) -> str:
+def content(path: Path) -> str:
     """Digest of a file, or of a folder's files with their names; of the path itself while there is nothing."""
     if not path.exists():
         return f"absent:{path}"

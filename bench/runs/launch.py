@@ -1,4 +1,4 @@
-"""Starting a run's cells: how many side by side, what `run.json` says of them, and the workers' progress.
+"""Starting a run's cells: what `run.json` says of them, and the workers' progress.
 
 The commands and `bench.run` share it. Torch is imported when it is needed, so that `bench --help` answers at once.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from bench.config.grid import Grid
     from bench.runs.cell import Keep
+    from bench.runs.crew import Crew
     from bench.runs.plan import PlannedCell
     from bench.runs.results import RunView
 
@@ -57,14 +58,15 @@ def run(
     from bench.runs.cell import Options
     from bench.runs.plan import plan
     from bench.runs.results import load_run
+    from bench.runs.workers import LocalCrew
 
     loaded = grid if isinstance(grid, Grid) else load_grid(str(grid), [])
     folder = Path(out) if out else Path("runs") / loaded.name
-    workers = worker_count(jobs, device)
+    crew = LocalCrew(jobs, device)
     options = Options(
-        device=device,
-        threads=threads_each(min(workers, len(loaded.cells))),
-        cells=workers,
+        device=crew.device,
+        threads=crew.threads(len(loaded.cells)),
+        cells=crew.sharing,
         data_root=Path(data_root),
         keep=keep,
         plugins=loaded_files(),
@@ -75,7 +77,7 @@ def run(
         forget(folder, planned)
     if not quiet:
         print_unkept(folder, planned, keep)
-    if not work(folder, planned, options.model_dump_json(), workers, None, quiet=quiet, verbose=False):
+    if not work(folder, planned, options.model_dump_json(), crew, None, quiet=quiet, verbose=False):
         raise KeyboardInterrupt
     return load_run(folder)
 
@@ -109,21 +111,6 @@ def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> Non
         )
 
 
-def worker_count(jobs: int | None, device: str) -> int:
-    """How many cells side by side; also refuses a device that is not there before anything is written."""
-    from bench.runs.cell import choose_device
-    from bench.runs.provenance import cores
-
-    return jobs or (1 if choose_device(device) == "cuda" else cores())
-
-
-def threads_each(side_by_side: int) -> int:
-    """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
-    from bench.runs.provenance import cores
-
-    return max(1, cores() // side_by_side)
-
-
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
     """Write `run.json`: the latest grid, its cells in order, and every command so far."""
     from bench.runs import store
@@ -155,18 +142,18 @@ def work(
     folder: Path,
     cells: "Sequence[PlannedCell]",
     options: str,
-    jobs: int,
+    crew: "Crew",
     mirror: str | None,
     *,
     quiet: bool,
     verbose: bool,
 ) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
+    from bench.runs.crew import CellTask
     from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
     from bench.runs.progress import reporter
     from bench.runs.results import cell_name, other_cells
     from bench.runs.store import FINISHED, read_status, remove_leftovers
-    from bench.runs.workers import CellTask, run_cells
 
     statuses = {cell.id: read_status(folder / cell.id) for cell in cells}
     for id, status in statuses.items():
@@ -181,7 +168,7 @@ def work(
     tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
     follower = Follower(folder, mirror) if mirror and (tasks or other_cells(folder)) else None
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
-        completed = run_cells(tasks, min(jobs, len(tasks)), report.event)
+        completed = crew.run(crew.order(tasks), report.event)
     if follower:
         follower.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
     return completed

@@ -80,8 +80,35 @@ def _free(settings: Settings, dataset: Dataset) -> Indices:
     return free if len(free) else np.setdiff1d(training, judged)
 
 
+def data_of(settings: Settings) -> list[tuple[str, str]]:
+    """The data sets that a cell reads: name, and options as JSON."""
+    found = [(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True))]
+    if settings.public is not None:
+        found.append((settings.public.name, json.dumps(settings.public.options, sort_keys=True)))
+    return found
+
+
+def read_data(name: str, options: str, data_root: Path) -> Dataset:
+    """A data set of `data_of`.
+
+    Raises:
+        UserError: it is unknown, missing or damaged.
+    """
+    return _dataset(name, options, data_root, False)
+
+
+_PROVIDED: dict[tuple[str, str], Dataset] = {}
+
+
+def provide(name: str, options: str, dataset: Dataset) -> None:
+    """From now on this is that data set of `data_of`, whatever lies under a data root."""
+    _PROVIDED[name, options] = dataset
+
+
 @functools.lru_cache(maxsize=2)
 def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
+    if (name, options) in _PROVIDED:
+        return _PROVIDED[name, options]
     dataset: Dataset = DATASETS.get(name)(data_root=data_root, download=download, **json.loads(options))
     return dataset
 

@@ -1,6 +1,8 @@
 """Where and with what a run was made: kept with it, never part of a cell's identity."""
 
 import datetime
+import hashlib
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -25,6 +27,17 @@ def provenance() -> dict[str, Any]:
             "gpus": _gpus(),
         },
     }
+
+
+def harness_code() -> str:
+    """Digest of the source files that a cell runs through; other bytes of theirs may mean other results."""
+    digest = hashlib.blake2b(digest_size=8)
+    for package in ("bench", "methods", "datasets"):
+        folder = Path(importlib.import_module(package).__path__[0])
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(f"{package}/{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def cores() -> int:

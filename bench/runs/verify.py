@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from bench.errors import UserError
+from bench.runs.crew import Crew
 from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.results import CellView, RunView, read_table
@@ -47,7 +48,7 @@ class Checked:
         return not self.stopped and all(verdict.ok for verdict in self.verdicts)
 
 
-def verify(run: RunView, count: int, seed: int, scratch: Path, options: str, *, jobs: int, data_root: Path) -> Checked:
+def verify(run: RunView, count: int, seed: int, scratch: Path, options: str, crew: Crew, data_root: Path) -> Checked:
     """Check all finished cells as far as it costs nothing, and compute `count` of them again.
 
     Args:
@@ -56,7 +57,7 @@ def verify(run: RunView, count: int, seed: int, scratch: Path, options: str, *, 
         seed: of the draw.
         scratch: an empty folder for the new cells.
         options: JSON of `bench.runs.cell.Options`.
-        jobs: cells side by side.
+        crew: who computes them.
         data_root: where data files lie.
 
     Raises:
@@ -73,7 +74,7 @@ def verify(run: RunView, count: int, seed: int, scratch: Path, options: str, *, 
     sound = [(cell, mine) for cell, mine in zip(finished, here, strict=True) if cell.id not in names]
     order = np.random.default_rng(seed).permutation(len(sound))[:count]
     drawn = [sound[index] for index in sorted(order)]
-    completed = work(scratch, [mine for _, mine in drawn], options, jobs, None, quiet=True, verbose=False)
+    completed = work(scratch, [mine for _, mine in drawn], options, crew, None, quiet=True, verbose=False)
     again = [_compare(cell, scratch / mine.id) for cell, mine in drawn] if completed else []
     return Checked((*damaged, *strange, *again), stopped=not completed)
 

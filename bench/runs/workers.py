@@ -12,9 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,16 +21,14 @@ from pathlib import Path
 
 from bench.errors import UserError
 from bench.runs import store
+from bench.runs.crew import ONE_THREAD, Backlog, CellTask, Held, supervise
 from bench.runs.progress import Event
+from bench.runs.provenance import cores
 from bench.settings import Settings
 
 STOP_SECONDS = 10.0
 """Time the workers have after Ctrl-C to reach a version boundary and write a checkpoint."""
 
-BUSY_SECONDS = 2.0
-"""Time before a cell that another `bench run` holds is looked at again."""
-
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 PRELOAD = ["bench.runs.die_with_parent", "bench.runs.cell", "torch._dynamo"]
@@ -46,22 +43,6 @@ else:
 _PROCESSES.set_forkserver_preload(PRELOAD)
 
 
-@dataclass(frozen=True)
-class CellTask:
-    """A cell to run; `options` is the JSON of `bench.runs.cell.Options`."""
-
-    settings: Settings
-    folder: Path
-    options: str
-
-
-@dataclass(frozen=True)
-class _Held:
-    """A worker's word that another process, `pid@host`, holds its cell."""
-
-    holder: str
-
-
 @dataclass
 class _Worker:
     process: BaseProcess
@@ -69,57 +50,72 @@ class _Worker:
     task: CellTask | None = None
 
 
-def run_cells(
-    tasks: Iterable[CellTask], jobs: int, on_event: Callable[[Event], None], unwanted: Collection[str] = ()
-) -> bool:
-    """Run cells in `jobs` worker processes until none is left; False when the user stopped it.
+class LocalCrew:
+    """Worker processes of this machine (`bench.runs.crew.Crew`).
 
-    The next task is taken when a worker is free for it, so a generator may choose it by what has come out so far. Cells
-    that `on_event` puts into `unwanted` (ids) are stopped at their next version boundary.
+    A worker that dies fails its cell, and the others go on. Stopped, the workers have `STOP_SECONDS`.
 
-    A worker that dies fails its cell, and the others go on. Cells held by another process are waited for. The first
-    Ctrl-C (or SIGTERM) lets the workers write checkpoints for up to `STOP_SECONDS`, a second one does not wait.
+    Args:
+        jobs: cells side by side; default: one per core on a CPU, one on a GPU.
+        device: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        UserError: there is no such device.
     """
-    pool = _Pool(tasks, on_event, unwanted)
-    with _terminate_like_interrupt():
-        try:
-            pool.run(jobs)
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                pool.stop()
-            return False
-        finally:
-            pool.close()
-    return True
+
+    def __init__(self, jobs: int | None, device: str) -> None:
+        self.device = device
+        self.sharing = worker_count(jobs, device)
+
+    def threads(self, cells: int | None) -> int:
+        """Threads of each of so many cells: with fewer cells than cores, clients are trained side by side."""
+        return threads_each(min(self.sharing, cells or self.sharing))
+
+    def check(self, cells: Collection[Settings], data_root: Path) -> None:
+        """Nothing: the workers are this process once more."""
+
+    def order(self, tasks: list[CellTask]) -> list[CellTask]:
+        """As the grid has them: neighbours share recorded steps."""
+        return tasks
+
+    def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
+        """Run cells side by side."""
+        return supervise(_Pool(Backlog(tasks, on_event), self.sharing, unwanted))
+
+
+def worker_count(jobs: int | None, device: str) -> int:
+    """How many cells side by side; also refuses a device that is not there before anything is written."""
+    from bench.runs.cell import choose_device
+
+    return jobs or (1 if choose_device(device) == "cuda" else cores())
+
+
+def threads_each(side_by_side: int) -> int:
+    """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
+    return max(1, cores() // side_by_side)
 
 
 class _Pool:
-    """The workers and what is left to do."""
+    """The workers and what each of them does."""
 
-    def __init__(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str]) -> None:
-        self._tasks = iter(tasks)
-        self._returned: deque[CellTask] = deque()
-        self._held: list[tuple[float, CellTask]] = []
+    def __init__(self, backlog: Backlog, jobs: int, unwanted: Collection[str]) -> None:
+        self._backlog = backlog
+        self._jobs = jobs
         self._workers: list[_Worker] = []
-        self._on_event = on_event
         self._unwanted = unwanted
-        self._last: dict[str, Event] = {}
 
-    def run(self, jobs: int) -> None:
+    def run(self) -> None:
         """Hand out tasks until all have ended."""
         while True:
-            self._return_held()
-            while self._has_room(jobs) and (task := self._next()):
+            while self._has_room() and (task := self._backlog.next()):
                 self._give(self._idle(), task)
-            if not self._held and not self._working():
+            if not self._backlog.held and not self._working():
                 return
             self._listen(0.5)
 
     def stop(self) -> None:
         """Ask the workers to stop at the next version boundary and wait for them."""
-        self._tasks = iter(())
-        self._returned.clear()
-        self._held.clear()
+        self._backlog.clear()
         for worker in self._working():
             worker.pipe.send(None)
         deadline = time.monotonic() + STOP_SECONDS
@@ -136,11 +132,8 @@ class _Pool:
     def _working(self) -> list[_Worker]:
         return [worker for worker in self._workers if worker.task]
 
-    def _has_room(self, jobs: int) -> bool:
-        return len(self._working()) < jobs
-
-    def _next(self) -> CellTask | None:
-        return self._returned.popleft() if self._returned else next(self._tasks, None)
+    def _has_room(self) -> bool:
+        return len(self._working()) < self._jobs
 
     def _idle(self) -> _Worker:
         for worker in self._workers:
@@ -153,15 +146,10 @@ class _Pool:
         try:
             worker.pipe.send(task)
         except BrokenPipeError:  # it died while it had nothing to do: no cell's fault
-            self._returned.appendleft(task)
+            self._backlog.put_back(task)
             self._bury(worker)
         else:
             worker.task = task
-
-    def _return_held(self) -> None:
-        now = time.monotonic()
-        self._returned.extend(task for due, task in self._held if due <= now)
-        self._held = [(due, task) for due, task in self._held if due > now]
 
     def _listen(self, seconds: float) -> None:
         workers = {worker.pipe: worker for worker in self._workers}
@@ -176,12 +164,13 @@ class _Pool:
             else:
                 self._hear(workers[pipe], message)
 
-    def _hear(self, worker: _Worker, message: Event | _Held) -> None:
-        if isinstance(message, _Held):
-            self._put_off(worker, message.holder)
+    def _hear(self, worker: _Worker, message: Event | Held) -> None:
+        if isinstance(message, Held):
+            task, worker.task = worker.task, None
+            assert task is not None
+            self._backlog.put_off(task, message.holder)
             return
-        self._last[message.cell] = message
-        self._on_event(message)
+        self._backlog.hear(message)
         if message.state != "running":
             worker.task = None
         for other in self._working():
@@ -190,31 +179,13 @@ class _Pool:
                 with contextlib.suppress(BrokenPipeError):  # a dead one is found out by its pipe
                     other.pipe.send(None)
 
-    def _put_off(self, worker: _Worker, holder: str) -> None:
-        """Look at a held cell again later, and say how far its holder is."""
-        task, worker.task = worker.task, None
-        assert task is not None
-        self._held.append((time.monotonic() + BUSY_SECONDS, task))
-        done, text = store.read_status(task.folder).rounds, f"held by process {holder}"
-        self._on_event(Event(task.folder.name, "running", done, task.settings.rounds, text=text))
-
     def _bury(self, worker: _Worker) -> None:
         """Note the failure of the cell whose worker has died."""
         self._workers.remove(worker)
         worker.pipe.close()
         worker.process.join()
-        if worker.task is None:
-            return
-        reason = _death(worker.process.exitcode)
-        folder, rounds = worker.task.folder, worker.task.settings.rounds
-        with contextlib.suppress(store.BusyError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with store.locked(folder):
-                status = replace(store.read_status(folder), state="failed", reason=reason, total=rounds)
-                store.write_status(folder, status)
-                store.write_text(folder / "error.txt", f"{reason}; the last lines of log.txt may tell more\n")
-        last = self._last.get(folder.name, Event(folder.name, "failed", 0, rounds))
-        self._on_event(replace(last, state="failed", text=reason))
+        if worker.task is not None:
+            self._backlog.fail(worker.task, _death(worker.process.exitcode))
 
 
 def _death(exitcode: int | None) -> str:
@@ -259,25 +230,12 @@ def _start_worker() -> _Worker:
 def _one_thread() -> Iterator[None]:
     """What is started meanwhile takes over the environment, and torch reads it at import."""
     before = dict(os.environ)
-    os.environ.update(_ONE_THREAD)
+    os.environ.update(ONE_THREAD)
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _terminate_like_interrupt() -> Iterator[None]:
-    """Treat SIGTERM, which batch systems send, like Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _work(pipe: Connection) -> None:
@@ -304,7 +262,7 @@ def _work(pipe: Connection) -> None:
         try:
             status = run_cell(task.settings, task.folder, options, report=pipe.send, stop=stopping.is_set)
         except store.BusyError as error:
-            pipe.send(_Held(error.holder))
+            pipe.send(Held(error.holder))
             continue
         if status.state == "failed" and status.path.get("device", "cpu") != "cpu":
             return  # an error on the device spoils the whole process; the next cell gets a new one

@@ -1,0 +1,52 @@
+"""Who runs the cells of `bench run` and `bench sweep`: processes of this machine, or a Ray cluster."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.runs.crew import Crew
+
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Run the cells on a Ray cluster: auto, local or HOST:PORT."),
+]
+CpusPerCell = Annotated[
+    float | None,
+    typer.Option(min=0.01, help="With --ray: default 1, or more where there are fewer cells than cores."),
+]
+GpusPerCell = Annotated[
+    float | None,
+    typer.Option(min=0, help="With --ray: default 1 where there are GPUs; 0.5: two share one."),
+]
+
+
+def start_early(ray: str | None) -> None:
+    """Start what needs seconds to start, before the command imports torch itself."""
+    from bench.runs.workers import start_server
+
+    if ray is None:
+        start_server()
+
+
+def choose_crew(ray: str | None, jobs: int | None, device: str, cpus: float | None, gpus: float | None) -> "Crew":
+    """The crew that was asked for.
+
+    Raises:
+        UserError: there is no such device or cluster, or Ray is not installed.
+    """
+    if ray is not None:
+        from bench.cluster.connect import connect
+
+        connect(ray)  # first: it says where Ray is not installed
+
+        from bench.cluster.crew import RayCrew
+
+        return RayCrew(jobs, device, cpus, gpus)
+    if cpus is not None or gpus is not None:
+        raise UserError("--cpus-per-cell and --gpus-per-cell are for --ray; without it, --jobs says how many cells")
+    from bench.runs.workers import LocalCrew
+
+    return LocalCrew(jobs, device)

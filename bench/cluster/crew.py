@@ -1,0 +1,372 @@
+"""The driver: cells for the workers of a Ray cluster, and their news for the run folder."""
+
+import json
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from bench.cluster.connect import actor_options, has_gpus, nodes, require
+from bench.cluster.node import Broken, CellWorker, Message, Needs, Plugin, look, versions
+from bench.cluster.parcels import Home, Link, Part, Report
+from bench.config.identity import content, sources, used_code
+from bench.errors import UserError, shortage
+from bench.plugin import loaded_modules
+from bench.runs import store
+from bench.runs.crew import Backlog, CellTask, Held, supervise
+from bench.runs.estimate import estimate
+from bench.runs.loading import data_of, read_data
+from bench.runs.progress import Event
+from bench.runs.provenance import harness_code
+from bench.settings import Settings
+
+STOP_SECONDS = 60.0
+"""Longest time after Ctrl-C for checkpoints to be written and to come home."""
+
+ATTEMPTS = 3
+"""Workers that a cell may lose before it counts as failed."""
+
+_BESIDE = 700 * 2**20
+"""Bytes of Python, torch and Ray in a worker, which the estimate leaves out."""
+
+_ASK_SECONDS = 2.0
+_TOKEN = "ray.token"
+
+
+class RayCrew:
+    """Workers on the nodes of the cluster that this process has joined (`bench.runs.crew.Crew`).
+
+    A worker that is lost, alone or with its node, costs its cell what came after the last checkpoint; another
+    worker goes on with it.
+
+    Args:
+        jobs: cells side by side; default: as many as the cluster has room for.
+        device: `auto`: the GPUs, if a node has one and cells are not asked to do without.
+        cpus: of a cell; default: 1, or more where there are fewer cells than cores.
+        gpus: of a cell; default: 1 on GPUs.
+
+    Raises:
+        UserError: no node has what a cell is to have.
+    """
+
+    def __init__(self, jobs: int | None, device: str, cpus: float | None, gpus: float | None) -> None:
+        if device == "auto":
+            device = "cuda" if gpus or (gpus is None and has_gpus()) else "cpu"
+        if device == "cpu" and gpus:
+            raise UserError(f"--gpus-per-cell {gpus:g} and --device cpu: leave one of the two out")
+        self.device = device
+        self.jobs = jobs
+        self._cpus = cpus
+        self._gpus = (1.0 if gpus is None else gpus) if device == "cuda" else 0.0
+        if device == "cuda" and not self._gpus:
+            raise UserError("--gpus-per-cell 0 and --device cuda: leave one of the two out")
+        self.sharing = max(1, math.floor(1 / self._gpus)) if self._gpus else 1
+        require({"CPU": cpus or 1.0, "GPU": self._gpus})
+        self._memory = 0.0
+        self._needs: Needs | None = None
+        self._seconds: dict[str, float] = {}
+
+    def threads(self, cells: int | None) -> int:
+        """Threads of a cell: its cores. The first call decides on them, where `cpus` does not."""
+        if self._cpus is None:
+            cores = [int(node.resources.get("CPU", 0)) for node in nodes()]
+            share = sum(cores) // cells if cells and self.device == "cpu" else 1
+            self._cpus = float(max(1, min(share, max(cores))))
+        return max(1, int(self._cpus))
+
+    def check(self, cells: Collection[Settings], data_root: Path) -> None:
+        """Look at every node that may get cells: versions, plug-ins, data; and at what the cells will cost.
+
+        Raises:
+            UserError: what a node lacks or has otherwise, with its name.
+        """
+        self._needs = _needs(cells, data_root)
+        costs = {_key(one): estimate(one, data_root, "cpu", max(1, int(self._cpus or 1))) for one in cells}
+        self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
+        known = [cost.memory for cost in costs.values() if cost]
+        most = max(node.resources.get("memory", 0.0) for node in nodes())
+        self._memory = min(max(known, default=0) + _BESIDE, most)
+        wanted = {"CPU": self._cpus or 1.0, "GPU": self._gpus}
+        ask = ray.remote(look)
+        options = {"num_cpus": 0, "max_retries": 0, "runtime_env": actor_options()["runtime_env"]}
+        asked = []
+        for node in nodes():
+            if node.room(wanted):
+                there = NodeAffinitySchedulingStrategy(node.id, soft=False)
+                asked.append((node, ask.options(scheduling_strategy=there, **options).remote(self._needs)))
+        for node, answer in asked:
+            try:
+                wrong, _ = ray.get(answer)
+            except (RayError, ImportError) as error:
+                wrong = f"pFLeague as it is here cannot be imported there ({_last_line(error)})"
+            if wrong:
+                raise UserError(f"node {node.name}: {wrong}")
+
+    def order(self, tasks: list[CellTask]) -> list[CellTask]:
+        """The longest first, by the dry run's estimate."""
+        return sorted(tasks, key=lambda task: -self._seconds.get(_key(task.settings), 0.0))
+
+    def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
+        """Run cells on the cluster."""
+        assert self._needs is not None, "check() comes first"
+        return supervise(_Workers(self, Backlog(tasks, on_event), self._needs, unwanted))
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Of a worker, by Ray's names."""
+        return {"CPU": self._cpus or 1.0, "GPU": self._gpus, "memory": self._memory}
+
+
+def _needs(cells: Collection[Settings], data_root: Path) -> Needs:
+    data, files = {}, {}
+    for settings in cells:
+        for name, options in data_of(settings):
+            if (name, options) not in data:
+                data[name, options] = read_data(name, options, data_root).checksum
+        if path := settings.partition_options.get("path"):
+            files[str(path)] = content(Path(path))
+    code: dict[tuple[str, str], str] = {}
+    for settings in cells:
+        code |= used_code(settings)
+    return Needs(
+        cwd=str(Path.cwd()),
+        versions=versions(),
+        harness=harness_code(),
+        plugins=tuple(_plugin(name, path) for name, path in loaded_modules()),
+        code=code,
+        data=data,
+        files=files,
+        data_root=str(data_root.resolve()),
+    )
+
+
+def _plugin(module: str, path: Path) -> Plugin:
+    beside = (file for file in sources(module, path).values() if file.is_relative_to(path.parent))
+    files = tuple((file.relative_to(path.parent).as_posix(), file.read_bytes()) for file in beside)
+    return Plugin(str(path), files)
+
+
+def _key(settings: Settings) -> str:
+    return json.dumps(settings.model_dump(mode="json"), sort_keys=True)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:300]
+
+
+@dataclass
+class _Worker:
+    """An actor; `asked` is its answer under way. It is `ready` once it has looked around."""
+
+    actor: Any  # Ray gives it methods that no type knows
+    asked: Any
+    ready: bool = False
+    shared: bool = False
+    task: CellTask | None = None
+    home: Home | None = None
+
+    def end(self) -> None:
+        """It has no cell any more."""
+        if self.home:
+            self.home.close()
+        self.task = self.home = self.asked = None
+
+
+class _Workers:
+    """The workers and what each of them does (`bench.runs.crew.Workers`)."""
+
+    def __init__(self, crew: RayCrew, backlog: Backlog, needs: Needs, unwanted: Collection[str]) -> None:
+        self._crew = crew
+        self._backlog = backlog
+        self._needs = needs
+        self._unwanted = unwanted
+        self._workers: list[_Worker] = []
+        self._waiting: deque[CellTask] = deque()
+        self._lost: dict[str, int] = {}
+        self._stillborn = 0
+        self._token: tuple[str, str] | None = None
+        self._shipped: dict[tuple[str, str], Any] = {}
+        self._limit, self._asked_at = 0, 0.0
+
+    def run(self) -> None:
+        """Hand out tasks until all have ended."""
+        while True:
+            self._hand_out()
+            self._recruit()
+            if not self._waiting and not self._backlog.held:
+                for worker in [worker for worker in self._workers if not worker.task]:
+                    self._dismiss(worker)  # others may use its resources
+                if not self._workers:
+                    return
+            self._listen(0.5)
+
+    def stop(self) -> None:
+        """Ask the workers to stop at the next version boundary and wait for them."""
+        self._backlog.clear()
+        self._waiting.clear()
+        for worker in self._working():
+            self._stop(worker)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._working() and time.monotonic() < deadline:
+            self._listen(0.2)
+
+    def close(self) -> None:
+        """End the workers; what has not come home by now goes on from the last checkpoint."""
+        for worker in list(self._workers):
+            self._dismiss(worker)
+        if self._token:
+            Path(self._token[0]).unlink(missing_ok=True)
+
+    def _working(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.task]
+
+    def _hand_out(self) -> None:
+        for worker in [worker for worker in self._workers if worker.ready and not worker.task]:
+            task = self._waiting.popleft() if self._waiting else self._backlog.next()
+            if task:
+                self._give(worker, task)
+
+    def _recruit(self) -> None:
+        """Start workers while there is room, each for a task that waits: whichever is ready first takes it."""
+        starting = sum(not worker.ready for worker in self._workers)
+        while len(self._workers) < self._room():
+            while len(self._waiting) <= starting and (task := self._backlog.next()):
+                self._waiting.append(task)
+            if len(self._waiting) <= starting:
+                return
+            self._start(self._waiting[0].folder.parent)
+            starting += 1
+
+    def _room(self) -> int:
+        """How many workers there may be; nodes come and go."""
+        if time.monotonic() > self._asked_at + _ASK_SECONDS:
+            room = sum(node.room(self._crew.resources) for node in nodes())
+            self._limit, self._asked_at = min(room, self._crew.jobs or room), time.monotonic()
+        return self._limit
+
+    def _start(self, run: Path) -> None:
+        if self._token is None:
+            self._token = str(run.resolve() / _TOKEN), uuid.uuid4().hex
+            store.write_text(Path(self._token[0]), self._token[1])
+        asked = self._crew.resources
+        options = {"num_cpus": asked["CPU"], "num_gpus": asked["GPU"], "memory": asked["memory"], **actor_options()}
+        actor: Any = ray.remote(CellWorker).options(**options).remote()
+        self._workers.append(_Worker(actor, actor.ready.remote(self._needs, self._token)))
+
+    def _welcome(self, worker: _Worker, node: str, wrong: str, missing: list[tuple[str, str]], shared: bool) -> None:
+        """Take note of what a new worker has found on its node, and send it the data that it lacks."""
+        if wrong:
+            self._dismiss(worker)
+            self.stop()
+            raise UserError(f"node {next((one.name for one in nodes() if one.id == node), node)}: {wrong}")
+        for name, options in missing:
+            if (name, options) not in self._shipped:
+                self._shipped[name, options] = ray.put(read_data(name, options, Path(self._needs.data_root)))
+            ray.get(worker.actor.provide.remote(name, options, self._shipped[name, options]))
+        worker.ready, worker.shared, worker.asked, self._stillborn = True, shared, None, 0
+
+    def _give(self, worker: _Worker, task: CellTask) -> None:
+        options = json.loads(task.options) | {"data_root": self._needs.data_root, "plugins": []}  # it has these
+        sent = CellTask(task.settings, task.folder.resolve(), json.dumps(options))
+        worker.task = task
+        try:
+            if not worker.shared:
+                worker.home = Home(task.folder)
+                for part in worker.home.files():
+                    ray.get(worker.actor.receive.remote(task.folder.name, part))
+            worker.actor.begin.remote(sent, worker.shared)
+            worker.asked = worker.actor.take.remote()
+        except store.BusyError as error:
+            worker.task = None
+            self._backlog.put_off(task, error.holder)
+        except RayError as error:
+            self._bury(worker, error)
+
+    def _listen(self, seconds: float) -> None:
+        workers = {worker.asked: worker for worker in self._workers if worker.asked}
+        if not workers:
+            time.sleep(seconds)
+            return
+        for asked in ray.wait(list(workers), num_returns=1, timeout=seconds)[0]:
+            worker = workers[asked]
+            try:
+                answer = ray.get(asked)
+                if worker.ready:
+                    self._hear(worker, answer)
+                else:
+                    self._welcome(worker, *answer)
+            except RayError as error:
+                self._bury(worker, error)
+
+    def _hear(self, worker: _Worker, messages: list[Message]) -> None:
+        for message in messages:
+            task = worker.task
+            assert task is not None
+            try:
+                self._take(worker, task, message)
+            except OSError as error:  # of the run folder
+                self._dismiss(worker)
+                self._backlog.say(task, "failed", shortage(error) or f"its results could not be written: {error}")
+                return
+        worker.asked = worker.actor.take.remote() if worker.task else None
+
+    def _take(self, worker: _Worker, task: CellTask, message: Message) -> None:
+        match message:
+            case Part() | Link():
+                assert worker.home is not None
+                worker.home.take(message)
+            case Report():
+                assert worker.home is not None
+                worker.home.commit(message)
+                self._take(worker, task, message.event)
+            case Held():
+                worker.end()
+                self._backlog.put_off(task, message.holder)
+            case Broken():
+                worker.end()
+                self._backlog.fail(task, message.reason)
+            case Event():
+                if message.state != "running":
+                    worker.end()
+                self._backlog.hear(message)
+                for other in self._working():
+                    if other.task and other.task.folder.name in self._unwanted:
+                        self._stop(other)
+                if message.state == "failed" and self._crew.device != "cpu":
+                    self._dismiss(worker)  # an error on the device spoils the whole process
+
+    def _stop(self, worker: _Worker) -> None:
+        assert worker.task is not None
+        worker.actor.stop.remote(worker.task.folder.name)
+
+    def _dismiss(self, worker: _Worker) -> None:
+        if worker in self._workers:
+            self._workers.remove(worker)
+        worker.end()
+        ray.kill(worker.actor)
+
+    def _bury(self, worker: _Worker, error: RayError) -> None:
+        """A worker is lost: its cell goes on elsewhere, unless it takes its workers with it."""
+        task, why = worker.task, _last_line(error)
+        self._dismiss(worker)
+        if task is None:
+            self._stillborn += 1
+            if self._stillborn == ATTEMPTS:
+                self.stop()
+                raise UserError(f"no worker of the cluster comes into being: {why}")
+            return
+        lost = self._lost[task.folder.name] = self._lost.get(task.folder.name, 0) + 1
+        if lost == ATTEMPTS:
+            self._backlog.fail(task, f"its worker was lost {lost} times: {why}")
+            return
+        self._backlog.say(task, "running", f"its worker was lost, another goes on ({why})")
+        self._backlog.put_back(task)

@@ -1,0 +1,267 @@
+"""What runs on a node of the cluster: the look at what is there, and the worker that trains.
+
+Everything here is called by Ray in a process of its own; arguments and answers are plain values, so that a node with
+another version of pFLeague can say so.
+"""
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import platform
+import queue
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.cluster.parcels import Link, Part, Report, Sender, write
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.runs import store
+from bench.runs.crew import CellTask, Held
+from bench.runs.progress import Event
+from bench.runs.provenance import harness_code
+
+DATA_ROOT = "BENCH_DATA_ROOT"
+"""Environment of a node whose data lie elsewhere than `--data-root` says."""
+
+PREFIX = "pfleague-"
+"""How a worker's scratch folder begins."""
+
+_ABANDONED_SECONDS = 600.0
+_HELD = ExitStack()
+_VERSIONS = ("torch", "torchvision", "numpy")
+_DRIVER = "where the command was given"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A worker's word that it could not begin or end its cell."""
+
+    reason: str
+
+
+Message = Event | Held | Part | Link | Report | Broken
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plug-in's file and the modules beside it that it imports: contents by path relative to its folder."""
+
+    path: str
+    files: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run needs of every node.
+
+    Attributes:
+        cwd: current directory of the command, which relative paths start at.
+        versions: of `versions()`; `harness`: of `harness_code()`.
+        code: digests of `bench.config.identity.used_code`.
+        data: checksums of data sets, by name and options (`bench.runs.loading.data_of`).
+        files: digests of the files that partitions read.
+    """
+
+    cwd: str
+    versions: dict[str, str]
+    harness: str
+    plugins: tuple[Plugin, ...]
+    code: dict[tuple[str, str], str]
+    data: dict[tuple[str, str], str]
+    files: dict[str, str]
+    data_root: str
+
+
+def versions() -> dict[str, str]:
+    """Versions that have to be the same everywhere; which build of torch it is (CPU, CUDA) has not."""
+    from bench import __version__
+
+    found = {"pFLeague": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in _VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package).partition("+")[0]
+    return found
+
+
+def look(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
+    """Whether cells can be run here: what is wrong, else an empty text and the data sets that are missing."""
+    if os.path.isdir(needs.cwd):
+        os.chdir(needs.cwd)
+    try:
+        _same_versions(needs)
+        for plugin in needs.plugins:
+            _load(plugin)
+        _same_code(needs)
+        return "", _missing_data(needs)
+    except UserError as error:
+        return str(error), []
+
+
+def _same_versions(needs: Needs) -> None:
+    own = versions()
+    for name, version in needs.versions.items():
+        if own.get(name) != version:
+            raise UserError(f"{name} is {own.get(name, 'missing')}, and {version} {_DRIVER}")
+    if harness_code() != needs.harness:
+        place = Path(__file__).parents[1]
+        raise UserError(f"pFLeague {own['pFLeague']} in {place} has other source files than {_DRIVER}")
+
+
+@functools.cache
+def _load(plugin: Plugin) -> None:
+    """Load a plug-in from its own place where that is the same file here, else from a copy."""
+    from bench.plugin import load_file
+
+    folder = Path(plugin.path).parent
+    if all((folder / name).is_file() for name, _ in plugin.files):
+        for name, content in plugin.files:
+            if (folder / name).read_bytes() != content:
+                raise UserError(f"plug-in {folder / name} is another version than {_DRIVER}")
+    else:
+        folder = Path(tempfile.mkdtemp(dir=_scratch()))
+        for name, content in plugin.files:
+            write(folder, Part(name, 0, content))
+    load_file(folder / Path(plugin.path).name)
+
+
+def _same_code(needs: Needs) -> None:
+    from bench.config.identity import code_of
+
+    for (kind, name), digest in needs.code.items():
+        try:
+            same = code_of(kind, name) == digest
+        except UserError:
+            raise UserError(f"{kind} {name!r} is not known here: install its package on this node, too") from None
+        if not same:
+            raise UserError(f"{kind} {name!r} is another version than {_DRIVER}")
+
+
+def _missing_data(needs: Needs) -> list[tuple[str, str]]:
+    from bench.config.identity import content
+    from bench.runs.loading import read_data
+
+    for path, digest in needs.files.items():
+        if not Path(path).exists():
+            raise UserError(f"{path}, which a partition is read from, is not here: copy it to the same place")
+        if content(Path(path)) != digest:
+            raise UserError(f"{path}, which a partition is read from, is another file than {_DRIVER}")
+    missing = []
+    for (name, options), checksum in needs.data.items():
+        try:
+            found = read_data(name, options, data_root(needs.data_root)).checksum
+        except Exception:  # whatever its loader says of files that are not here
+            missing.append((name, options))
+            continue
+        if found != checksum:
+            raise UserError(f"data set {name!r} has checksum {found} here, and {checksum} {_DRIVER}")
+    return missing
+
+
+def data_root(given: str) -> Path:
+    """Where data lie on this node."""
+    return Path(os.environ.get(DATA_ROOT, given))
+
+
+class CellWorker:
+    """An actor that runs one cell after the other, and is asked for what it has to say (`take`)."""
+
+    def __init__(self) -> None:
+        self._messages: queue.Queue[Message] = queue.Queue(8)  # a cell waits where its news are not fetched
+        self._unwanted: set[str] = set()
+
+    def ready(self, needs: Needs, token: tuple[str, str]) -> tuple[str, str, list[tuple[str, str]], bool]:
+        """The node's id; of `look`; and whether the run folder is the same here: its file `token` has that text."""
+        import ray
+
+        wrong, missing = look(needs)
+        path, text = Path(token[0]), token[1]
+        shared = path.is_file() and path.read_text(encoding="utf-8") == text
+        return ray.get_runtime_context().get_node_id(), wrong, missing, shared
+
+    def provide(self, name: str, options: str, dataset: Dataset) -> None:
+        """Take over a data set that is missing here; it lies in the node's memory once, for all its workers."""
+        from bench.runs.loading import provide
+
+        # a copy: what lies in Ray's memory may not be written to, which torch does not know
+        provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))
+
+    def receive(self, cell: str, part: Part) -> None:
+        """A file of a cell that was begun before, where the run folder is not shared."""
+        write(_scratch() / cell, part)
+
+    def begin(self, task: CellTask, shared: bool) -> None:
+        """Start a cell; `take` tells how it goes."""
+        self._unwanted.discard(task.folder.name)
+        threading.Thread(target=self._run, args=(task, shared), daemon=True).start()
+
+    def take(self) -> list[Message]:
+        """What there is to say, at least one message; waits for it."""
+        found = [self._messages.get()]
+        with contextlib.suppress(queue.Empty):
+            while len(found) < 8:
+                found.append(self._messages.get_nowait())
+        return found
+
+    def stop(self, cell: str) -> None:
+        """Let a cell stop at its next version boundary."""
+        self._unwanted.add(cell)
+
+    def _run(self, task: CellTask, shared: bool) -> None:
+        cell = task.folder.name
+        folder = task.folder if shared else _scratch() / cell
+        try:
+            self._train(task, folder, self._messages.put if shared else self._send_from(folder))
+        except store.BusyError as error:
+            self._messages.put(Held(error.holder))
+        except Exception as error:  # of what surrounds the cell, as loading a plug-in: it ends the cell all the same
+            self._messages.put(Broken(str(error) or type(error).__name__))
+        if not shared:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _train(self, task: CellTask, folder: Path, report: Callable[[Event], None]) -> None:
+        import torch
+
+        from bench.runs.cell import Options, run_cell
+
+        torch.set_num_threads(1)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "log.txt", "a", encoding="utf-8") as log:  # also what C code says before it dies
+            sys.stdout.flush()
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        print(f"on {socket.gethostname()}, {'in the run folder' if folder == task.folder else 'in scratch space'}")
+        sys.stdout.flush()
+        options = Options.model_validate_json(task.options)
+        options = options.model_copy(update={"data_root": data_root(str(options.data_root))})
+        run_cell(task.settings, folder, options, report=report, stop=lambda: task.folder.name in self._unwanted)
+
+    def _send_from(self, folder: Path) -> Callable[[Event], None]:
+        sender = Sender(folder)
+
+        def report(event: Event) -> None:
+            for part in sender.news():
+                self._messages.put(part)
+            self._messages.put(sender.report(event))
+
+        return report
+
+
+@functools.cache
+def _scratch() -> Path:
+    """A folder for this process alone. What killed ones have left is removed meanwhile."""
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's
+            if time.time() - old.stat().st_mtime > _ABANDONED_SECONDS and not store.is_locked(old):
+                shutil.rmtree(old)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    _HELD.enter_context(store.locked(folder))
+    return folder

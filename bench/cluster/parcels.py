@@ -1,0 +1,184 @@
+"""A cell's folder in two places: where it is computed, and at home in the run folder of another machine.
+
+The worker sends what is new whenever it reports: whole files, or what a table has grown by. At home nothing is seen
+before it is complete, tables come before the checkpoints that count on them, and the status comes last, so that the
+cell can be gone on with from whatever moment the worker is lost.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.runs import store
+from bench.runs.progress import Event
+
+CHUNK = 32 * 2**20
+"""Bytes of a file that travel at a time."""
+
+_GROWING = {*(f"{name}.csv" for name in store.COLUMNS), "log.txt"}
+_LAST = ("timing.json", "status.json")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some bytes of a file: `name` is relative to the cell's folder."""
+
+    name: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file that is another one once more."""
+
+    name: str
+    to: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The end of what is sent at one time: all files that there are, and the event that it was sent for."""
+
+    names: tuple[str, ...]
+    event: Event
+
+
+def read(folder: Path, name: str, offset: int = 0) -> Iterator[Part]:
+    """A file from `offset` to its end."""
+    with open(folder / name, "rb") as file:
+        file.seek(offset)
+        while (data := file.read(CHUNK)) or offset == 0:
+            yield Part(name, offset, data)
+            offset += len(data)
+            if not data:
+                return
+
+
+def write(folder: Path, part: Part) -> None:
+    """Put a part of a file in its place; what lay behind it is gone."""
+    path = folder / part.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "r+b" if part.offset else "wb") as file:
+        file.truncate(part.offset)
+        file.seek(part.offset)
+        file.write(part.data)
+
+
+def names(folder: Path) -> list[str]:
+    """All files of a cell but its lock and what is half-written."""
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in found if name != "lock" and ".tmp" not in name)
+
+
+class Sender:
+    """The worker's side. It is used while the cell does not write, which is so while it reports."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        came = (name for name in names(folder) if name.startswith("checkpoint/"))
+        self._sent = {name: self._version(name) for name in came}
+
+    def news(self) -> Iterator[Part | Link]:
+        """What changed since the last time. A table that has only grown is sent from where it ended."""
+        known = {version: name for name, version in self._sent.items()}
+        there = names(self._folder)
+        for name in there:
+            version, before = self._version(name), self._sent.get(name)
+            if version == before:
+                continue
+            if version in known:
+                yield Link(name, known[version])
+            else:
+                grown = name in _GROWING and before is not None and before[0] == version[0] and before[1] < version[1]
+                yield from read(self._folder, name, before[1] if grown and before else 0)
+            self._sent[name] = version
+        self._sent = {name: self._sent[name] for name in there}
+
+    def report(self, event: Event) -> Report:
+        """What ends the news."""
+        return Report(tuple(names(self._folder)), event)
+
+    def _version(self, name: str) -> tuple[int, int, int]:
+        stat = (self._folder / name).stat()
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+class Home:
+    """The other side: the cell's folder in the run, held against others as long as a worker has the cell.
+
+    Raises:
+        bench.runs.store.BusyError: another process works on the cell.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._new = folder / "arriving.tmp"
+        self._arriving: set[str] = set()
+        self._lock = ExitStack()
+        self._lock.enter_context(store.locked(folder))
+        store.remove_temporaries(folder)
+
+    def close(self) -> None:
+        """Let go of the folder; what had come in part is nothing."""
+        shutil.rmtree(self._new, ignore_errors=True)
+        self._lock.close()
+
+    def files(self) -> Iterator[Part]:
+        """What a worker needs to go on with the cell."""
+        for name in names(self._folder):
+            yield from read(self._folder, name)
+
+    def take(self, part: Part | Link) -> None:
+        """A file or bytes of one: aside if all of it is sent, else at the end of what is there."""
+        if isinstance(part, Link):
+            place = self._new / part.name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            source = (self._new if part.to in self._arriving else self._folder) / part.to
+            try:
+                os.link(source, place)
+            except OSError:  # a file system without links
+                shutil.copyfile(source, place)
+            self._arriving.add(part.name)
+            return
+        if part.offset == 0:
+            self._arriving.add(part.name)
+        write(self._new if part.name in self._arriving else self._folder, part)
+
+    def commit(self, report: Report) -> None:
+        """Put what has come in its place, and remove what is no longer there."""
+        generations = {Path(name).parent for name in self._arriving if name.startswith("checkpoint/")}
+        for name in sorted(self._arriving - set(_LAST)):
+            if Path(name).parent not in generations:
+                self._replace(Path(name))
+        for generation in sorted(generations):
+            for file in [*self._folder.glob("*.csv"), *(self._new / generation).iterdir()]:
+                _sync(file)
+            shutil.rmtree(self._folder / generation, ignore_errors=True)
+            self._replace(generation)
+        for name in set(names(self._folder)) - set(report.names) - set(_LAST):
+            (self._folder / name).unlink()
+        for folder in (self._folder / "checkpoint", *self._folder.glob("checkpoint/*")):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        for name in _LAST:
+            if name in self._arriving:
+                self._replace(Path(name))
+        self._arriving.clear()
+
+    def _replace(self, name: Path) -> None:
+        place = self._folder / name
+        place.parent.mkdir(exist_ok=True)
+        if (self._new / name).is_file():
+            _sync(self._new / name)
+        os.replace(self._new / name, place)
+        store.sync_folder(place.parent)
+
+
+def _sync(file: Path) -> None:
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())

@@ -1,0 +1,170 @@
+"""What every kind of workers shares: the cells that are left, what is heard of them, and how a run is stopped.
+
+`bench.runs.workers` has processes of this machine, `bench.cluster` those of a Ray cluster.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from bench.runs import store
+from bench.runs.progress import Event
+from bench.settings import Settings
+
+BUSY_SECONDS = 2.0
+"""Time before a cell that another `bench run` holds is looked at again."""
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""Environment of a process that trains: the recorded path's one intra-op thread, which libraries read at import."""
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """A cell to run; `options` is the JSON of `bench.runs.cell.Options`."""
+
+    settings: Settings
+    folder: Path
+    options: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """A worker's word that another process, `pid@host`, holds its cell."""
+
+    holder: str
+
+
+class Crew(Protocol):
+    """Who runs cells: `device` and `sharing` (cells at a time on one GPU) are for `bench.runs.cell.Options`."""
+
+    device: str
+    sharing: int
+
+    def threads(self, cells: int | None) -> int:
+        """Threads of each cell where so many are to run; None: more than there is room for."""
+
+    def check(self, cells: Collection[Settings], data_root: Path) -> None:
+        """Refuse, before anything is written, what could not be run.
+
+        Raises:
+            UserError: somewhere something is missing or another version.
+        """
+
+    def order(self, tasks: list[CellTask]) -> list[CellTask]:
+        """The order in which cells should be begun."""
+
+    def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
+        """Run cells until none is left; False when the user stopped it.
+
+        The next task is taken when a worker is free for it, so a generator may choose it by what has come out so far.
+        Cells that `on_event` puts into `unwanted` (ids) are stopped at their next version boundary. Cells held by
+        another process are waited for.
+
+        The first Ctrl-C (or SIGTERM) leaves the workers time to write checkpoints, a second one does not wait.
+        """
+
+
+class Backlog:
+    """The cells that are left, and what was heard of all."""
+
+    def __init__(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None]) -> None:
+        self._tasks = iter(tasks)
+        self._returned: deque[CellTask] = deque()
+        self._held: list[tuple[float, CellTask]] = []
+        self._on_event = on_event
+        self._last: dict[str, Event] = {}
+
+    @property
+    def held(self) -> bool:
+        """Whether cells are waited for that another process holds."""
+        return bool(self._held)
+
+    def next(self) -> CellTask | None:
+        """The next cell, if there is one now."""
+        now = time.monotonic()
+        self._returned.extend(task for due, task in self._held if due <= now)
+        self._held = [(due, task) for due, task in self._held if due > now]
+        return self._returned.popleft() if self._returned else next(self._tasks, None)
+
+    def put_back(self, task: CellTask) -> None:
+        """It was not run: it is the next one."""
+        self._returned.appendleft(task)
+
+    def put_off(self, task: CellTask, holder: str) -> None:
+        """Look at a held cell again later, and say how far its holder is."""
+        self._held.append((time.monotonic() + BUSY_SECONDS, task))
+        done, text = store.read_status(task.folder).rounds, f"held by process {holder}"
+        self._on_event(Event(task.folder.name, "running", done, task.settings.rounds, text=text))
+
+    def clear(self) -> None:
+        """Nothing is left to do."""
+        self._tasks = iter(())
+        self._returned.clear()
+        self._held.clear()
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event and pass it on."""
+        self._last[event.cell] = event
+        self._on_event(event)
+
+    def say(self, task: CellTask, state: store.State, text: str) -> None:
+        """Pass on what a worker can no longer say of its cell."""
+        last = self._last.get(task.folder.name, Event(task.folder.name, state, 0, task.settings.rounds))
+        self._on_event(replace(last, state=state, text=text))
+
+    def fail(self, task: CellTask, reason: str) -> None:
+        """Note the failure of a cell whose worker is no more."""
+        folder = task.folder
+        with contextlib.suppress(store.BusyError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with store.locked(folder):
+                status = store.read_status(folder)
+                store.write_status(folder, replace(status, state="failed", reason=reason, total=task.settings.rounds))
+                store.write_text(folder / "error.txt", f"{reason}; the last lines of log.txt may tell more\n")
+        self.say(task, "failed", reason)
+
+
+class Workers(Protocol):
+    """Workers under way."""
+
+    def run(self) -> None:
+        """Hand out cells until all have ended."""
+
+    def stop(self) -> None:
+        """Let the cells stop at their next version boundary, and wait for a while until they have."""
+
+    def close(self) -> None:
+        """End the workers; what they have not written by now goes on from its last checkpoint."""
+
+
+def supervise(workers: Workers) -> bool:
+    """Let workers run to the end; False when the user stopped them (Ctrl-C or SIGTERM)."""
+    with _terminate_like_interrupt():
+        try:
+            workers.run()
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                workers.stop()
+            return False
+        finally:
+            workers.close()
+    return True
+
+
+@contextlib.contextmanager
+def _terminate_like_interrupt() -> Iterator[None]:
+    """Treat SIGTERM, which batch systems send, like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

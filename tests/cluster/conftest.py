@@ -1,0 +1,15 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.nodes import Nodes
+from tests.harness.conftest import arrays, bench, cell, grid, odd_methods, start  # noqa: F401  # the same small cells
+
+
+@pytest.fixture(scope="module")
+def nodes(environment: dict[str, str]) -> Iterator[Nodes]:
+    """A cluster that has its head only; every test adds the nodes that it needs."""
+    pytest.importorskip("ray")
+    cluster = Nodes(environment)
+    yield cluster
+    cluster.end()
