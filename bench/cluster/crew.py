@@ -368,5 +368,5 @@ class _Workers:
         if lost == ATTEMPTS:
             self._backlog.fail(task, f"its worker was lost {lost} times: {why}")
             return
-        self._backlog.say(task, "running", f"its worker was lost, another goes on ({why})")
+        self._backlog.say(task, "interrupted", f"its worker was lost, another goes on ({why})")
         self._backlog.put_back(task)

@@ -58,6 +58,8 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.done_rounds[event.cell] = event.round
         if event.state != "running":
             self.ended[event.cell] = event.state
+        else:  # a worker may be lost, and another go on
+            self.ended.pop(event.cell, None)
         self.show(event)
 
     def show(self, event: Event) -> None:

@@ -1,36 +1,51 @@
 """Cells on a real cluster: the bytes of a run without one, whatever is killed."""
 
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from bench.rng import generator
 from bench.runs.cell import Options, run_cell
 from bench.runs.results import load_run
 from tests.cluster.nodes import Nodes, can_be_apart
-from tests.harness.helpers import cells, contents, states
+from tests.harness.helpers import contents, states, wait_for
+from tests.warm import Start
 
-pytestmark = [pytest.mark.faults, pytest.mark.skipif(not can_be_apart(), reason="needs unshare and its rights")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.faults,
+    pytest.mark.skipif(not can_be_apart(), reason="needs unshare and the right to make namespaces"),
+]
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
-MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 1 else []) for k in range(20)]
-"""Seeded moments of a kill: one in every run of the tests, all with `make faults`."""
+Node = subprocess.Popen[bytes]
 
 
-@pytest.fixture(scope="module")
-def apart(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that is another, empty one on a second node."""
-    shared = tmp_path_factory.mktemp("shared")
-    node = nodes.add("second", (tmp_path_factory.mktemp("elsewhere"), shared))
-    yield shared
+@pytest.fixture
+def second(nodes: Nodes, tmp_path: Path) -> Iterator[Node]:
+    """A second node, where the folder `shared` is another, empty one."""
+    for name in ("shared", "elsewhere"):
+        (tmp_path / name).mkdir()
+    node = nodes.add("second", (tmp_path / "elsewhere", tmp_path / "shared"))
+    yield node
     if node.poll() is None:
         nodes.kill(node)
 
 
-def logs(run: Path) -> dict[str, str]:
-    return {label: (cell.folder / "log.txt").read_text() for label, cell in cells(run).items()}
+def texts(run: Path) -> list[str]:
+    """What the cells' logs say."""
+    return [path.read_text() for path in run.glob("*/log.txt")]
+
+
+def command(nodes: Nodes, file: Path, run: Path) -> list[object]:
+    """To run a grid on the cluster."""
+    return ["run", "--grid", file, "--out", run, "--ray", nodes.address, "--device", "cpu", "--cpus-per-cell", 1]
 
 
 def assert_undisturbed(run: Path, tmp_path: Path) -> None:
@@ -44,18 +59,85 @@ def assert_undisturbed(run: Path, tmp_path: Path) -> None:
     assert {path.name for path in run.glob("*/*")} == {path.name for path in (tmp_path / "whole").glob("*/*")}
 
 
-def test_with_and_without_the_run_folder_on_a_node(
-    bench: Bench, nodes: Nodes, grid: Grid, apart: Path, tmp_path: Path
-) -> None:
-    """Two nodes, one of which has neither the run folder nor the data: the same bytes as without Ray."""
-    file, run = grid(methods=["fedavg", "fedper", "scd", "ditto"], seeds=[0, 1]), apart / "run"
-    said = bench("run", "--grid", file, "--out", run, "--ray", nodes.address, "--device", "cpu", "--cpus-per-cell", 1)
-    assert "8 cells to run" in said.stderr
+@pytest.mark.usefixtures("second")
+def test_with_and_without_the_run_folder_on_a_node(bench: Bench, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
+    """Two nodes, one of which does not see the run folder: the same bytes as without Ray."""
+    run = tmp_path / "shared" / "run"
+    arguments = command(nodes, grid(methods=["fedavg", "fedper", "scd", "ditto"], seeds=[0, 1]), run)
+    assert "8 cells to run" in bench(*arguments).stderr
     assert_undisturbed(run, tmp_path)
-    found = "".join((cell.folder / "log.txt").read_text() for cell in load_run(run).cells)
-    assert "in the run folder" in found
-    assert "on second, in scratch space" in found
-    assert (
-        "0 cells to run, 8 finished before"
-        in bench("run", "--grid", file, "--out", run, "--ray", nodes.address, "--device", "cpu").stderr
-    )
+    assert any("in the run folder" in text for text in texts(run))
+    assert any("on second, in scratch space" in text for text in texts(run))
+    assert "0 cells to run, 8 finished before" in bench(*arguments).stderr
+
+
+@pytest.mark.usefixtures("odd_methods")
+@pytest.mark.parametrize("victim", ["node", "driver"])
+def test_what_is_killed_is_gone_on_with(
+    bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, tmp_path: Path, victim: str
+) -> None:
+    """A node that does not see the run folder, with all its processes: its cell goes on from the last checkpoint that
+    came home. And the driver: the same command goes on with both cells."""
+    run = tmp_path / "shared" / "run"
+    file = grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40)
+    arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.3]
+    with start(*arguments) as process:
+        deadline = time.monotonic() + 120
+        while not any("on second" in text for text in texts(run)) or len(list(run.glob("*/checkpoint/*"))) < 4:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        if victim == "node":
+            nodes.kill(second)
+            _, err = process.communicate(timeout=200)
+            assert process.returncode == 0, err
+            assert "its worker was lost, another goes on" in err
+        else:
+            process.kill()
+            process.communicate(timeout=30)
+    if victim == "driver":
+        bench(*arguments)
+    assert sum(text.count("starting with round 1\n") for text in texts(run)) == 2
+    assert sum(text.count("going on after round") for text in texts(run)) == (1 if victim == "node" else 2)
+    assert_undisturbed(run, tmp_path)
+
+
+@pytest.mark.usefixtures("odd_methods", "second")
+def test_ctrl_c_leaves_checkpoints(bench: Bench, start: Start, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
+    """That of the node without the run folder comes home."""
+    run = tmp_path / "shared" / "run"
+    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40), run)
+    with start(*arguments) as process:
+        wait_for(process, run, 3)
+        while len(list(run.glob("*/metrics.csv"))) < 2:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 130, err
+    assert "The same command goes on: bench run" in err
+    assert "Traceback" not in err
+    assert set(states(run).values()) == {"interrupted"}
+    assert all(list(cell.folder.glob("checkpoint/*")) for cell in load_run(run).cells)
+    bench(*arguments)
+    assert sum(text.count("going on after round") for text in texts(run)) == 2
+    assert_undisturbed(run, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("odd_methods")
+@pytest.mark.parametrize("moment", range(20))
+def test_killed_at_random_moments(
+    bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, tmp_path: Path, moment: int
+) -> None:
+    """The driver or a node, with the run folder or without it; the next command leaves what no kill would have left."""
+    rng = generator("tests", "cluster", "moments", moment)
+    run = tmp_path / ("shared" if moment % 4 < 2 else "common") / "run"
+    file = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedper", "scd"], rounds=12)
+    arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.1]
+    with start(*arguments, "--quiet") as process:
+        wait_for(process, run, 1)
+        time.sleep(float(rng.uniform(0, 3)))
+        process.kill() if moment % 2 else nodes.kill(second)
+        process.communicate(timeout=200)
+    bench(*arguments)
+    assert_undisturbed(run, tmp_path)
