@@ -162,7 +162,7 @@ class Home:
             self._replace(generation)
         for name in set(names(self._folder)) - set(report.names) - set(_LAST):
             (self._folder / name).unlink()
-        for folder in (self._folder / "checkpoint", *self._folder.glob("checkpoint/*")):
+        for folder in (*self._folder.glob("checkpoint/*"), self._folder / "checkpoint"):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
         for name in _LAST:
