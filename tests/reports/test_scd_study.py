@@ -61,6 +61,12 @@ def test_a_claim_is_a_difference_paired_by_seed(study: Any, store_writer: Any, t
         assert f.low < f.difference < f.high
 
 
+def test_one_seed_in_common_is_no_finding(study: Any) -> None:
+    two = {"seed=0": 1.0, "seed=1": 2.0}
+    assert not [*study._finding("S1", "", study.GM, "mean", "digits", two, {"seed=1": 1.0, "seed=2": 2.0})]
+    assert [*study._finding("S1", "", study.GM, "mean", "digits", two, {"seed=0": 0.0, "seed=1": 2.0})]
+
+
 @pytest.mark.parametrize("shape", [(3, 28, 28), (3, 32, 32), (3, 32, 32, 3)])
 def test_pictures_are_halved_by_the_mean_of_four_pixels(study: Any, shape: tuple[int, ...]) -> None:
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
