@@ -10,7 +10,10 @@ from pydantic import TypeAdapter
 
 from bench.plugin import DATASETS, PARTITIONS
 
-OURS = ["cifar10", "cifar100", "digits", "emnist", "image_folder", "mnist", "npz", "organamnist", "tinyimagenet"]
+OURS = [
+    "camelyon17", "cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "femnist", "image_folder", "kmnist",
+    "mnist", "npz", "organamnist", "svhn", "tinyimagenet", "usps",
+]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
 

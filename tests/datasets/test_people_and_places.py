@@ -1,0 +1,104 @@
+"""Data sets that say of whom their samples are, from small files in the official layout."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.partitions import make_partition
+
+
+def load(name: str, root: Path, **options: Any) -> Dataset:
+    data: Dataset = DATASETS.get(name)(data_root=root, download=False, **options)
+    return data
+
+
+def leaf(root: Path, part: str, users: dict[str, tuple[Any, Any]], name: str = "all_data_0.json") -> Path:
+    folder = root / "femnist" / "data" / part
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {user: {"x": x.reshape(len(x), -1).tolist(), "y": y} for user, (x, y) in users.items()}
+    sizes = [len(y) for _, y in users.values()]
+    (folder / name).write_text(json.dumps({"users": list(users), "num_samples": sizes, "user_data": own}))
+    return folder / name
+
+
+def images(n: int, seed: int) -> Any:
+    return np.random.default_rng(seed).integers(0, 256, (n, 28, 28)) / 255
+
+
+def test_femnist_in_leaf_s_files(tmp_path: Path) -> None:
+    """Two files of writers; each writer's test is the writer's own."""
+    x = images(9, 0)
+    leaf(tmp_path, "train", {"f01": (x[:3], [0, 10, 61]), "f02": (x[3:5], [1, 2])})
+    leaf(tmp_path, "train", {"f03": (x[5:6], [4])}, "all_data_1.json")
+    leaf(tmp_path, "test", {"f02": (x[6:7], [3]), "f01": (x[7:9], [5, 6])})
+    data = load("femnist", tmp_path)
+    np.testing.assert_array_equal(data.x[:, 0], np.rint(255 * x))
+    assert data.y.tolist() == [0, 10, 61, 1, 2, 4, 3, 5, 6]
+    assert (data.n_train, data.num_classes, data.classes[10], data.classes[61]) == (6, 62, "A", "z")
+    assert data.groups is not None
+    assert [data.group_names[g] for g in data.groups] == ["f01"] * 3 + ["f02"] * 2 + ["f03", "f02", "f01", "f01"]
+    found = make_partition(
+        data, "natural", clients=3, alpha=None, seed=0, protocol="paper", validation_share=0, options={}
+    )
+    assert [one.tolist() for one in found.test] == [[7, 8], [6], []]
+
+
+def test_femnist_refusals(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no JSON files; make them with LEAF"):
+        load("femnist", tmp_path)
+    leaf(tmp_path, "test", {"a": (images(1, 0), [0])})
+    for x, y, message in (
+        (images(2, 0), [0], "user a: 2 images, 1 labels"),
+        (2 + images(1, 0), [0], "outside 0"),
+        (images(1, 0)[:, :5], [0], "not in LEAF's format"),
+    ):
+        leaf(tmp_path, "train", {"a": (x, y)})
+        with pytest.raises(UserError, match=message):
+            load("femnist", tmp_path)
+    leaf(tmp_path, "train", {}).write_text("{}")
+    with pytest.raises(UserError, match="KeyError: 'users'"):
+        load("femnist", tmp_path)
+
+
+def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:
+    """Every hospital and label has a quarter of its patches in the test part; a hospital can be a new client."""
+    folder = tmp_path / "camelyon17_v1.0"
+    lines = [",patient,node,x_coord,y_coord,tumor,slide,center,split"]
+    for i in range(48):
+        centre, tumour = i % 3, i // 3 % 2
+        place = f"patient_{centre:03}_node_{tumour}"
+        lines.append(f"{i},{centre:03},{tumour},{i},7,{tumour},0,{centre},0")
+        file = folder / "patches" / place / f"patch_{place}_x_{i}_y_7.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (6, 6), (i, 100 + centre, 200 + tumour)).save(file)
+    (folder / "metadata.csv").write_text("\n".join(lines))
+    data = load("camelyon17", tmp_path, size=6)
+    assert (data.shape, data.n_train, data.classes, data.group_names) == (
+        (3, 6, 6), 36, ("normal", "tumour"), ("0", "1", "2")
+    )  # fmt: skip
+    assert data.groups is not None
+    assert np.array_equal(data.x[:, 1, 0, 0], 100 + data.groups)
+    assert np.array_equal(data.x[:, 2, 0, 0], 200 + data.y)
+    assert sorted(data.x[:, 0, 0, 0].tolist()) == list(range(48))
+    assert np.bincount(2 * data.groups[36:] + data.y[36:]).tolist() == [2] * 6
+    found = make_partition(
+        data, "natural", clients=3, alpha=None, seed=0, protocol="paper", validation_share=0,
+        options={"held_out": [1]},
+    )  # fmt: skip
+    assert found.names == ("0", "2", "1")
+    assert found.new == (2,)
+    next((folder / "patches").rglob("*.png")).unlink()
+    with pytest.raises(UserError, match=r"camelyon17: .*\.png is missing"):
+        load("camelyon17", tmp_path, size=6)
+    (folder / "metadata.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="should have rows with the columns patient"):
+        load("camelyon17", tmp_path)
+    with pytest.raises(UserError, match=r"metadata\.csv is missing; fetch the data with WILDS"):
+        load("camelyon17", tmp_path / "elsewhere")
