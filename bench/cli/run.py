@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bench.cli.crew import CpusPerCell, GpusPerCell, RayAddress, choose_crew, start_early
+from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
 from bench.runs.launch import command_line, forget, print_unkept, work, write_run
@@ -80,12 +81,14 @@ def run(
     _misplaced: Annotated[list[str] | None, by_option("--grid")] = None,
 ) -> None:
     """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
-    if not dry_run:
-        start_early(ray)
+    with starting(f"bench run: {grid} is being read", quiet=quiet or dry_run):
+        if not dry_run:
+            start_early(ray)
 
-    from bench.config.grid import load_grid
-    from bench.plugin import load_file, loaded_files
-    from bench.runs.plan import plan, select
+        from bench.config.grid import load_grid
+        from bench.plugin import load_file, loaded_files
+        from bench.runs import cell, mlflow_mirror  # noqa: F401 (they take the time)
+        from bench.runs.plan import plan, select
 
     for file in plugin or []:
         load_file(file)

@@ -11,6 +11,7 @@ import typer
 
 from bench.cli.crew import CpusPerCell, GpusPerCell, RayAddress, choose_crew, start_early
 from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
+from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.runs.launch import command_line, make_folder, work, write_run
 
@@ -53,18 +54,19 @@ def sweep(
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
 ) -> None:
     """Tune by validation accuracy, run the best settings on fresh seeds, report. The same command goes on."""
-    start_early(ray)
+    with starting(f"bench sweep: {study} is being read", quiet=quiet):
+        start_early(ray)
 
-    from bench.plugin import load_file, loaded_files
-    from bench.runs import store
-    from bench.runs.cell import Options
-    from bench.runs.mlflow_mirror import choose_store
-    from bench.runs.plan import plan
-    from bench.runs.remarks import gathered
-    from sweeps.fair import cells_again, choose, reported_cells
-    from sweeps.finals import check_blind
-    from sweeps.run import list_cells, trial_cells, tune
-    from sweeps.study import load_study
+        from bench.plugin import load_file, loaded_files
+        from bench.runs import store
+        from bench.runs.cell import Options
+        from bench.runs.mlflow_mirror import choose_store
+        from bench.runs.plan import plan
+        from bench.runs.remarks import gathered
+        from sweeps.fair import cells_again, choose, reported_cells
+        from sweeps.finals import check_blind
+        from sweeps.run import list_cells, trial_cells, tune
+        from sweeps.study import load_study
 
     for file in plugin or []:
         load_file(file)
