@@ -170,6 +170,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fedopt": _FEDOPT,
     "fedpcl": {"tau": (0.07, "authors' code")},
     "fedper": {"personal": (("head",), "Arivazhagan et al. 2019: K_P = 1")},
+    "fedpac": {
+        "lam": (1.0, "ours (card)"),
+        "head_epochs": (1, "Xu et al. 2023 [1]"),
+        "collaborate": (True, "Xu et al. 2023"),
+    },
     "fedphp": {"lam": (0.05, "ours (card)"), "mu": (0.9, "ours (card)"), "rounds": (100, "ours (card)")},
     "fedprox": {"mu": (0.01, "Li et al. 2020: one of 0.001 to 1 (card)")},
     "fedproto": {"lam": (1.0, "ours (card)"), "predict": ("prototype", "Tan et al. 2022 (card)")},
