@@ -100,6 +100,7 @@ def test_clients_are_groups(
 def test_tests_are_the_group_s_own_and_small_groups_are_left_out() -> None:
     found = make(TOY, 3, min_samples=10)
     assert found.names == ("person 0", "person 1", "person 3")
+    assert {make(TOY, 3, seed=seed, min_samples=10).names for seed in range(8)} == {found.names}
     assert [len(one) + len(held) for one, held in zip(found.train, found.validation, strict=True)] == [10, 20, 14]
     assert [one.tolist() for one in found.test] == [[50, 51, 52, 53], [54, 55, 56, 57], [58, 59]]
 
