@@ -112,7 +112,7 @@ def _same_versions(needs: Needs) -> None:
         if own.get(name) != version:
             raise UserError(f"{name} is {own.get(name, 'missing')}, and {version} {_DRIVER}")
     if harness_code() != needs.harness:
-        place = Path(__file__).parents[1]
+        place = Path(__file__).parents[2]
         raise UserError(f"pFLeague {own['pFLeague']} in {place} has other source files than {_DRIVER}")
 
 
