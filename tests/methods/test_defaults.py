@@ -125,6 +125,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fedcac": {"tau": (0.5, "authors' code (card)"), "beta": (100, "authors' code (card)")},
     "fedcp": {"lam": (5.0, "authors' code [5]")},
     "fedcross": {"alpha": (0.99, "Hu et al. 2024 [0.99]"), "collaborator": ("lowest", "Hu et al. 2024 (card)")},
+    "feddbe": {
+        "kl": (50.0, "authors' code, Fashion-MNIST"),
+        "momentum": (1.0, "authors' code, Fashion-MNIST"),
+        "mean_lr": (None, CELL),
+    },
     "feddf": {
         "distil_steps": (1000, "ours: at most 1000 (Lin et al.: up to 10000 with an early stop)"),
         "distil_batch": (128, "Lin et al. 2020 [128]"),
