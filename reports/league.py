@@ -1,5 +1,6 @@
 """The league's page: ranks with intervals, and which method under which heterogeneity (docs/league.md)."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from reports.sections import Section
 from reports.standings import Family, column_marks, family
 from reports.tables import Column, Entry, Table, number, words
 
+_HERE = Path(__file__).parent
 _ALONE = ("local", "finetune")
 """What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
 _SHOWN = 15.0  # points below the best of a task at which the heat map's colour ends
@@ -172,3 +174,21 @@ def _clients(store: Store, chosen: str) -> list[Section]:
     caption = "Percent of clients whose personalized model is less accurate on their own test data than `local`'s."
     table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, rows)
     return [Section("worse_off", "Who loses", tables=(table,))]
+
+
+def shipped(study: str) -> list[Path]:
+    """The entries that come with the harness."""
+    return sorted((_HERE / "leagues" / study).glob("*.tar.xz"))
+
+
+def write_export(entry: Path, page: Path, out: Path, study: str, installed: Sequence[str]) -> Path:
+    """Gather what a publication needs of an entry; returns the folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copy(entry, out)
+    for table in sorted(page.glob("main_*.tex")):
+        shutil.copy(table, out)
+    (out / "environment.txt").write_text("\n".join(installed) + "\n", encoding="utf-8")
+    for template in sorted((_HERE / "templates" / "league").iterdir()):
+        text = template.read_text(encoding="utf-8").replace("STUDY", study).replace("ENTRY", entry.name)
+        (out / template.name).write_text(text, encoding="utf-8")
+    return out

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, look, method, run, show, speed, sweep, track, verify
+from bench.cli import catalogue, league, look, method, run, show, speed, sweep, track, verify
 from bench.errors import UserError, refused, shortage
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ for command in (
     method.check_method,
 ):
     app.command()(command)
+app.add_typer(league.app, name="league")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,6 +1,7 @@
 """A run as one small file to publish: what its cells found, without checkpoints, logs and locks (docs/verify.md)."""
 
 import io
+import json
 import lzma
 import tarfile
 from pathlib import Path
@@ -12,25 +13,37 @@ from bench.runs.store import COLUMNS, FINISHED
 SUFFIX = ".tar.xz"
 FILES = ("settings.json", "status.json", "timing.json", "partition.json", *(f"{name}.csv" for name in COLUMNS))
 """What is packed of a finished cell, beside the `relations.json` that some methods leave."""
+TUNING = Path("report", "tables", "tuning.csv")
+"""Budgets and chosen settings of a sweep."""
 
 
 def pack(run: Path, file: Path) -> int:
     """Pack the finished cells of a run; the same cells give the same bytes. Returns how many cells there are.
 
+    Trials of a sweep have no test figures and are left out; the table of budgets and chosen settings that the sweep's
+    report made is packed in their place.
+
     Raises:
         UserError: it is not a run, or none of its cells has finished.
     """
     view = load_run(run)
-    finished = {cell.id: cell for cell in view.cells if cell.status.state in FINISHED}
+    reported = [cell for cell in view.cells if cell.settings.protocol != "tuning"]
+    finished = {cell.id: cell for cell in reported if cell.status.state in FINISHED}
     if not finished:
-        raise UserError(f"{run}: none of its {len(view.cells)} cells has finished, so there is nothing to pack")
+        raise UserError(f"{run}: none of its {len(reported)} cells has finished, so there is nothing to pack")
+    kept = {cell.id for cell in reported}
+    info = {key: value for key, value in view.info.items() if key != "history"}
+    info["machine"] = {key: value for key, value in view.info["machine"].items() if key != "host"}
+    info["cells"] = [entry for entry in view.info["cells"] if entry["id"] in kept]
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        _add(archive, "run.json", run / "run.json")
+        _add(archive, "run.json", json.dumps(info, indent=1, ensure_ascii=False).encode())
+        if (tuning := run / TUNING).exists():
+            _add(archive, TUNING.name, tuning.read_bytes())
         for name in (*FILES, "relations.json"):  # files of a kind beside each other: they compress each other
             for id in sorted(finished):
                 if (path := finished[id].folder / name).exists():
-                    _add(archive, f"{id}/{name}", path)
+                    _add(archive, f"{id}/{name}", path.read_bytes())
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(lzma.compress(content.getvalue(), preset=6))
     return len(finished)
@@ -52,9 +65,8 @@ def unpack(file: Path, folder: Path) -> None:
     load_run(folder)
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     """Without times and owners, which would make other bytes of the same results."""
-    content = path.read_bytes()
     info = tarfile.TarInfo(name)
     info.size = len(content)
     archive.addfile(info, io.BytesIO(content))
