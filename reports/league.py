@@ -73,14 +73,7 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
     columns = (Column("tier"), Column("rank"), *(Column(task) for task in store.tasks))
     rows = []
     for row in order:
-        place = places.get(row)
-        note = "= " + compared.clones[row] if row in compared.clones else compared.left_out.get(row, "–")
-        tier = number(place.tier, decimals=0) if place else words(note)
-        interval = (
-            words(f"{place.first}" if place.first == place.last else f"{place.first}–{place.last}")
-            if place
-            else words("–")
-        )
+        tier, interval = _place(row, compared, places.get(row))
         entries = (_entry(store, row, task, figure, chosen, marks[task].get(row, "")) for task in store.tasks)
         rows.append((row, (tier, interval, *entries)))
     caption = (
@@ -98,6 +91,15 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
         tables=(table,),
         pictures=(_heat_map(store, shown, figure, chosen),),
     )
+
+
+def _place(row: str, compared: Family, place: Ranked | None) -> tuple[Entry, Entry]:
+    """Tier and rank interval, or why there is none."""
+    if place is None:
+        return words(compared.left_out.get(row, "–")), words("–")
+    note = f"= {compared.clones[row]}" if row in compared.clones else ""
+    ranks = f"{place.first}" if place.first == place.last else f"{place.first}–{place.last}"
+    return Entry(place.tier, decimals=0, note=note), words(ranks)
 
 
 def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: str) -> Entry:

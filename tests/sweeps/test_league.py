@@ -1,0 +1,68 @@
+"""The league: its definition, and one method joined by a command."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.cli.league import VERSION
+from bench.plugin import METHODS
+from reports.league import write_league
+from sweeps.study import load_study
+from tests.conftest import ROOT
+from tests.reports.conftest import write_store
+from tests.warm import Start
+
+
+@pytest.mark.parametrize("tier", ["small", "full"])
+def test_the_definition_is_as_the_rules_say(tier: str) -> None:
+    """Ten tasks or more with a name each, five fresh seeds, one budget, public samples for those that need them."""
+    study = load_study(f"{VERSION}_{tier}", ["methods=[fedavg]"])
+    names = [(arm.cells[0].dataset, arm.cells[0].case) for arm in study.arms]
+    assert len(set(names)) == len(names) >= 10
+    assert all(arm.cells[0].public for arm in study.arms)
+    assert {arm.trials for arm in study.arms} == {8}
+    assert len(study.file.report_seeds) == 5
+
+
+def test_every_method_can_take_part_in_the_small_tier() -> None:
+    """Its settings are complete for every task; whether it trains is what `check-method` asks."""
+    for name in METHODS.names():
+        if METHODS.get(name).__module__.startswith("methods."):
+            assert len(load_study(f"{VERSION}_small", [f"methods=[{name}]"]).arms) == 10, name
+
+
+def test_a_second_name_stands_where_the_first_does(tmp_path: Path) -> None:
+    """FedAvg under two labels, GM: one tier and one rank, and it says whose."""
+    run = write_store(tmp_path / "run", methods=("fedavg", "ditto", "scd"))
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    twins = [
+        {**cell, "label": "again", "settings": {**cell["settings"], "label": "again"}}
+        for cell in info["cells"]
+        if cell["label"] == "fedavg"
+    ]
+    (run / "run.json").write_text(json.dumps({**info, "cells": info["cells"] + twins}), encoding="utf-8")
+    page = write_league([run], tmp_path / "page", "test")
+    with open(page.parent / "main_gm.csv", encoding="utf-8") as file:
+        found = {(row["row"], row["column"]): row for row in csv.DictReader(file)}
+    for column in ("rank", "tier"):
+        one, other = found["fedavg", column], found["again", column]
+        assert (one["value"], column == "tier" or one["note"]) == (other["value"], column == "tier" or other["note"])
+    assert found["again", "tier"]["note"] == "= fedavg"
+
+
+@pytest.mark.slow
+def test_a_changed_fedprox_joins_in_one_command(start_in: Start, tmp_path: Path) -> None:
+    source = (ROOT / "methods" / "fedprox.py").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(source.replace('"fedprox"', '"mine"'), encoding="utf-8")
+    for arguments in (
+        ["league", "run", "--method", "mine", "--plugin", "mine.py", "-q"],
+        ["league", "report"],
+        ["league", "export", "--method", "mine"],
+        ["verify", "runs/league_1_small/mine.tar.xz", "--cells", "2", "--plugin", "mine.py"],
+    ):
+        with start_in(arguments, tmp_path) as process:
+            assert process.wait(1800) == 0, arguments
+    exported = {path.name for path in (tmp_path / "runs" / "league_1_small" / "export" / "mine").iterdir()}
+    assert {"mine.tar.xz", "environment.txt", "CITATION.bib", "CHECKLIST.md", "main_pm.tex", "main_gm.tex"} <= exported
