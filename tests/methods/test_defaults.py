@@ -113,6 +113,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "share": (None, "ours: 1 / N (card)"),
         "pull": (1.0, "ours (card)"),
     },
+    "fedas": {
+        "align_epochs": (1, "authors' code: one epoch"),
+        "align_lr": (0.01, "authors' code"),
+        "fisher": (True, "Yang et al. 2024"),
+    },
     "fedasync": _FEDASYNC,
     "fedasync_mix": {"late": ("mix", "released code of the SPFL paper"), **_LATE},
     "fedavg": {},

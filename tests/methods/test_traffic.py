@@ -56,6 +56,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedrod", {"head_phase": "after"}, D, D),
         ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
         ("fedem", {"components": 2}, 2 * D, 2 * D),
+        ("fedas", {}, B, B),
         ("feddbe", {}, D + 3 + 1, D),
         ("gpfl", {}, B + C * 3 + 2 * (12 + 6), B + C * 3 + 2 * (12 + 6)),
         ("fedcp", {}, D + GATE, D + GATE),
