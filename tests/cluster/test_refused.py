@@ -24,7 +24,9 @@ def refused(bench: Bench, grid: Grid, tmp_path: Path) -> Callable[..., str]:
     """Run a small grid in a way that is refused; the one line that is said."""
 
     def run(*arguments: object, methods: tuple[str, ...] = ("fedavg",)) -> str:
-        found = bench("run", "--grid", grid(methods=list(methods)), "--out", tmp_path / "run", *arguments, code=2)
+        found = bench(
+            "run", "--grid", grid(methods=list(methods)), "--out", tmp_path / "run", "--quiet", *arguments, code=2
+        )
         assert found.stderr.count("\n") == 1, found.stderr
         assert not (tmp_path / "run").exists()
         return found.stderr
