@@ -1,0 +1,24 @@
+"""The page with all methods is what its script prints."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bench.plugin import METHODS
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_method_is_missing() -> None:
+    ours = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
+    assert [line.split("`")[1] for line in PAGE.splitlines() if line.startswith("| [`")] == ours
+
+
+@pytest.mark.slow
+def test_it_is_what_the_script_prints() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "examples" / "methods_table.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout == PAGE
