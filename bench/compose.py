@@ -36,7 +36,9 @@ class Composed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[samples, classes]`."""
-        model = Forward(frozen=not self.training, bf16=torch.is_autocast_enabled(x.device.type))
+        device = x.device.type
+        bf16 = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        model = Forward(frozen=not self.training, bf16=bf16)
         values = {name: self._value(name, kind) for name, kind in self.kinds.items()}
         logits = self.function(model, values, x)
         if self.training:

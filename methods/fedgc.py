@@ -37,7 +37,11 @@ class FedGC(Method):
         server.state["has"] = w.weights.new_zeros(len(server.sizes), server.num_classes)
 
     def broadcast(self, server: Server, client: Client) -> State:
-        return {"body": server.state["body"], "head": server.state["heads"][sorted(server.sizes).index(client.id)]}
+        """A new client begins with the initial head."""
+        ids = sorted(server.sizes)
+        known = client.id in server.sizes
+        head = server.state["heads"][ids.index(client.id)] if known else server.initial_model().part("head")
+        return {"body": server.state["body"], "head": head}
 
     def client_round(self, client: Client, down: State) -> Program:
         w = join(down["body"], down["head"])

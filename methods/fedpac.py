@@ -8,7 +8,6 @@ the shares for which an estimate of the mixture's error is smallest.
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from bench.method import (
@@ -123,6 +122,8 @@ def least(q: Floats) -> Floats:
 
     Up to its length it is the b >= 0 that minimises b' Q b - 2 sum(b), a least-squares problem in Q's Cholesky factor.
     """
+    from scipy.optimize import nnls  # when it is needed: a cell of another method does without scipy
+
     size = max(float(np.trace(q)) / len(q), np.finfo(float).tiny)
     lower = np.linalg.cholesky(q / size + 1e-10 * np.eye(len(q)))
     b = nnls(lower.T, np.linalg.solve(lower, np.ones(len(q))))[0]

@@ -7,6 +7,7 @@
 import copy
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,10 @@ from bench.federation.snapshot import Packer, unpack
 from bench.params import Params
 from bench.runs import checkpoint
 from bench.runs.loading import load_all
-from bench.runs.results import CellView, read_table, reported_round
 from bench.runs.store import read_json
+
+if TYPE_CHECKING:
+    from bench.runs.results import CellView
 
 METRICS = ("gm", "pm")
 FOLDER = "models"
@@ -58,7 +61,7 @@ class Predictor(nn.Module):
         return out
 
 
-def load_model(cell: CellView, client: int | None = None, data_root: Path | str = "data") -> Predictor:
+def load_model(cell: "CellView", client: int | None = None, data_root: Path | str = "data") -> Predictor:
     """The generic model of a cell, or the personalized one of a client.
 
     Where a method trains no generic model, it is the mean of the personalized ones; where it trains no personalized
@@ -85,6 +88,8 @@ def load_model(cell: CellView, client: int | None = None, data_root: Path | str 
 
 def keep_reported(folder: Path, version: int, evaluation: Evaluation, protocol: str, clients: list[int]) -> None:
     """Keep the models just evaluated if their round is the reported one so far, in place of those kept before."""
+    from bench.runs.results import read_table, reported_round  # pandas has a thread, and workers are forked before
+
     metrics = read_table(folder, "metrics")
     for metric in METRICS:
         if reported_round(metrics, metric, protocol) != version:
@@ -107,8 +112,12 @@ def has_kept(folder: Path, keep: str) -> bool:
     return bool(states) and (keep == "server" or "known" in read_json(states[-1])["rest"]["federation"])
 
 
-def _of_reported_round(cell: CellView, federation: Federation, client: int | None) -> tuple[Params | None, int] | None:
+def _of_reported_round(
+    cell: "CellView", federation: Federation, client: int | None
+) -> tuple[Params | None, int] | None:
     metric = METRICS[client is not None]
+    from bench.runs.results import reported_round
+
     wanted = reported_round(cell.table("metrics"), metric, cell.settings.protocol)
     for saved in checkpoint.load(cell.folder / FOLDER / metric):
         if saved.version == wanted:  # else a run before this one kept it
@@ -117,7 +126,7 @@ def _of_reported_round(cell: CellView, federation: Federation, client: int | Non
     return None
 
 
-def _of_last_state(cell: CellView, federation: Federation, client: int | None) -> Params | None:
+def _of_last_state(cell: "CellView", federation: Federation, client: int | None) -> Params | None:
     saved = next((one for one in checkpoint.load(cell.folder / "checkpoint")), None)
     if saved is None or saved.version != cell.settings.rounds:
         raise UserError(f"{cell.name}: no model was kept. {_remedy(cell)}")
@@ -134,7 +143,7 @@ def _of_last_state(cell: CellView, federation: Federation, client: int | None) -
     return evaluator.personal(saved.version, [client])[client]
 
 
-def _remedy(cell: CellView) -> str:
+def _remedy(cell: "CellView") -> str:
     only = f"method={cell.settings.method},seed={cell.settings.seed}"
     out = shlex.quote(str(cell.folder.parent))
     return (

@@ -58,7 +58,7 @@ def test_without_ray(fresh: Start, grid: Grid, environment: dict[str, str], tmp_
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('there is none')\n")
     path = f"{tmp_path}:{environment['PYTHONPATH']}"
     with fresh(
-        ["run", "--grid", str(grid(methods=["fedavg"])), "--ray", "auto"], tmp_path, {"PYTHONPATH": path}
+        ["run", "--grid", str(grid(methods=["fedavg"])), "--ray", "auto", "--quiet"], tmp_path, {"PYTHONPATH": path}
     ) as one:
         _, err = one.communicate(timeout=100)
     assert one.returncode == 2

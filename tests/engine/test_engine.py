@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.engine import backends, engine
+from bench.engine import backends, device
 from bench.engine import predict as outputs
 from bench.engine.batches import Address
 from bench.engine.engine import Executor, ProgramRun
@@ -321,7 +321,7 @@ def test_a_recorded_step_gives_the_same_bytes(
 def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients or cohorts at a time, before and after steps are recorded."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 3)
-    monkeypatch.setattr(engine, "_MOST", 3)
+    monkeypatch.setattr(device, "_MOST", 3)
     monkeypatch.setattr(outputs, "_WORTH", 0)
     found = []
     for threads in (1, 3):
