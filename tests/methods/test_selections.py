@@ -1,5 +1,6 @@
 """How clients are selected: by p_k without replacement as COMET does, in turn, or by a function of one's own."""
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,6 +55,16 @@ def test_a_cell_s_rounds_are_selected_so(name: str) -> None:
         run(federation, 1)
         rng = generator("selection", federation.settings.seed, version)
         assert federation.server.selected == sorted(SELECTIONS.get(name)(ids, sizes, share, version, rng))
+
+
+def test_comet_s_small_clients_are_half_of_those_drawn_uniformly_and_hardly_ever_drawn_by_size() -> None:
+    """In the grid of its Table III, which draws by size; docs/methods/comet.md quotes the shares."""
+    example = importlib.import_module("docs.examples.comet_selection")
+    cell = example.cells()[0]
+    assert cell.selection == "by_size"
+    partition = example.load_partition(cell, example.labels())
+    assert example.share_of_small(cell, partition, "uniform") == pytest.approx(0.529, abs=0.001)
+    assert example.share_of_small(cell, partition, cell.selection) == pytest.approx(0.024, abs=0.001)
 
 
 def test_one_s_own_selection_is_a_name_in_a_grid_and_part_of_the_id(
