@@ -131,7 +131,8 @@ def budget_table(study: Study, choices: Sequence[Choice]) -> Table:
         "at the edge",
     )  # fmt: skip
     rows = tuple((choice.arm.label, _entries(study, choice)) for choice in choices)
-    budgets = {(choice.ended, choice.arm.cells[0].rounds) for choice in choices}
+    budgets = {(choice.arm.task, choice.ended, choice.arm.cells[0].rounds) for choice in choices}
+    same = len(budgets) == len({choice.arm.task for choice in choices})
     equal = "Every method had the same number of trials of the same length."
     unequal = "The budgets differ: the methods did not have the same number of trials, or not of the same length."
     caption = (
@@ -141,7 +142,7 @@ def budget_table(study: Study, choices: Sequence[Choice]) -> Table:
         f"was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of those runs."
     )
     notes = (
-        *([equal if len(budgets) == 1 else unequal] if len(choices) > 1 else []),
+        *([equal if same else unequal] if len(choices) > 1 else []),
         *_caveats(study, choices),
         "Trials are those that ended; unfinished ones (running elsewhere, or failed and tried again by the next "
         "command) are no part of the budget. Rounds trained and hours are of all cells of trials and finalists; hours "

@@ -47,6 +47,7 @@ def run(
         download=False,
         tracking_uri=None,
         tracking=False,
+        page=False,
         quiet=quiet,
         _misplaced=None,
     )

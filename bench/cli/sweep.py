@@ -50,6 +50,7 @@ def sweep(
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     tracking_uri: TrackingUri = None,
     tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
+    page: Annotated[bool, typer.Option(help="Make the report's page at the end.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
 ) -> None:
@@ -111,7 +112,7 @@ def sweep(
             if not work(folder, reported, options(len(reported)), crew, None, quiet=quiet, verbose=False):
                 _stop()
     _write_best(folder, loaded, [cell.settings for cell in reported])
-    _report(folder, loaded, studies)
+    _report(folder, loaded, studies, page=page)
     if outcome.failed or _any_failed(folder, reported):
         raise typer.Exit(1)
 
@@ -157,14 +158,21 @@ def _write_best(folder: Path, study: "Study", cells: "list[Settings]") -> None:
     print(f"the chosen settings as a grid: bench run --grid {shlex.quote(str(folder / 'best.yaml'))}", file=sys.stderr)
 
 
-def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]") -> None:
+def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]", *, page: bool) -> None:
+    from bench.runs.pack import TUNING
+    from bench.runs.store import write_text
     from reports.page import write_report
-    from reports.tables import to_markdown
+    from reports.tables import to_csv, to_markdown
     from sweeps.fair import budget_table, choose
     from sweeps.report import sections
 
-    print(to_markdown(budget_table(study, choose(study, studies, folder))))
-    print(write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics))
+    table = budget_table(study, choose(study, studies, folder))
+    print(to_markdown(table))
+    if page:
+        print(write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics))
+    else:
+        (folder / TUNING).parent.mkdir(parents=True, exist_ok=True)
+        write_text(folder / TUNING, to_csv(table))
 
 
 def _any_failed(folder: Path, cells: "list[PlannedCell]") -> bool:

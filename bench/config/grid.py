@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.config import yaml_lines
-from bench.config.grid_file import AXES, NOTHING, Choice, GridEntry, Layer, Plan, name_problem, read_plan
+from bench.config.grid_file import AXES, Choice, GridEntry, Layer, Plan, name_problem, read_plan
 from bench.config.listed import read_listed
 from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
 from bench.config.yaml_lines import Document, Path
@@ -137,6 +137,9 @@ def _override(document: Document, override: str) -> None:
                 entry.pop(singular, None)
             if isinstance(entry.get("set"), dict):
                 entry["set"].pop(singular, None)
+            for case in entry["cases"] if isinstance(entry.get("cases"), list) else []:
+                if isinstance(case, dict):
+                    case.pop(singular, None)
             if section == "methods" and entry.get("name") == method:
                 entry.pop(hyperparameter, None)
 
@@ -180,16 +183,16 @@ def _published_tables() -> list[str]:
 
 def _expand(document: Document, plan: Plan) -> list[Settings]:
     """All cells. Problems that show only when settings come together are noted in the document."""
-    cases = plan.cases or [NOTHING]
+    tasks = plan.tasks()
     alphas, seeds = ([[choice] for choice in axis] or [[]] for axis in (plan.alphas, plan.seeds))
-    sizes = [len(plan.datasets), len(cases), len(alphas), len(plan.methods), len(seeds)]
+    sizes = [len(tasks), len(alphas), len(plan.methods), len(seeds)]
     count = math.prod(sizes + [len(axis) for axis in plan.vary])
     if count > MAX_CELLS:
         raise UserError(f"{document.source}: the grid has {count} cells; the limit is {MAX_CELLS}")
     resolver = _Resolver(document, plan.common)
     cells = []
-    for dataset, case, varied, alpha, method, seed in itertools.product(
-        plan.datasets, cases, itertools.product(*plan.vary), alphas, plan.methods, seeds
+    for (dataset, case), varied, alpha, method, seed in itertools.product(
+        tasks, itertools.product(*plan.vary), alphas, plan.methods, seeds
     ):
         # a method that a varied hyperparameter does not concern runs once, not once per value
         if all(choice.first or choice.concerns(method.name) for choice in varied):

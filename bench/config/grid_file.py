@@ -37,6 +37,7 @@ class GridEntry:
         text: what tables call it; for a data set or case, what tells it from the others.
         own: hyperparameters or options.
         settings: what it sets.
+        cases: of a data set, in place of the grid's.
     """
 
     name: str
@@ -44,6 +45,7 @@ class GridEntry:
     path: Path
     own: Layer
     settings: Layer
+    cases: tuple["GridEntry", ...] = ()
 
 
 NOTHING = GridEntry("", "", (), {}, {})
@@ -80,6 +82,15 @@ class Plan:
     methods: list[GridEntry]
     seeds: list[Choice]
 
+    @property
+    def all_cases(self) -> list[GridEntry]:
+        """The grid's cases and those that data sets have of their own."""
+        return [*self.cases, *(case for dataset in self.datasets for case in dataset.cases)]
+
+    def tasks(self) -> list[tuple[GridEntry, GridEntry]]:
+        """Data sets with their cases: their own, or else the grid's."""
+        return [(dataset, case) for dataset in self.datasets for case in dataset.cases or self.cases or [NOTHING]]
+
 
 def read_plan(document: Document) -> Plan:
     """Read the axes and settings of a grid; problems are noted in the document."""
@@ -93,7 +104,7 @@ def read_plan(document: Document) -> Plan:
     plan = Plan(
         common=_layer(document, common, (), GRID_KEYS),
         datasets=_entries(document, "datasets", DATASETS),
-        cases=_cases(document),
+        cases=_cases(document, document.data, ()),
         vary=_vary(document),
         alphas=_scalars(document, "alphas"),
         methods=_entries(document, "methods", METHODS),
@@ -101,7 +112,8 @@ def read_plan(document: Document) -> Plan:
     )
     _refuse_repeats(document, "the label", [(entry.text, entry.path) for entry in plan.methods])
     _refuse_repeats(document, "the data set", [(f"{one.name} {one.text}".strip(), one.path) for one in plan.datasets])
-    _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in plan.cases])
+    for cases in (plan.cases, *(one.cases for one in plan.datasets)):
+        _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in cases])
     for choices in [*plan.vary, plan.alphas, plan.seeds]:
         _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     _refuse_settings_of_axes(document, plan)
@@ -148,12 +160,16 @@ def _list(document: Document, key: str, example: str) -> list[tuple[Any, Path]]:
         return [(data.get("dataset", Settings.model_fields["dataset"].default), ("dataset",))]
     if key not in data:
         return []
-    values = data[key]
+    return _items(document, data[key], (key,), example)
+
+
+def _items(document: Document, values: Any, path: Path, example: str) -> list[tuple[Any, Path]]:
+    """The values of a list that may not be empty, with their places."""
     if not isinstance(values, list) or not values:
         problem = "is empty; write" if values == [] else "should be a list,"
-        document.complain((key,), f"{key} = {shown(values)} {problem} for instance {example}")
+        document.complain(path, f"{path[-1]} = {shown(values)} {problem} for instance {example}")
         return []
-    return [(value, (key, i)) for i, value in enumerate(values)]
+    return [(value, (*path, i)) for i, value in enumerate(values)]
 
 
 def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[GridEntry]:
@@ -212,18 +228,22 @@ def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str,
 
 def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) -> GridEntry:
     # `name` says which data set it is, so what the user's own data are called is their `label` here
-    given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set")}
+    given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set", "cases")}
     options, problems = complete_options(DATASETS, data["name"], given)
     for key, problem in problems.items():
         document.complain((*path, "label" if key == "name" else key) if key else path, problem)
     own = {key: (value, (*path, key)) for key, value in options.items()}
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
-    return GridEntry(data["name"], text, path, own, settings)
+    return GridEntry(data["name"], text, path, own, settings, tuple(_cases(document, data, path)))
 
 
-def _cases(document: Document) -> list[GridEntry]:
+def _cases(document: Document, data: dict[str, Any], where: Path) -> list[GridEntry]:
+    """The `cases` of the grid, or of one of its data sets."""
+    if "cases" not in data:
+        return []
     entries = []
-    for value, path in _list(document, "cases", "[{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]"):
+    example = "[{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]"
+    for value, path in _items(document, data["cases"], (*where, "cases"), example):
         if not isinstance(value, dict):
             document.complain(path, f"{shown(value)} should be a mapping of settings")
             continue
@@ -274,7 +294,7 @@ def _refuse_repeats(document: Document, what: str, found: list[tuple[Any, Path]]
 def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
     """What an axis varies is set nowhere else, or the axis would not do what it says."""
     axes = {choices[0].key for choices in [*plan.vary, plan.alphas, plan.seeds] if choices}
-    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.cases, *plan.methods])]
+    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.all_cases, *plan.methods])]
     layers += [{f"{entry.name}.{key}": value for key, value in entry.own.items()} for entry in plan.methods]
     if plan.alphas and any(choices[0].key == "alpha" for choices in plan.vary if choices):
         document.complain(("vary", "alpha"), "'alpha' is varied by `alphas` already")
@@ -290,7 +310,7 @@ def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
     """
     chosen = document.overridden("methods") or document.overridden("method")
     present = {entry.name for entry in plan.methods}
-    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.cases])]
+    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.all_cases])]
     paths = {key: path for layer in layers for key, (_, path) in layer.items()}
     paths |= {choice.key: ("vary", choice.key) for choices in plan.vary for choice in choices}
     for key, path in paths.items():
@@ -302,7 +322,7 @@ def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
 def _spelled_out(data: dict[str, Any]) -> str:
     """An entry's own text: what it says beside its name."""
     inner = data.get("set") if isinstance(data.get("set"), dict) else {}
-    said = {key: value for key, value in data.items() if key not in ("name", "label", "set")} | (inner or {})
+    said = {key: value for key, value in data.items() if key not in ("name", "label", "set", "cases")} | (inner or {})
     return " ".join(f"{key}={_plain(value)}" for key, value in said.items())
 
 

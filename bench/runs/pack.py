@@ -11,8 +11,12 @@ from bench.runs.results import load_run
 from bench.runs.store import COLUMNS, FINISHED
 
 SUFFIX = ".tar.xz"
-FILES = ("settings.json", "status.json", "timing.json", "partition.json", *(f"{name}.csv" for name in COLUMNS))
-"""What is packed of a finished cell, beside the `relations.json` that some methods leave."""
+FILES = (
+    "settings.json", "status.json", "timing.json", "partition.json",
+    *(f"{name}.csv" for name in COLUMNS if name != "timeline"),
+)  # fmt: skip
+"""What is packed of a finished cell, beside the `relations.json` that some methods leave. The timeline is left out: it
+would be a fifth of the file, and the ledger has the seconds of every round."""
 TUNING = Path("report", "tables", "tuning.csv")
 """Budgets and chosen settings of a sweep."""
 
@@ -43,10 +47,17 @@ def pack(run: Path, file: Path) -> int:
         for name in (*FILES, "relations.json"):  # files of a kind beside each other: they compress each other
             for id in sorted(finished):
                 if (path := finished[id].folder / name).exists():
-                    _add(archive, f"{id}/{name}", path.read_bytes())
+                    _add(archive, f"{id}/{name}", _status(path) if name == "status.json" else path.read_bytes())
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(lzma.compress(content.getvalue(), preset=6))
     return len(finished)
+
+
+def _status(file: Path) -> bytes:
+    """A cell's status without the checksum of the table that is not packed."""
+    status = json.loads(file.read_bytes())
+    status["checksums"].pop("timeline", None)
+    return json.dumps(status, indent=1).encode()
 
 
 def unpack(file: Path, folder: Path) -> None:

@@ -21,7 +21,7 @@ from bench.runs.results import CellView, RunView, read_table
 from bench.runs.store import FINISHED, read_json, read_status
 from bench.settings import Settings
 
-COUNTED = ("ledger", "work", "timeline")
+COUNTED = ("ledger", "work")
 TOLERANCE = 0.05
 """Largest difference of an accuracy of all clients (0 .. 1), at the mean over rounds, that another path may make."""
 
