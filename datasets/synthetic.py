@@ -34,7 +34,7 @@ def load(
     """Features `[n, 60]` of ten classes with a fixed stratified 25 % as test part; groups are the devices.
 
     A device k draws u_k from N(0, alpha) and B_k from N(0, beta); the entries of its W_k and b_k from N(u_k, 1), those
-    of the mean v_k of its samples from N(B_k, 1). A sample is x ~ N(v_k, diag(j^-1.2)) with the label argmax(W_k x + b_k).
+    of the mean v_k of its samples from N(B_k, 1). A sample is x ~ N(v_k, diag(j^-1.2)), its label argmax(W_k x + b_k).
 
     Args:
         data_root, download: not used; the samples are drawn.
@@ -53,9 +53,7 @@ def load(
     order, n_train = held_out_order(y)
     none, one = [0.0] * FEATURES, [1.0] * FEATURES  # the paper's features are not standardised
     classes = [str(label) for label in range(CLASSES)]
-    return assemble(
-        name, x[order], y[order], n_train, mean=none, std=one, classes=classes, groups=owners[order]
-    )
+    return assemble(name, x[order], y[order], n_train, mean=none, std=one, classes=classes, groups=owners[order])
 
 
 def _device(alpha: float, beta: float, largest: int | None, rng: np.random.Generator) -> tuple[Array, Array]:

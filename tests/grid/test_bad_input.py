@@ -243,6 +243,10 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     ),
     (GOOD + "cases: [3]", "3: 3 should be a mapping of settings"),
     (
+        GOOD + "datasets: [{name: digits, cases: [{name: a}, {name: a}]}]",
+        '3: the case "a" is given twice: the cells could not be told apart',
+    ),
+    (
         GOOD + "cases: {name: a}",
         '3: cases = {"name": "a"} should be a list, for instance [{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]',
     ),

@@ -46,6 +46,21 @@ def test_order_is_dataset_case_alpha_method_seed(load: Load, tmp_path: Path) -> 
     assert [cell.clients for cell in grid.cells] == ([2] * 8 + [9] * 8) * 2
 
 
+def test_a_data_set_with_cases_of_its_own(load: Load) -> None:
+    text = """
+        methods: [plain]
+        datasets:
+          - digits
+          - {name: synthetic, set: {lr: 0.3, clients: 4}, cases: [{name: one, alpha: 0.1}, {partition: natural}]}
+        cases: [{name: few, clients: 2, alpha: 1}]
+        """
+    own = [("synthetic", "one", 4, 0.1, 0.3), ("synthetic", "partition=natural", 4, None, 0.3)]
+    keys = ("dataset", "case", "clients", "alpha", "lr")
+    assert rows(load(text), *keys) == [("digits", "few", 2, 1.0, 0.01), *own]
+    overridden = rows(load(text, "clients=3"), *keys)
+    assert [row[2] for row in overridden] == [3, 3, 3]
+
+
 def test_defaults(load: Load) -> None:
     (cell,) = load("{methods: [plain], alpha: 1}").cells
     assert cell == Settings(

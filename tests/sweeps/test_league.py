@@ -30,7 +30,7 @@ def test_every_method_can_take_part_in_the_small_tier() -> None:
     """Its settings are complete for every task; whether it trains is what `check-method` asks."""
     for name in METHODS.names():
         if METHODS.get(name).__module__.startswith("methods."):
-            assert len(load_study(f"{VERSION}_small", [f"methods=[{name}]"]).arms) == 10, name
+            assert len(load_study(f"{VERSION}_small", [f"methods=[{name}]"]).arms) == 12, name
 
 
 def test_a_second_name_stands_where_the_first_does(tmp_path: Path) -> None:
