@@ -7,7 +7,8 @@ STAMP = .venv/.installed
 # Tests differ in length a thousandfold: what is left goes to the process that is free.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test test-all slow faults lint docs clean
+SHELL = bash
+.PHONY: install demo test test-all slow faults league lint docs clean
 
 install: $(STAMP)
 
@@ -36,6 +37,10 @@ slow: install
 # Kills at 24 seeded moments, full disks, broken files and the rest; `make test-all` has a short form of it.
 faults: install
 	$(PYTEST) -m faults
+
+# Three cells of the league's shipped results computed again; another commit draws others.
+league: install
+	$(BIN)/bench verify reports/leagues/*/*.tar.xz --cells 3 --seed $$((16#$$(git rev-parse --short=7 HEAD)))
 
 lint: install
 	$(BIN)/ruff check .

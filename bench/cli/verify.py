@@ -35,17 +35,16 @@ def unpack(
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or what `bench pack` made of one.")],
-    cells: Annotated[int, typer.Option(min=0, help="How many cells to compute again.")] = 5,
+    run: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or packed runs.")],
+    cells: Annotated[int, typer.Option(min=0, help="How many cells to compute again, over all runs.")] = 5,
     seed: Annotated[int | None, typer.Option(help="Of the draw of cells; default: a new one.")] = None,
     plugin: PluginFiles = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
 ) -> None:
-    """Compute cells of a run again and compare; exit status 1 if anything is not as the run says."""
+    """Compute cells of runs again and compare; exit status 1 if anything is not as the runs say."""
     from bench.plugin import load_file, loaded_files
     from bench.runs.cell import Options
-    from bench.runs.pack import unpack
     from bench.runs.results import load_run
     from bench.runs.verify import verify
     from bench.runs.workers import LocalCrew
@@ -54,23 +53,29 @@ def verify(
         load_file(file)
     drawn = secrets.randbelow(2**31) if seed is None else seed
     with tempfile.TemporaryDirectory() as scratch:
-        folder = run
-        if run.is_file():
-            folder = Path(scratch, "run")
-            unpack(run, folder)
-        view = load_run(folder)
+        views = [load_run(_folder(one, Path(scratch, str(number)))) for number, one in enumerate(run)]
         crew = LocalCrew(jobs, "auto")
         options = Options(cells=crew.sharing, data_root=data_root, plugins=loaded_files()).model_dump_json()
         new = Path(scratch, "new")
         new.mkdir()
-        found = verify(view, cells, drawn, new, options, crew, data_root)
+        found = verify(views, cells, drawn, new, options, crew, data_root)
     for verdict in found.verdicts:
         print(f"{'ok   ' if verdict.ok else 'WRONG'} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
     wrong = sum(not verdict.ok for verdict in found.verdicts)
     again = min(cells, len(found.verdicts) - wrong)
-    counts = f"{len(view.cells)} cells, {again} computed again as they were, {wrong} wrong"
+    counts = f"{sum(len(view.cells) for view in views)} cells, {again} computed again as they were, {wrong} wrong"
     print(f"{counts}; --seed {drawn} draws the same cells")
     if found.stopped:
         raise UserError("stopped before the cells drawn were computed")
     if wrong:
         raise typer.Exit(1)
+
+
+def _folder(run: Path, scratch: Path) -> Path:
+    """The run's folder; that of a packed run is made in `scratch`."""
+    from bench.runs.pack import unpack
+
+    if not run.is_file():
+        return run
+    unpack(run, scratch)
+    return scratch

@@ -48,12 +48,14 @@ class Checked:
         return not self.stopped and all(verdict.ok for verdict in self.verdicts)
 
 
-def verify(run: RunView, count: int, seed: int, scratch: Path, options: str, crew: Crew, data_root: Path) -> Checked:
+def verify(
+    runs: Sequence[RunView], count: int, seed: int, scratch: Path, options: str, crew: Crew, data_root: Path
+) -> Checked:
     """Check all finished cells as far as it costs nothing, and compute `count` of them again.
 
     Args:
-        run: what to verify.
-        count: how many cells are drawn; all, if there are fewer.
+        runs: what to verify.
+        count: how many cells are drawn over all runs; all, if there are fewer.
         seed: of the draw.
         scratch: an empty folder for the new cells.
         options: JSON of `bench.runs.cell.Options`.
@@ -63,18 +65,20 @@ def verify(run: RunView, count: int, seed: int, scratch: Path, options: str, cre
     Raises:
         UserError: no cell has finished, or data is missing.
     """
-    cells = list({cell.id: cell for cell in run.cells}.values())
+    cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
     finished = [cell for cell in cells if cell.status.state in FINISHED]
     damaged = [Verdict(cell, False, cell.status.reason) for cell in cells if _damaged(cell)]
     if not finished and not damaged:
-        raise UserError(f"{run.path}: no cell has finished, so there is nothing to verify")
+        names = ", ".join(str(run.path) for run in runs)
+        raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
     here = plan([cell.settings for cell in finished], data_root, download=False)
     strange = [verdict for pair in zip(finished, here, strict=True) if (verdict := _identity(*pair))]
-    names = {verdict.cell.id for verdict in strange}
-    sound = [(cell, mine) for cell, mine in zip(finished, here, strict=True) if cell.id not in names]
+    doubted = {verdict.cell.folder for verdict in strange}
+    sound = [(cell, mine) for cell, mine in zip(finished, here, strict=True) if cell.folder not in doubted]
     order = np.random.default_rng(seed).permutation(len(sound))[:count]
     drawn = [sound[index] for index in sorted(order)]
-    completed = work(scratch, [mine for _, mine in drawn], options, crew, None, quiet=True, verbose=False)
+    different = list({mine.id: mine for _, mine in drawn}.values())
+    completed = work(scratch, different, options, crew, None, quiet=True, verbose=False)
     again = [_compare(cell, scratch / mine.id) for cell, mine in drawn] if completed else []
     return Checked((*damaged, *strange, *again), stopped=not completed)
 

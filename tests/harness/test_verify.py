@@ -88,7 +88,8 @@ def test_a_run_and_its_packed_form_verify(run: Path, bench: Bench) -> None:
     first, second = (run.with_name(name).read_bytes() for name in ("one.tar.xz", "two.tar.xz"))
     assert first == second
     shutil.rmtree(run)
-    assert "2 computed again" in bench("verify", "one.tar.xz", "--cells", "2", "--plugin", "scaled.py").stdout
+    both = bench("verify", "one.tar.xz", "two.tar.xz", "--cells", "2", "--plugin", "scaled.py").stdout
+    assert "8 cells, 2 computed again" in both  # the cells are drawn over all runs
     bench("unpack", "one.tar.xz", "again")
     assert "fedavg" in bench("results", "again").stdout
 
