@@ -8,16 +8,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from reports import fairness
+from reports import cost, fairness, newcomers
 from reports.accuracy import GM, PM, selection
 from reports.canvas import Picture, drawing, finish
 from reports.figure import Figure, scores
 from reports.load import Store, load
-from reports.page import write_page
+from reports.page import cells_section, write_page
+from reports.profiles import performance_profiles
 from reports.ranking import Ranked, rank
 from reports.sections import Section
 from reports.standings import Family, column_marks, family
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Entry, Mark, Table, number, words
+from reports.tradeoff import tradeoff
 
 _HERE = Path(__file__).parent
 _ALONE = ("local", "finetune")
@@ -37,10 +39,33 @@ def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
         *(_standing(store, figure, chosen) for figure in (PM, GM)),
         _against_simple(store, chosen),
         *_clients(store, chosen),
+        *_newcomers(store),
+        _spread(store, chosen),
+        replace(whole := cells_section(store), more=(_entries(store), *whole.more)),
     ]
     cells = len(store.cells)
     summary = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {cells} cells; every method tuned with one budget."
-    return write_page(store, out, title, summary, sections)
+    described = Store(store.runs[:1], store.cells, store.figures)  # the definition is the same in all entries
+    return write_page(described, out, title, summary, sections)
+
+
+def _entries(store: Store) -> Table:
+    """Who computed what."""
+    columns = ("created", "commit", "machine", "versions")
+    rows = tuple(
+        (
+            str(run["command"]),
+            (
+                words(str(run["created"])),
+                words(str(run["commit"])[:10]),
+                words(f"{run['machine']['cpu']}, {run['machine']['cores']} cores"),
+                words(", ".join(f"{name} {version}" for name, version in run["versions"].items())),
+            ),
+        )
+        for run in store.runs
+    )
+    caption = "The commands behind the entries; `bench verify ENTRY` computes cells again."
+    return Table("entries", "Entries", caption, "Command", tuple(map(Column, columns)), rows)
 
 
 def by_case(store: Store) -> Store:
@@ -69,7 +94,7 @@ def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str,
 def _standing(store: Store, figure: Figure, chosen: str) -> Section:
     compared, places = ranked(store, figure, chosen)
     order = sorted(store.rows, key=lambda row: (-places[row].mean if row in places else np.inf, row))
-    marks = {task: column_marks(store, task, figure, chosen)[0] for task in store.tasks}
+    marks: dict[str, dict[str, Mark]] = {task: column_marks(store, task, figure, chosen)[0] for task in store.tasks}
     columns = (Column("tier"), Column("rank"), *(Column(task) for task in store.tasks))
     rows = []
     for row in order:
@@ -83,13 +108,18 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
         "A method without a cell, or that does not train this model, has no rank."
     )
     name = figure.name.lower()
-    table = Table(f"main_{name}", f"{figure.name}: tiers and ranks", caption, "Method", columns, tuple(rows))
+    whole = Table(
+        f"spread_{name}", f"{figure.name} with standard deviations over seeds", caption, "Method", columns, tuple(rows)
+    )
+    means = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
+    table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=means)
     shown = [row for row in order if row in places] or order
     return Section(
         f"standing_{name}",
         f"{figure.name}: who stands where",
         tables=(table,),
         pictures=(_heat_map(store, shown, figure, chosen),),
+        more=(whole,),
     )
 
 
@@ -102,12 +132,12 @@ def _place(row: str, compared: Family, place: Ranked | None) -> tuple[Entry, Ent
     return Entry(place.tier, decimals=0, note=note), words(ranks)
 
 
-def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: str) -> Entry:
+def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> Entry:
     found = list(scores(store, row, task, figure, chosen).values())
     if not found:
         return words("–")
     spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
-    return Entry(float(np.mean(found)), spread, mark=mark, n=len(found))  # type: ignore[arg-type]
+    return Entry(float(np.mean(found)), spread, mark=mark, n=len(found))
 
 
 def _means(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> pd.DataFrame:
@@ -176,6 +206,18 @@ def _clients(store: Store, chosen: str) -> list[Section]:
     caption = "Percent of clients whose personalized model is less accurate on their own test data than `local`'s."
     table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, rows)
     return [Section("worse_off", "Who loses", tables=(table,))]
+
+
+def _newcomers(store: Store) -> list[Section]:
+    """The clients that no training saw, where a task has some: its column above is of those that took part."""
+    found = newcomers.newcomers(store)
+    return [Section("newcomers", "New clients", tables=(newcomers.newcomer_table(store, found),))] if len(found) else []
+
+
+def _spread(store: Store, chosen: str) -> Section:
+    """How often a method is good, and what it takes."""
+    drawn = (performance_profiles(store, chosen), tradeoff(store, cost.totals(store), chosen))
+    return Section("spread", "How often, and at what cost", pictures=tuple(one for one in drawn if one is not None))
 
 
 def shipped(study: str) -> list[Path]:

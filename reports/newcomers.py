@@ -25,12 +25,10 @@ def newcomers(store: Store) -> pd.DataFrame:
 
 
 def newcomer_table(store: Store, found: pd.DataFrame) -> Table:
-    """Mean and standard deviation over seeds, a column per task and number of epochs."""
-    epochs = sorted(found["epochs"].unique())
-    columns = tuple(Column(_after(k), task) for task in store.tasks for k in epochs)
-    rows = tuple(
-        (row, tuple(_entry(_of(found, row, task, k)) for task in store.tasks for k in epochs)) for row in store.rows
-    )
+    """Mean and standard deviation over seeds, a column per number of epochs and task that has new clients."""
+    epochs, tasks = sorted(found["epochs"].unique()), _with_new(store, found)
+    columns = tuple(Column(_after(k), task) for task in tasks for k in epochs)
+    rows = tuple((row, tuple(_entry(_of(found, row, task, k)) for task in tasks for k in epochs)) for row in store.rows)
     caption = (
         "Test accuracy in percent of the clients held out of training, weighted by training size, after the last round "
         "and some epochs of adapting as the method does; mean ± standard deviation over seeds."
@@ -38,13 +36,17 @@ def newcomer_table(store: Store, found: pd.DataFrame) -> Table:
     return Table("newcomers", "New clients", caption, "Method", columns, rows)
 
 
+def _with_new(store: Store, found: pd.DataFrame) -> list[str]:
+    return [task for task in store.tasks if (found["task"] == task).any()]
+
+
 def newcomer_bars(store: Store, found: pd.DataFrame) -> Picture:
-    """A panel per task: for each number of epochs a group of bars, one per method."""
+    """A panel per task that has new clients: for each number of epochs a group of bars, one per method."""
     lines = styles(store)
     epochs = sorted(found["epochs"].unique())
-    width = 0.8 / len(store.rows)
-    with drawing(store.tasks, 1) as (canvas, axes):
-        for axis, task in zip(axes, store.tasks, strict=True):
+    width, tasks = 0.8 / len(store.rows), _with_new(store, found)
+    with drawing(tasks, 1) as (canvas, axes):
+        for axis, task in zip(axes, tasks, strict=True):
             for k, row in enumerate(store.rows):
                 values = [_of(found, row, task, one) for one in epochs]
                 means = np.array([one.mean() if len(one) else np.nan for one in values])

@@ -65,7 +65,7 @@ def write_report(
         raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
     asked = replace(latex or Latex(), names=display_names(store))
     check(asked, store.tasks)
-    sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned), _cells_section(store)]
+    sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned), cells_section(store)]
     title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
     remarks = run_remarks([cell.view for cell in store.cells])
     page = write_page(store, out or runs[0] / "report", title, _summary(store), sections, remarks)
@@ -77,7 +77,10 @@ def write_report(
 def write_page(
     store: Store, out: Path, title: str, summary: str, sections: Sequence[Section], remarks: Sequence[str] = ()
 ) -> Path:
-    """Write a page of sections, and each table and figure as files beside it; returns the path of `index.html`."""
+    """Write a page of sections, and each table and figure as files beside it; returns the path of `index.html`.
+
+    It ends in where each of the store's runs comes from.
+    """
     for name in ("figures", "tables"):
         (out / name).mkdir(parents=True, exist_ok=True)
     _write_files(out, [part for section in sections for part in section.all()])
@@ -222,7 +225,7 @@ def _client_section(store: Store, clients: Any) -> Section:
     return Section("clients", "Clients", text, (fairness.fairness_table(store, clients),), tuple(pictures))
 
 
-def _cells_section(store: Store) -> Section:
+def cells_section(store: Store) -> Section:
     """How every cell was set and how it ended; what is not done stands in plain sight."""
     undone = [cell for cell in store.cells if cell.state != "done"]
     seen = (_cells_table("undone", "Cells that are not done", undone),) if undone else ()
