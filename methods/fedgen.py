@@ -1,7 +1,6 @@
 """FedGen: Zhu et al. 2021, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", Algorithm 1.
 
-The server trains a generator of features that the clients' heads classify as asked; the clients learn from its samples.
-The terms and constants are those of the authors' code (see docs/methods/fedgen.md).
+The server trains a generator of features that the clients' heads classify as asked; the clients learn from those.
 """
 
 from typing import Any
@@ -20,7 +19,7 @@ MIN_COUNT = 2  # a label is qualified if some selected client has so many sample
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of FedGen (authors' values for MNIST; they use hidden 512 and noise 64 for CIFAR)."""
+    """Hyperparameters of FedGen (authors' values for MNIST; for CIFAR hidden 512, noise 64). Terms: see the card."""
 
     alpha: float = hp(10.0, ge=0, search=Range(0.1, 10, log=True))
     beta: float = hp(10.0, ge=0, search=Range(0.1, 10, log=True))
@@ -139,10 +138,7 @@ def client_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
 
 
 def generator_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of the clients' heads on G(eps, y), weighted by their shares of the label, + the diversity term.
-
-    The latter is `exp(-mean_pq(msq(eps_p - eps_q) mab(G_p - G_q)))` with the mean square and the mean absolute value.
-    """
+    """The heads' cross-entropy on z = G(eps, y), by shares of y, + exp(-mean_pq(msq(eps_p - eps_q) mab(z_p - z_q)))."""
     eps, y = batch.draws["eps"], batch.draws["label"]
     z = model.call("forward", values["generator"], eps, y)
 

@@ -6,13 +6,14 @@ alpha are learned. `pgfedmo` smooths what a client receives over its rounds; `pg
 the server.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bench.method import METHODS, SGD, Batch, Client, Do, Gradient, Hyperparameters, Message, Method, Params, Program
-from bench.method import Range, Server, State, Train, Upload, Values, cross_entropy, hp, mean
+from bench.method import METHODS, SGD, Client, Gradient, Hyperparameters, Message, Method, Params, Program
+from bench.method import Range, Server, State, Train, Upload, cross_entropy, hp, mean
+from methods.expansions import auxiliary_loss, expansions, joint_step
 from methods.variants import variant
 
 
@@ -144,21 +145,3 @@ variant("pgfed_ce", PGFed, PGFedCEHyper)
 def _equal(clients: int, constants: Tensor) -> Tensor:
     """Initial coefficients: 1/M for all N clients, M of them selected in a round."""
     return constants.new_full((clients,), 1 / len(constants))
-
-
-def expansions(constants: Tensor, mean_gradient: Tensor, w: Params, mu: Any) -> Tensor:
-    """Gradient of the objective with respect to alpha, `[M]`: mu g^(1)_j + the common estimate of g^(2)_j at w."""
-    return mu * constants + mean_gradient @ w.weights
-
-
-def auxiliary_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    """Cross-entropy + the auxiliary risk without its constants, whose gradient is the auxiliary gradient."""
-    return cross_entropy(model, values, batch, ctx) + ctx.auxiliary @ values["w"].weights
-
-
-def joint_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """One step on theta_i by SGD and one on alpha_i, projected to alpha >= 0, both from the values before the step."""
-    risks = expansions(ctx.constants, ctx.mean_gradient, values["w"], ctx.hp.mu)
-    gradients, values = do.gradient(auxiliary_loss, values, batch, ctx)
-    alpha = (values["alpha"] - ctx.hp.lam * risks).clamp(min=0)
-    return do.update(values, gradients) | {"alpha": alpha}

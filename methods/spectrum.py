@@ -6,15 +6,14 @@ often as the paper's index range `0 .. ceil(tau d) - 1` counts it. Values and gr
 Every function takes the options as `o`, any object with the attributes of `SpectralOptions`.
 """
 
-import functools
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bench.method import Hyperparameters, Params, hp
+from methods.frequencies import counts, magnitudes
 
 
 class SpectralOptions(Hyperparameters):
@@ -56,13 +55,6 @@ class SpectralOptions(Hyperparameters):
     extra_l2: float = hp(0.0, ge=0)
 
 
-class Counts(NamedTuple):
-    """How often each distinct frequency counts: inside the band, and in the whole spectrum."""
-
-    inside: Tensor
-    whole: Tensor
-
-
 def spectrum(w: Params, tau: float, o: Any) -> Tensor:
     """The normalised magnitudes of w inside the band, one per distinct frequency."""
     return torch.cat([_spectrum(group, tau, o) for group in _groups(w, o)])
@@ -77,7 +69,7 @@ def divergence(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
     for group in _groups(w, o):
         student = _spectrum(group, tau, o)
         own, begin = teacher[begin : begin + len(student)], begin + len(student)
-        total = total + _divergence(student, own, _weights(group, tau, o, teacher).inside, o)
+        total = total + _divergence(student, own, counts(group, tau, o, teacher).inside, o)
     return (total * w.spec.d if o.scale == "d" else total).to(teacher.dtype)
 
 
@@ -88,20 +80,20 @@ def agree(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
 
 
 def _spectrum(pieces: list[Tensor], tau: float, o: Any) -> Tensor:
-    magnitudes = torch.cat([_transform(piece, o) for piece in pieces])
-    counts = _weights(pieces, tau, o, magnitudes)
-    kept = counts.inside if o.order == "truncate_first" else counts.whole
+    found = torch.cat([magnitudes(piece, o) for piece in pieces])
+    often = counts(pieces, tau, o, found)
+    kept = often.inside if o.order == "truncate_first" else often.whole
     # Sums over millions of entries cancel in float32.
-    total = (kept * magnitudes).sum(dtype=torch.float64)
+    total = (kept * found).sum(dtype=torch.float64)
     match o.normalise:
         case "simplex":
-            return magnitudes / total.to(magnitudes.dtype)
+            return found / total.to(found.dtype)
         case "mean":
-            return magnitudes * (kept.sum() / total).to(magnitudes.dtype)
-    return magnitudes
+            return found * (kept.sum() / total).to(found.dtype)
+    return found
 
 
-def _divergence(student: Tensor, teacher: Tensor, counts: Tensor, o: Any) -> Tensor:
+def _divergence(student: Tensor, teacher: Tensor, inside: Tensor, o: Any) -> Tensor:
     if o.detach_student:
         student = student.detach()
     first, second = (student, teacher) if o.direction == "student_teacher" else (teacher, student)
@@ -109,12 +101,8 @@ def _divergence(student: Tensor, teacher: Tensor, counts: Tensor, o: Any) -> Ten
     terms = first * torch.log((first + eps) / (second + eps))
     if o.normalise == "gen_kl":
         terms = terms - first + second
-    total = (counts * terms).sum(dtype=torch.float64)
-    return total / counts.sum(dtype=torch.float64) if o.reduction == "mean" else total
-
-
-def _weights(pieces: list[Tensor], tau: float, o: Any, like: Tensor) -> Counts:
-    return _counts(tuple(tuple(p.shape) for p in pieces), tau, _choices(o), like.dtype, like.device)
+    total = (inside * terms).sum(dtype=torch.float64)
+    return total / inside.sum(dtype=torch.float64) if o.reduction == "mean" else total
 
 
 def _groups(w: Params, o: Any) -> list[list[Tensor]]:
@@ -133,82 +121,3 @@ def _pieces(w: Params, o: Any) -> list[Tensor]:
         return [t.reshape(t.shape[0], -1) if t.dim() > 1 else t for t in chosen]
     flat = [t.reshape(-1) for t in chosen]
     return [torch.cat(flat)] if o.layout == "flat" else flat
-
-
-def _transform(piece: Tensor, o: Any) -> Tensor:
-    # `abs` has gradient 0 at 0, where the square root of re^2 + im^2 would give NaN.
-    if piece.dim() == 2:
-        return torch.fft.fft2(piece, norm=o.fft_norm).abs().reshape(-1)
-    if o.transform == "fft2_layer":
-        return torch.fft.fft(piece, norm=o.fft_norm).abs()
-    magnitudes: Tensor = _Magnitudes.apply(piece, o.fft_norm)[0]
-    return magnitudes
-
-
-class _Magnitudes(torch.autograd.Function):
-    """|rfft(x)| with the gradient as one inverse rfft; autograd's own is a complex transform of twice the length."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, norm: str) -> tuple[Tensor, Tensor]:
-        """Magnitudes and phases times magnitudes, `[d // 2 + 1]` each."""
-        transformed = torch.fft.rfft(x, norm=norm)
-        return transformed.abs(), transformed
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, Tensor]) -> None:
-        """Keep what the gradient needs."""
-        ctx.d, ctx.norm = inputs[0].shape[-1], inputs[1]
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*output)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        """Re F^H (u g) over the distinct frequencies; u = z / |z|, and 0 where z = 0."""
-        magnitudes, transformed = ctx.saved_tensors
-        share = torch.where(magnitudes > 0, g / magnitudes, 0.0)
-        # The inverse counts every frequency but the first and the middle one twice.
-        half = torch.full_like(share, 0.5)
-        half[..., 0] = 1.0
-        if ctx.d % 2 == 0:
-            half[..., -1] = 1.0
-        norm = "forward" if ctx.norm == "backward" else "ortho"
-        return torch.fft.irfft(transformed * (share * half), n=ctx.d, norm=norm), None
-
-
-def _choices(o: Any) -> tuple[str, str, str]:
-    return o.layout, o.transform, o.band
-
-
-@functools.lru_cache(maxsize=64)
-def _counts(
-    shapes: tuple[tuple[int, ...], ...],
-    tau: float,
-    choices: tuple[str, str, str],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Counts:
-    layout, transform, band = choices
-    if transform == "fft2_layer":
-        sizes = [math.prod(shape) for shape in shapes]
-        blocks = [sum(sizes)] if layout == "flat" else sizes
-        inside = np.concatenate([np.arange(d) < math.ceil(tau * d) for d in blocks]).astype(np.float64)
-        whole = np.ones_like(inside)
-    else:
-        pairs = [_symmetric(math.prod(shape), tau, transform, band) for shape in shapes]
-        inside, whole = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    return Counts(
-        torch.as_tensor(inside, dtype=dtype, device=device), torch.as_tensor(whole, dtype=dtype, device=device)
-    )
-
-
-def _symmetric(d: int, tau: float, transform: str, band: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Counts of the distinct frequencies 0 .. d//2 of a real vector of length d."""
-    k = np.arange(d // 2 + 1)
-    twin = (k != 0) & (2 * k != d) & (transform == "dft")
-    if band == "rfft_fraction":
-        first = k < math.ceil(tau * len(k))
-        return first * (1.0 + twin), 1.0 + twin
-    last = math.ceil(tau * d)
-    return (k < last) * 1.0 + (twin & (d - k < last)) * 1.0, 1.0 + twin

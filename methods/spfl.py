@@ -5,7 +5,6 @@ updates that the clients make from there say, stage by stage of the network, how
 other client's update until the next time. `spfl_w` mixes the trained models themselves.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -15,9 +14,8 @@ from torch import Tensor
 
 from bench.method import METHODS, SGD, Batch, Client, Do, Feed, Hyperparameters, Message, Method, Params, Program
 from bench.method import Server, State, Train, Upload, Values, cross_entropy, hp, join, mean
+from methods.mixing import Similarity, cosines, mix, rows
 from methods.variants import variant
-
-Similarity = Literal["softmax", "uniform", "local"]
 
 
 class Hyper(Hyperparameters):
@@ -106,7 +104,7 @@ class SPFL(Method):
         mixed = []
         for s, kind in enumerate(self.hp.similarity):
             shares = rows(state["cosines"][s], kind)
-            mixed.append(self._mixed([one[s] for one in before], [one[s] for one in after], shares, sizes))
+            mixed.append(mix([one[s] for one in before], [one[s] for one in after], shares, sizes, self.hp))
         models = [join(*stages) for stages in zip(*mixed, strict=True)]
         state["models"] = {m.client: w for m, w in zip(answers, models, strict=True)}
         state["mean"] = mean([replace(m, values={"w": state["models"][m.client]}) for m in answers], "w", equal=True)
@@ -135,36 +133,8 @@ class SPFL(Method):
         later = self.hp.stages
         return [w.without(*(prefix for stage in later for prefix in stage)), *(w.part(*stage) for stage in later)]
 
-    def _mixed(self, before: list[Params], after: list[Params], shares: Tensor, sizes: Tensor) -> list[Params]:
-        """One stage of all new models (equation 7); buffers are always mixed as they are, never as updates."""
-        end = torch.stack([w.weights for w in after])
-        if self.hp.mix == "weights":
-            weights = shares @ end
-        else:
-            start = torch.stack([w.weights for w in before])
-            by_size = shares * sizes
-            shares = by_size / by_size.sum(1, keepdim=True)
-            steps = shares if self.hp.scale == "released" else by_size / sizes.sum()
-            weights = start + self.hp.alpha * steps @ (end - start)
-        buffers = shares @ torch.stack([w.buffers for w in after])
-        return [Params(weights[i], buffers[i], w.spec) for i, w in enumerate(after)]
-
 
 variant("spfl_w", SPFL, SPFLWeightsHyper)
-
-
-def cosines(updates: Sequence[Tensor]) -> Tensor:
-    """Equation 3: cosines `[N, N]` of N updates; those of a zero update are 0."""
-    matrix = torch.stack(list(updates))
-    matrix = matrix / matrix.norm(dim=1, keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
-    return matrix @ matrix.T
-
-
-def rows(cosine: Tensor, kind: Similarity) -> Tensor:
-    """Row-stochastic weights `[N, N]`: the softmax of equations 5 and 6, or what replaces it."""
-    if kind == "softmax":
-        return cosine.softmax(1)
-    return torch.eye(len(cosine)).to(cosine) if kind == "local" else torch.full_like(cosine, 1 / len(cosine))
 
 
 def repeated_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:

@@ -321,6 +321,10 @@ def test_methods_share_a_code_only_if_they_share_a_file() -> None:
     assert len(set(modules)) == len(set(codes)) == len(found)
 
 
+def test_code_that_only_moved_keeps_its_cells_and_none_is_remembered_that_has_changed_since() -> None:
+    assert set(identity._MOVED.values()) <= {method_code(name) for name in METHODS.names()}
+
+
 def test_a_method_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS._items, "typed", len)
     with pytest.raises(UserError, match="'typed' has no source file"):

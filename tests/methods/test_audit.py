@@ -28,3 +28,8 @@ def test_the_page_says_which_methods_are_symmetric() -> None:
 def test_the_page_names_the_references_in_plain_torch() -> None:
     for name in REFERENCES:
         assert "plain torch" in ROWS[name][1], name
+
+
+def test_no_method_s_file_is_longer_than_an_algorithm_box_can_be_read() -> None:
+    lines = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / "methods").glob("*.py")}
+    assert {name: count for name, count in lines.items() if count > 150} == {}
