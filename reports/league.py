@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,19 +54,15 @@ def _entries(store: Store) -> Table:
     """Who computed what."""
     columns = ("created", "commit", "machine", "versions")
     rows = tuple(
-        (
-            str(run["command"]),
-            (
-                words(str(run["created"])),
-                words(str(run["commit"])[:10]),
-                words(f"{run['machine']['cpu']}, {run['machine']['cores']} cores"),
-                words(", ".join(f"{name} {version}" for name, version in run["versions"].items())),
-            ),
-        )
+        (str(run.get("command", "–")), tuple(words(_text(run.get(name, "–"))) for name in columns))
         for run in store.runs
     )
     caption = "The commands behind the entries; `bench verify ENTRY` computes cells again."
     return Table("entries", "Entries", caption, "Command", tuple(map(Column, columns)), rows)
+
+
+def _text(value: Any) -> str:
+    return ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
 
 
 def by_case(store: Store) -> Store:
