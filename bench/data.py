@@ -1,4 +1,4 @@
-"""What the harness knows of data: a data set in memory and its partition over clients (design, section 7)."""
+"""What the harness knows of data: a data set in memory and its partition over clients."""
 
 import hashlib
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Partitions of a data set over clients (design, section 7).
+"""Partitions of a data set over clients.
 
 A registered partition is a factory `(dataset, *, clients, [alpha], [fixed_tests], seed, **options) -> Split`: it has a
 parameter `alpha` if and only if it needs one, and `fixed_tests` if it draws tests of its own. `make_partition` adds

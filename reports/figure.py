@@ -7,7 +7,7 @@ from reports.load import Store
 
 @dataclass(frozen=True)
 class Figure:
-    """Which accuracy: of which model, on which test data, averaged over clients how (design, section 9)."""
+    """Which accuracy: of which model, on which test data, averaged over clients how."""
 
     name: str
     metric: str

@@ -38,7 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-methods\nVersion: 1.0\n", encoding="utf-8")
     (info / "entry_points.txt").write_text("[bench.methods]\nodd = odd_methods\n", encoding="utf-8")
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join([str(site), str(ROOT / "tests" / "harness"), str(ROOT), kept.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(site), str(ROOT / "tests" / "runs"), str(ROOT), kept.get("PYTHONPATH", "")])
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 

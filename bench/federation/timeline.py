@@ -1,4 +1,4 @@
-"""Puts simulated times to what client programs did (design, section 6).
+"""Puts simulated times to what client programs did.
 
 With start s_i and times G_i (generic training), U_i (up), P_i (personal training), D_i (down): wait-free, the server is
 ready at A = max_j(s_j + G_j + U_j) and client i starts again at max(A + D_i, s_i + G_i + P_i); with `wait_free: off`

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.nodes import Nodes
-from tests.harness.conftest import arrays, bench, cell, grid, odd_methods, start  # noqa: F401  # the same small cells
+from tests.runs.conftest import arrays, bench, cell, grid, odd_methods, start  # noqa: F401  # the same small cells
 
 
 @pytest.fixture(scope="module")

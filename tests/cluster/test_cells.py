@@ -13,7 +13,7 @@ from bench.rng import generator
 from bench.runs.cell import Options, run_cell
 from bench.runs.results import load_run
 from tests.cluster.nodes import Nodes, can_be_apart
-from tests.harness.helpers import contents, states, wait_for
+from tests.runs.helpers import contents, states, wait_for
 from tests.warm import Start
 
 pytestmark = [

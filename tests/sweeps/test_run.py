@@ -27,7 +27,7 @@ from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists
 from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies, tune
 from sweeps.study import Study, load_study
-from tests.harness.helpers import CHILDREN
+from tests.runs.helpers import CHILDREN
 from tests.sweeps.conftest import Write
 from tests.warm import Start
 

@@ -1,6 +1,6 @@
 """What the dry run says of a GPU's memory, against the tensors that are there at one time on a device that counts them.
 
-    python -m tests.harness.device_memory
+    python -m tests.runs.device_memory
 
 prints the table of docs/performance.md.
 """

@@ -39,7 +39,7 @@ from bench.runs.cell import Options, run_cell
 from bench.runs.results import load_run
 from bench.settings import Settings
 from tests.engine.problems import generic, run, toy
-from tests.harness.helpers import contents, forked_by, states, wait_for
+from tests.runs.helpers import contents, forked_by, states, wait_for
 from tests.warm import Start, Started
 
 pytestmark = pytest.mark.faults

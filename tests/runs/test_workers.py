@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.runs.workers import PRELOAD
-from tests.harness.helpers import forked_by
+from tests.runs.helpers import forked_by
 from tests.warm import Start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")

@@ -14,7 +14,7 @@ from bench.runs.cell import Options, _last_recordings, _recordings, run_cell
 from bench.runs.progress import Event
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
-from tests.harness.helpers import RESULTS
+from tests.runs.helpers import RESULTS
 
 OPTIONS = Options(device="cpu", executor="sequential")
 EVERY_ROUND = OPTIONS.model_copy(update={"checkpoint_seconds": 0})

@@ -18,7 +18,7 @@ from bench.runs.cell import Options, run_cell
 from bench.runs.results import load_run
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
-from tests.harness.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
+from tests.runs.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
 from tests.warm import Start
 
 pytestmark = pytest.mark.faults

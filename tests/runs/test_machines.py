@@ -12,7 +12,7 @@ import pytest
 
 from bench.runs.cell import Options, run_cell
 from bench.runs.results import load_run
-from tests.harness.helpers import cells, contents, states, wait_for
+from tests.runs.helpers import cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults
 

@@ -13,8 +13,8 @@ from bench.runs.results import CellView, reported_figures
 from bench.runs.store import read_status
 from bench.settings import Settings
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
-from tests.harness.conftest import Bench
-from tests.harness.test_cell import stop_after
+from tests.runs.conftest import Bench
+from tests.runs.test_cell import stop_after
 
 Cell = Callable[..., Settings]
 Grid = Callable[..., Path]

@@ -13,7 +13,7 @@ from bench.errors import UserError
 from bench.rng import generator
 from bench.runs.loading import load_dataset, load_partition, load_public
 from bench.settings import Settings
-from tests.harness.helpers import cells, states
+from tests.runs.helpers import cells, states
 
 Cell = Callable[..., Settings]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -18,7 +18,7 @@ from bench.runs import store
 from bench.runs.cell import Options, run_cell
 from bench.runs.progress import duration_text
 from bench.runs.provenance import cores
-from tests.harness.helpers import cells, contents, states
+from tests.runs.helpers import cells, contents, states
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]

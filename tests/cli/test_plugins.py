@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from tests.harness.helpers import cells, states
+from tests.runs.helpers import cells, states
 from tests.warm import Start
 
 EXAMPLE = ROOT / "docs" / "examples" / "plugin"

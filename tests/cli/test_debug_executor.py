@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.harness import sick_method as sick
-from tests.harness.helpers import TABLES, cells
+from tests.cli import sick_method as sick
+from tests.runs.helpers import TABLES, cells
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]

@@ -11,7 +11,7 @@ from bench.method import METHODS, Client, Hyperparameters, Method, Program, Stat
 from bench.runs.memory_forecast import held, in_a_step, models, rest_on_host
 from bench.runs.rehearsal import Size, _cut, _stand_in, _work, rehearse
 from bench.settings import Settings
-from tests.harness.device_memory import device_memory
+from tests.runs.device_memory import device_memory
 
 
 def test_a_footprint_is_what_is_there_at_one_time() -> None:

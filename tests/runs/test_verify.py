@@ -9,7 +9,7 @@ import yaml
 
 from bench.runs import store
 from bench.runs.results import load_run
-from tests.harness.conftest import COMMON, Bench
+from tests.runs.conftest import COMMON, Bench
 from tests.warm import Start
 
 METHODS = ["fedavg", "ditto", "local", "scaled"]
