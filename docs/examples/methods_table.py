@@ -39,7 +39,7 @@ def main() -> None:
     for name in METHODS.names():
         card, reference, identities, outside = audit[name]
         down, up = traffic(name)
-        held = [reference, identities, "two audits" if outside.startswith("agreed") else "–"]
+        held = [reference, identities, outside.replace("agreed to 1e-9", "two audits")]
         against = "; ".join(text for text in held if text != "–")
         row = (f"[`{name}`]({card})", paper(card), TRAINS[METHODS.get(name).trains], down, up, needs(name), against)
         lines.append("| " + " | ".join(row) + " |")
