@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from bench.method import (
-    METHODS, Batch, Client, Do, Evaluate, Feed, Hyperparameters, Method, Params, Predict, Program, Range, Server,
+    METHODS, Client, Evaluate, Hyperparameters, Method, Params, Predict, Program, Range, Server,
     State, Train, Upload, Values, compose, cross_entropy, hp,
 )  # fmt: skip
+from methods.labels import own_labels
 
 GRID = [i / 10 for i in range(11)]  # of shares of the vote
 UNSEEN = 0.5  # the share where a client has no validation samples to choose by
@@ -54,14 +55,8 @@ class KNNPer(Method):
     def personal(self, server: Server, client: Client, down: State) -> Program:
         w: Params = down["model"]
         keys = yield Predict(w, "train", output="features")
-        noted = yield Train(
-            {"labels": w.weights.new_zeros(client.n_train)},
-            step=note_labels,
-            epochs=1,
-            feed=Feed(order="cyclic", augment=False),
-            optimizer={},
-        )
-        parts = {"w": w, "keys": keys, "labels": noted["labels"], "k": self.hp.k, "scale": self.hp.scale}
+        labels = yield from own_labels(client, w)
+        parts = {"w": w, "keys": keys, "labels": labels, "k": self.hp.k, "scale": self.hp.scale}
         if self.hp.share is not None:
             return compose(remembered, **parts, share=w.weights.new_tensor(self.hp.share))
         tried = [compose(remembered, **parts, share=w.weights.new_tensor(share)) for share in GRID]
@@ -73,11 +68,6 @@ class KNNPer(Method):
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
         """A new client needs its memory, and no training."""
         return (yield from self.personal(server, client, down))
-
-
-def note_labels(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """Put down the labels of a batch where its samples stand in the client's list."""
-    return {"labels": values["labels"].scatter(0, batch.index, batch.y.to(values["labels"].dtype))}
 
 
 def remembered(model: Any, parts: Values, x: Tensor) -> Tensor:

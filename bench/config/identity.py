@@ -31,6 +31,7 @@ _MOVED = {
     "908f08fe90d9336e": "c7211678b3dc013d",  # lga: the estimate of a late model to leaps.py
     "c6be863e4b345c5c": "235376e276a478c5",  # spfl: the mixing of models to mixing.py
     "08522d88fd0e301c": "4fe52c2c9cf9897e",  # fedrod: the losses to two_heads.py
+    "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py
     "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
 }
 """Digests of code that only moved to another file, and those from before, which its cells keep. A later change of the

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
-from bench.method import ClassStats, Client, Gradient, Message, Method, Program, Server, State, Train
+from bench.method import ClassStats, Client, Gradient, Message, Method, Predict, Program, Server, State, Train
 from bench.params import Params
 from bench.requests import Exchange, Request, Upload
 from bench.rng import generator
@@ -97,7 +97,8 @@ class Log:
         downloads: what the clients received, in order.
         uploads: what the clients sent, each with what its sender had received.
         losses: the losses and steps it asked to train with.
-        looked: a client asked for gradients or class statistics: its model may change although nothing is trained.
+        looked: a client asked for gradients, class statistics or outputs on its own samples: its model may change
+            although nothing is trained.
         changed: what it changed in place.
     """
 
@@ -132,7 +133,8 @@ class Log:
                 answer = replace(answer, values={**answer.values, **request.values})
 
     def _note(self, request: Request, down: State) -> None:
-        self.looked = self.looked or isinstance(request, Gradient | ClassStats)
+        self.looked |= isinstance(request, Gradient | ClassStats)
+        self.looked |= isinstance(request, Predict) and request.samples == "train"
         match request:
             case Train():
                 self.losses += [f for f in (request.loss, request.step) if f is not None]

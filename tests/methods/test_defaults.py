@@ -278,6 +278,10 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         **_LATE,
         "beta": (0.001, "released code of the SPFL paper"),
     },
+    "pfedfda": {
+        "beta": (None, "McLaughlin and Su 2024: by cross-validation"),
+        "ridge": (1.0, "authors' code (card)"),
+    },
     "pfedgraph": {"alpha": (0.8, "authors' code"), "lam": (0.01, "authors' code")},
     "pfedhn": {
         "lr": (0.01, "authors' code"),
