@@ -223,8 +223,9 @@ def cell_name(settings: Settings) -> str:
 def task_name(settings: Settings) -> str:
     """What people call a cell's task, e.g. `digits alpha=0.1`."""
     alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
-    case = [settings.case] if settings.case else []
-    return " ".join([dataset_name(settings), *case, *alpha])
+    name = dataset_name(settings)
+    case = f"{settings.case}, ".removeprefix(f"{name}, ").removesuffix(", ")  # labelled data sets stand in the case too
+    return " ".join([name, *([case] if case else []), *alpha])
 
 
 def dataset_name(settings: Settings) -> str:

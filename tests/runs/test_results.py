@@ -15,7 +15,7 @@ from bench.errors import UserError
 from bench.rng import generator
 from bench.runs import store
 from bench.runs.plan import PlannedCell
-from bench.runs.results import choose_round, load_run, tidy
+from bench.runs.results import choose_round, load_run, task_name, tidy
 from bench.runs.store import Status, Tables
 from bench.settings import Settings
 
@@ -256,3 +256,13 @@ def test_a_narrow_terminal_cuts_no_number(
     assert "…" not in said
     assert "63.00" in said
     assert "(79.00)" in said
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"), [("A", "A alpha=1"), ("A, few", "A few alpha=1"), ("", "A alpha=1"), ("few", "A few alpha=1")]
+)
+def test_a_task_says_the_label_of_its_data_once(case: str, expected: str) -> None:
+    """Where a grid has several labelled data sets, the label stands in the case too."""
+    options = {"path": "a.npz", "name": "A"}
+    settings = Settings(method="m", label="m", dataset="npz", dataset_options=options, case=case, alpha=1.0)
+    assert task_name(settings) == expected
