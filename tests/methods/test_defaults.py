@@ -202,6 +202,12 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "limit": (0.8, "authors' code"),
         "every": (3, "authors' code"),
     },
+    "fedthe": {
+        "gamma": (1.0, "authors' code: balanced softmax"),
+        "steps": (20, "authors' code"),
+        "rate": (0.1, "authors' code: ten times the learning rate of 0.01"),
+        "personal_epochs": (1, "authors' example for CIFAR-10"),
+    },
     "fedtgp": {
         "lam": (10.0, "authors' script [10]"),
         "server_steps": (100, "authors' script [100 epochs] (card)"),

@@ -71,6 +71,7 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("pflda", {}, D - B, D - B),
         ("fedah", {}, D, D),
         ("pfedfda", {}, B + C * 3 + 9, B + C * 3 + 9),
+        ("fedthe", {}, D + 3, D + 3),
         ("fedpcl", {}, C * 3 + C + 2 * (C * 3 + C), C * 3 + C),
         ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
     ],

@@ -1,0 +1,124 @@
+"""FedTHE: the mixture against torch's Adam on the paper's loss, FedRoD's generic model, the own head in plain torch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bench.forward import Forward
+from methods.fedthe import shares
+from tests.engine.problems import generic, run, toy
+from tests.methods.by_autograd import descend_on, features, logits
+from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
+from tests.methods.resume import assert_resumes
+
+SIZES = [13, 9]
+
+
+def by_adam(g: Tensor, own: Tensor, z: Tensor, to_all: Tensor, to_own: Tensor, steps: int) -> float:
+    """One sample's share of the generic head."""
+    e = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.Adam([e], lr=0.1)
+    p, q = g.softmax(0), own.softmax(0)
+    cosine = (p @ q) / (p.norm() * q.norm())
+    for _ in range(steps):
+        weight = e.softmax(0)
+        out = (weight[0] * g + weight[1] * own).softmax(0)
+        entropy = -(out * out.log()).sum()
+        alignment = weight[0] * (z - to_all).norm() + weight[1] * (z - to_own).norm()
+        adam.zero_grad()
+        (cosine * entropy + (1 - cosine) * alignment).backward()
+        adam.step()
+    return float(e.detach().softmax(0)[0])
+
+
+def test_the_mixture_is_adams() -> None:
+    """Sample by sample, on two scores."""
+    rng = torch.Generator().manual_seed(0)
+    g, own, z = (torch.randn(6, 5, generator=rng, dtype=torch.float64) * 2 for _ in range(3))
+    to_all, to_own = (torch.randn(5, generator=rng, dtype=torch.float64) for _ in range(2))
+    nearer = (z - to_all).norm(dim=1) - (z - to_own).norm(dim=1)
+    for steps in (0, 1, 20):
+        expected = [by_adam(g[i], own[i], z[i], to_all, to_own, steps) for i in range(6)]
+        np.testing.assert_allclose(shares(g, own, nearer, steps, 0.1).numpy(), expected, rtol=1e-9)
+        assert (len(set(expected)) == 1) == (steps == 0)
+
+
+def test_the_closer_mean_and_the_more_certain_head_gain() -> None:
+    """Opposed heads: the closer mean decides. Heads that agree: the more certain one, however far the means."""
+    sure, contrary = torch.tensor([[9.0, 0.0]]).double(), torch.tensor([[0.0, 9.0]]).double()
+    for nearer, low, high in ((3.0, 0.0, 0.1), (-3.0, 0.9, 1.0)):
+        assert low < float(shares(sure, contrary, torch.tensor([nearer]).double(), 20, 0.1)) < high
+    unsure = torch.tensor([[6.0, 0.0]]).double()
+    for far in (5.0, -5.0):
+        assert float(shares(sure, unsure, torch.tensor([far]).double(), 20, 0.1)) > 0.9
+
+
+def test_the_generic_model_is_fedrods() -> None:
+    """Bit for bit, with BatchNorm and half of the clients; without balance it is FedAvg's."""
+    settings: dict[str, Any] = {"model": "test_norm", "participation": 0.5}
+    for gamma, other, hp in ((0.7, "fedrod", {"gamma": 0.7, "head_phase": "after"}), (0.0, "fedavg", {})):
+        federation, expected = toy("fedthe", hp={"gamma": gamma}, **settings), toy(other, hp=hp, **settings)
+        run(federation, 3)
+        run(expected, 3)
+        assert torch.equal(generic(federation), generic(expected))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+def test_follows_the_formulas(executor: str) -> None:
+    """Two clients, two rounds, and every test sample's mixture."""
+    federation = toy("fedthe", sizes=SIZES, hp={"personal_epochs": 2}, executor=executor, **PLAIN)
+    run(federation, 2)
+    w0 = initial(federation)
+    model, heads, centers = w0, [w0[12:], w0[12:]], [np.zeros(3)] * 2
+    own: list[Array] = [w0, w0]
+    for t in range(2):
+        for i in range(2):
+            x, y = local_data(SIZES, i)
+            log_counts = torch.tensor(np.log(np.maximum(y.sum(0), 1e-8)))
+
+            def balanced(v: Tensor, bx: Tensor, by: Tensor, n: Tensor = log_counts) -> Tensor:
+                return -(by * (logits(v, bx) + n).log_softmax(1)).sum(1).mean()
+
+            own[i] = w = descend_on(model, local_batches(SIZES, t, i), balanced)
+            body = torch.tensor(w)
+
+            def linear(h: Tensor, bx: Tensor, by: Tensor, body: Tensor = body) -> Tensor:
+                return -(by * (features(body, bx) @ h.view(3, 3).T).log_softmax(1)).sum(1).mean()
+
+            heads[i] = descend_on(heads[i], local_batches(SIZES, t, i, epochs=2), linear)
+            centers[i] = features(body, torch.tensor(x)).numpy().mean(0)
+        model = np.average(own, axis=0, weights=SIZES)
+    near(generic(federation), model)
+    center = np.average(centers, axis=0, weights=SIZES)
+    near(federation.server.state["center"], center)
+    probe = torch.tensor(np.random.default_rng(1).normal(size=(5, 4)) * 2)
+    for i, found in federation.evaluator.personal(2).items():
+        w, head = torch.tensor(own[i]), torch.tensor(heads[i]).view(3, 3)
+        z = features(w, probe)
+        g, mine = logits(w, probe), z @ head.T
+        rows = []
+        for k in range(5):
+            e = by_adam(g[k], mine[k], z[k], torch.tensor(center), torch.tensor(centers[i]), 20)
+            rows.append((e * g[k] + (1 - e) * mine[k]).numpy())
+        np.testing.assert_allclose(Forward()(found, probe, stats="frozen").numpy(), rows, rtol=1e-8, atol=1e-10)
+
+
+def test_without_steps_both_heads_count_the_same() -> None:
+    """And a new client has the received body with a head of its own."""
+    federation = toy("fedthe", sizes=SIZES, hp={"steps": 0}, new_clients=1, new_client_epochs=[0, 2], rounds=1)
+    metrics = run(federation, 1).metrics
+    probe = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for i, found in federation.evaluator.personal(1).items():
+        state, model = federation.clients[i].state, Forward()
+        z = model.features(state["w"], probe)
+        expected = (model.head(state["w"], z) + model.head(state["head"], z)) / 2
+        torch.testing.assert_close(model(found, probe), expected)
+    losses = {r["metric"]: r["value"] for r in metrics if r["quantity"] == "loss" and r["metric"].startswith("new")}
+    assert losses["new0"] != losses["new2"]
+
+
+def test_resumes() -> None:
+    assert_resumes("fedthe", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
