@@ -2,11 +2,19 @@
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Indices = npt.NDArray[np.int64]
+
+
+class TokenShape(NamedTuple):
+    """Shape of a row of token numbers: how many there are, and below which number they lie."""
+
+    length: int
+    vocabulary: int
 
 
 @dataclass(frozen=True)
@@ -15,11 +23,13 @@ class Dataset:
 
     Attributes:
         name: how reports call it, e.g. `cifar10` or `cifar10-jpeg`.
-        x: `[n, channels, height, width]` uint8 images, or `[n, features...]` float32 arrays.
+        x: `[n, channels, height, width]` uint8 images; float32 arrays such as `[n, features]` or, of time series,
+            `[n, channels, time]`; or `[n, length]` int32 token numbers.
         y: `[n]` labels in `0 .. num_classes-1`.
         n_train: the first `n_train` samples are the official training part, the rest the test part.
         num_classes: number of classes.
-        mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises.
+        mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises. Empty for
+            tokens.
         checksum: hex digest of the content (part of a cell's identity).
         classes: names of the classes; may be empty.
         rows: `[n]` which row of the user's file each sample is, where the harness moved a held-out test part to the
@@ -27,10 +37,11 @@ class Dataset:
         groups: `[n]` of which group (person, hospital, camera, domain) each sample is, as a position in `group_names`;
             None: the data say nothing of it.
         group_names: names of the groups.
+        vocabulary: number of tokens; 0: the samples are no tokens.
     """
 
     name: str
-    x: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+    x: npt.NDArray[np.uint8] | npt.NDArray[np.float32] | npt.NDArray[np.int32]
     y: Indices
     n_train: int
     num_classes: int
@@ -41,11 +52,12 @@ class Dataset:
     rows: Indices | None = None
     groups: Indices | None = None
     group_names: tuple[str, ...] = ()
+    vocabulary: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return tuple(self.x.shape[1:])
+        """Shape of one sample: a `TokenShape` if it is tokens."""
+        return TokenShape(self.x.shape[1], self.vocabulary) if self.vocabulary else tuple(self.x.shape[1:])
 
     def training_part(self) -> "Dataset":
         """The same without the official test part."""
@@ -55,6 +67,16 @@ class Dataset:
         """Some of the samples, `n_train` of which are the training part."""
         rows, groups = (None if one is None else one[which] for one in (self.rows, self.groups))
         return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows, groups=groups)
+
+
+def noise(shape: tuple[int, ...], classes: int, samples: int, rng: np.random.Generator) -> Dataset:
+    """Samples of that shape without any meaning, all of them the training part; the classes take turns."""
+    y = np.arange(samples) % classes
+    if isinstance(shape, TokenShape):
+        x = rng.integers(shape.vocabulary, size=(samples, shape.length), dtype=np.int32)
+        return Dataset("noise", x, y, samples, classes, (), (), "", vocabulary=shape.vocabulary)
+    x = rng.normal(size=(samples, *shape)).astype(np.float32)
+    return Dataset("noise", x, y, samples, classes, (0.0,) * shape[0], (1.0,) * shape[0], "")
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,14 @@ def assemble(
     checksum: str = "",
     rows: Indices | None = None,
     groups: Array | None = None,
+    vocabulary: int = 0,
 ) -> Dataset:
     """The data set of given arrays; normalisation that is not given is computed from the training part.
 
     Args:
         name: how reports call it.
-        x: `[n, channels, height, width]` uint8 or float32, or `[n, features]` float32; training part first.
+        x: `[n, channels, height, width]` uint8 or float32, `[n, channels, time]` or `[n, features]` float32, or
+            `[n, length]` integer token numbers; training part first.
         y: `[n]` integer labels from 0.
         n_train: size of the training part.
         mean, std: per channel, in units of `x / 255` for images and of `x` otherwise.
@@ -40,15 +42,19 @@ def assemble(
         checksum: of the content, where reading all of it again would take long; computed if empty.
         rows: of the user's file, in the order of the samples, if that is another one.
         groups: `[n]` integers or text: of whom each sample is.
+        vocabulary: number of tokens, where the samples are such.
 
     Raises:
-        UserError: `mean` or `std` does not fit the channels, a label is out of range, or there is not one group for
-            each sample.
+        UserError: `mean` or `std` does not fit the channels, a label or a token is out of range, or there is not one
+            group for each sample.
     """
+    if vocabulary:
+        mean, std, x = (), (), _tokens(name, x, vocabulary)
     x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, dtype=np.int64)
     if y.min() < 0 or y.max() >= (len(classes) or len(y)):
         raise UserError(f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. classes - 1")
     numbers, group_names = (None, ()) if groups is None else _numbered(name, groups, len(y))
+    channels = 0 if vocabulary else x.shape[1]
     computed = channel_statistics(x[:n_train]) if mean is None or std is None else ((), ())
     return Dataset(
         name=name,
@@ -56,13 +62,14 @@ def assemble(
         y=y,
         n_train=n_train,
         num_classes=len(classes) or int(y.max()) + 1,
-        mean=computed[0] if mean is None else _per_channel(name, "mean", mean, x),
-        std=computed[1] if std is None else _per_channel(name, "std", std, x),
+        mean=computed[0] if mean is None else _per_channel(name, "mean", mean, channels),
+        std=computed[1] if std is None else _per_channel(name, "std", std, channels),
         checksum=checksum or content_checksum(x, y, n_train),
         classes=tuple(classes),
         rows=rows,
         groups=numbers,
         group_names=group_names,
+        vocabulary=vocabulary,
     )
 
 
@@ -118,10 +125,16 @@ def channel_statistics(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
-def _per_channel(name: str, what: str, values: Sequence[float], x: Array) -> tuple[float, ...]:
-    if len(values) != x.shape[1] or not np.isfinite(values).all() or (what == "std" and min(values) <= 0):
+def _tokens(name: str, x: Array, vocabulary: int) -> Array:
+    if x.min() < 0 or x.max() >= vocabulary:
+        raise UserError(f"{name}: the tokens go from {x.min()} to {x.max()}; they should be 0 .. {vocabulary - 1}")
+    return x.astype(np.int32)
+
+
+def _per_channel(name: str, what: str, values: Sequence[float], channels: int) -> tuple[float, ...]:
+    if len(values) != channels or not np.isfinite(values).all() or (what == "std" and min(values, default=1) <= 0):
         kind = "positive numbers" if what == "std" else "numbers"
-        raise UserError(f"{name}: {what} = {list(values)} should be {x.shape[1]} {kind}, one per channel")
+        raise UserError(f"{name}: {what} = {list(values)} should be {channels} {kind}, one per channel")
     return tuple(float(value) for value in values)
 
 

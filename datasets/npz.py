@@ -11,6 +11,8 @@ from datasets.arrays import Array, read_npz
 from datasets.assemble import assemble, held_out_order
 
 _PARTS = ("train", "val", "test")
+_KINDS = ("images", "series", "tokens")
+_MOST = 1_000_000  # tokens; each has an embedding in the model
 _CHANNELS = (1, 3, 4)
 _GROUPS = "groups"
 
@@ -28,8 +30,10 @@ def load(
     """Arrays `train_images`, `train_labels` and optionally `val_...` and `test_...` of an .npz file.
 
     Images are `[n, height, width]` or `[n, height, width, channels]`, uint8 or floating; features are `[n, features]`,
-    floating; labels are integers, `[n]` or `[n, 1]`. The validation part joins the training part; without a test part a
-    fixed stratified 25 % is held out. Normalisation is computed from the training part unless given.
+    floating; labels are integers, `[n]` or `[n, 1]`. In place of `..._images` there may be `..._series`, floating
+    `[n, channels, time]`, or `..._tokens`, integers from 0 `[n, length]`. The validation part joins the training part;
+    without a test part a fixed stratified 25 % is held out. Normalisation is computed from the training part unless
+    given.
 
     An array `groups` says of whom each sample is, integers or text, first those of the training part, then of the
     validation and the test part; the partition `natural` makes clients of them.
@@ -45,26 +49,31 @@ def load(
     """
     file = Path(path)
     x, y, n_train, groups = read_samples(file)
+    vocabulary = int(x.max()) + 1 if x.dtype == np.int32 else 0
+    if vocabulary and (mean is not None or std is not None):
+        raise UserError(f"{file} holds tokens, which have no `mean` and no `std`; leave these options out")
     rows = None
     if n_train == len(y):
         rows, n_train = held_out_order(y)
         x, y = x[rows], y[rows]
         if groups is not None and groups.shape == rows.shape:
             groups = groups[rows]
-    return assemble(name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, groups=groups)
+    return assemble(
+        name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, groups=groups, vocabulary=vocabulary
+    )
 
 
 def read_samples(file: Path) -> tuple[Array, Indices, int, Array | None]:
-    """Images or features, labels and groups of all parts in the file's order, and how many come before the test part.
+    """Inputs, labels and groups of all parts in the file's order, and how many come before the test part.
 
     Raises:
         UserError: as `load`.
     """
     parts, groups = _read(file)
     y = np.concatenate([labels for _, labels in parts.values()])
-    images = parts["train"][0]
-    x = np.empty((len(y), *images.shape[1:]), images.dtype)  # concatenate would keep channels last, at a second copy
-    np.concatenate([images for images, _ in parts.values()], out=x)
+    first = parts["train"][0]
+    x = np.empty((len(y), *first.shape[1:]), first.dtype)  # concatenate would keep channels last, at a second copy
+    np.concatenate([inputs for inputs, _ in parts.values()], out=x)
     return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0), groups
 
 
@@ -72,39 +81,70 @@ def _read(file: Path) -> tuple[dict[str, tuple[Array, Indices]], Array | None]:
     """The parts of a file in the order train, val, test, checked against each other, and the groups."""
     arrays = read_npz(file)
     groups = arrays.pop(_GROUPS, None)
-    known = {f"{part}_{kind}" for part in _PARTS for kind in ("images", "labels")}
+    kinds = [kind for kind in _KINDS if f"train_{kind}" in arrays]
+    if len(kinds) != 1:
+        raise UserError(
+            f"{file} has {len(kinds) or 'none'} of the arrays 'train_images', 'train_series' and 'train_tokens', and "
+            "should have one; the keys are MedMNIST's, with `series` or `tokens` in place of `images`"
+        )
+    known = {f"{part}_{kind}" for part in _PARTS for kind in (kinds[0], "labels")}
     if unknown := sorted(arrays.keys() - known):
         raise UserError(
             f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(known))}. If it says "
             "of whom each sample is, write those of all parts into one array 'groups' (partition `natural`); else "
             "leave it out"
         )
-    parts = {part: _part(file, part, arrays) for part in _PARTS if f"{part}_images" in arrays}
-    if "train" not in parts:
-        raise UserError(f"{file} has no array 'train_images'; the keys are those of MedMNIST")
+    parts = {part: _part(file, part, kinds[0], arrays) for part in _PARTS if f"{part}_{kinds[0]}" in arrays}
     first = parts["train"][0]
-    for part, (images, _) in parts.items():
-        if (images.shape[1:], images.dtype) != (first.shape[1:], first.dtype):
+    for part, (inputs, _) in parts.items():
+        if (inputs.shape[1:], inputs.dtype) != (first.shape[1:], first.dtype):
             raise UserError(
-                f"{file}: '{part}_images' holds samples of {images.dtype} {images.shape[1:]}, "
-                f"'train_images' of {first.dtype} {first.shape[1:]} (channels first); they should be the same"
+                f"{file}: '{part}_{kinds[0]}' holds samples of {inputs.dtype} {inputs.shape[1:]}, 'train_{kinds[0]}' "
+                f"of {first.dtype} {first.shape[1:]} (channels first); they should be the same"
             )
     return parts, groups
 
 
-def _part(file: Path, part: str, arrays: dict[str, Array]) -> tuple[Array, Indices]:
+def _part(file: Path, part: str, kind: str, arrays: dict[str, Array]) -> tuple[Array, Indices]:
+    key = f"{part}_{kind}"
     if f"{part}_labels" not in arrays:
-        raise UserError(f"{file} has '{part}_images' but no '{part}_labels'")
-    images = _images(file, f"{part}_images", arrays[f"{part}_images"])
+        raise UserError(f"{file} has '{key}' but no '{part}_labels'")
+    read = {"images": _images, "series": _series, "tokens": _tokens}[kind]
+    inputs = read(file, key, arrays[key])
     labels = arrays[f"{part}_labels"]
-    if labels.shape == (len(images), 1):
+    if labels.shape == (len(inputs), 1):
         labels = labels[:, 0]
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+    if labels.shape != (len(inputs),) or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(
             f"{file}: '{part}_labels' is {labels.dtype} {labels.shape}; "
-            f"it should hold one integer for each of the {len(images)} images"
+            f"it should hold one integer for each of the {len(inputs)} {kind}"
         )
-    return images, labels.astype(np.int64)
+    return inputs, labels.astype(np.int64)
+
+
+def _series(file: Path, key: str, series: Array) -> Array:
+    """float32 `[n, channels, time]`."""
+    if series.ndim != 3 or series.size == 0 or not np.issubdtype(series.dtype, np.floating):
+        raise UserError(
+            f"{file}: '{key}' is {series.dtype} {series.shape}; it should be floating [n, channels, time], all series "
+            "of one length"
+        )
+    return _finite(file, key, series)
+
+
+def _tokens(file: Path, key: str, tokens: Array) -> Array:
+    """int32 `[n, length]`."""
+    if tokens.ndim != 2 or tokens.size == 0 or not np.issubdtype(tokens.dtype, np.integer):
+        raise UserError(
+            f"{file}: '{key}' is {tokens.dtype} {tokens.shape}; it should be integer token numbers [n, length], rows "
+            "of one length (0 where a text is over)"
+        )
+    if tokens.min() < 0 or tokens.max() >= _MOST:
+        raise UserError(
+            f"{file}: '{key}' has tokens from {tokens.min()} to {tokens.max()}; they should be numbers from 0, below "
+            f"{_MOST:,}, as few as there are different ones: a model has an embedding for each"
+        )
+    return tokens.astype(np.int32)
 
 
 def _images(file: Path, key: str, images: Array) -> Array:
@@ -117,9 +157,15 @@ def _images(file: Path, key: str, images: Array) -> Array:
             "[n, height, width, 1, 3 or 4], uint8 or floating, or features [n, features], floating"
         )
     if floating:
-        images = images.astype(np.float32)
-        if not np.isfinite(images).all():
-            raise UserError(f"{file}: '{key}' holds NaN or infinite values; remove or replace them")
+        images = _finite(file, key, images)
     if images.ndim == 3:
         return images[:, None]
     return images.transpose(0, 3, 1, 2) if images.ndim == 4 else images
+
+
+def _finite(file: Path, key: str, values: Array) -> Array:
+    """As float32."""
+    found = values.astype(np.float32)
+    if not np.isfinite(found).all():
+        raise UserError(f"{file}: '{key}' holds NaN or infinite values; remove or replace them")
+    return found

@@ -119,7 +119,7 @@ def _checked(given: Own, own: Own) -> Own:
     Raises:
         UserError: it is not.
     """
-    expected = (len(own.at), *given.dataset.shape), given.dataset.x.dtype
+    expected = (len(own.at), *given.dataset.x.shape[1:]), given.dataset.x.dtype
     if (own.x.shape, own.x.dtype) != expected or own.y.shape != own.at.shape:
         raise UserError(
             f"shift {given.name!r} returns inputs {own.x.dtype} {own.x.shape} and labels {own.y.shape} for "

@@ -38,17 +38,19 @@ class Pool:
         mean, std = (statistic.to(device, dtype) for statistic in normalisation(data))
         x = torch.from_numpy(data.x).to(_home(data.x.nbytes, device))
         pool = cls(x, torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype)
-        if data.x.size * dtype.itemsize > KEEP_NORMALISED:
+        if data.vocabulary or data.x.size * dtype.itemsize > KEEP_NORMALISED:
             return pool
         whole, y = pool.take(torch.arange(len(data.y), device=device))
         return cls(whole, y, torch.zeros_like(mean), torch.ones_like(std), -mean / std, dtype)
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised inputs and labels at positions of any shape."""
+        """Inputs, normalised or int64 tokens, and labels at positions of any shape."""
         # `self.x[at]` is the same and takes four times as long for samples as small as digits.
         at = positions.reshape(-1)
         x, y = self.x.index_select(0, at.to(self.x.device)).to(at.device), self.y.index_select(0, at)
-        if x.dtype != self.dtype:
+        if x.dtype == torch.int32:
+            x = x.long()
+        elif x.dtype != self.dtype:
             x = (x.to(self.dtype) - self.mean) / self.std
         return x.view(*positions.shape, *self.x.shape[1:]), y.view(positions.shape)
 

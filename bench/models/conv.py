@@ -8,7 +8,7 @@ from torch import nn
 
 from bench.errors import UserError
 from bench.models.fourier import FourierConv2d
-from bench.models.network import Network
+from bench.models.network import Network, need_values
 from bench.plugin import MODELS
 
 
@@ -53,6 +53,7 @@ class _Pooled(Network):
 def _two_convolutions(
     name: str, shape: tuple[int, ...], classes: int, *, filters: tuple[int, int], hidden: list[int]
 ) -> nn.Module:
+    need_values(name, shape)
     if len(shape) != 3 or min(shape[1:]) < 16:
         raise UserError(
             f"model {name!r} needs images of at least 16 x 16 pixels, and the samples have shape {shape}: "

@@ -40,6 +40,11 @@ def unit(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
     return np.full(tensor.shape, 1.0 if name in ("weight", "running_var") else 0.0)
 
 
+def normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+    """Weights from N(0, 1): torch's default for embeddings."""
+    return rng.normal(0.0, 1.0, layer.get_parameter(name).shape)
+
+
 DEFAULT_RULES: Rules = {
     nn.Linear: uniform_fan_in,
     nn.Conv1d: uniform_fan_in,
@@ -47,6 +52,7 @@ DEFAULT_RULES: Rules = {
     nn.modules.batchnorm._BatchNorm: unit,
     nn.GroupNorm: unit,
     nn.LayerNorm: unit,
+    nn.Embedding: normal,
 }
 
 

@@ -4,14 +4,19 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from bench.data import TokenShape
+from bench.errors import UserError
 from bench.models.init import Rules
+
+_OF_TOKENS = "take model 'char_lstm', 'fasttext' or 'textcnn'"
 
 
 class Network(nn.Module):
     """A body that gives features `[batch, width]` and a linear head that gives logits `[batch, classes]`.
 
     The cut between generic and personal weights is by name: the head's parameters are `head.*`, all others the body's.
-    Inputs are `[batch, channels, height, width]` floats, already normalised.
+    Inputs are floats, already normalised, such as images `[batch, channels, height, width]` or series
+    `[batch, channels, time]`, or int64 tokens `[batch, length]`.
 
     Attributes:
         channels_last: whether images may come in that memory layout, where clients are trained one by one: a gain for
@@ -36,3 +41,26 @@ class Network(nn.Module):
         """Logits `[batch, classes]`."""
         out: Tensor = self.head(self.features(x))
         return out
+
+
+def need_values(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse samples that are tokens.
+
+    Raises:
+        UserError: they are.
+    """
+    if isinstance(shape, TokenShape):
+        raise UserError(f"model {name!r} needs images, series or features, and the samples are tokens: {_OF_TOKENS}.")
+
+
+def need_tokens(name: str, shape: tuple[int, ...]) -> TokenShape:
+    """The shape of samples that are tokens.
+
+    Raises:
+        UserError: they are not.
+    """
+    if not isinstance(shape, TokenShape):
+        raise UserError(
+            f"model {name!r} needs tokens, and the samples have shape {shape}: take model 'mlp' or another."
+        )
+    return shape

@@ -6,7 +6,7 @@ from torch import nn
 
 from bench.errors import UserError
 from bench.models.init import Rules, kaiming_normal_fan_out
-from bench.models.network import Network
+from bench.models.network import Network, need_values
 from bench.plugin import MODELS
 
 SMALL = 64  # pixels; the ImageNet stem would shrink such images fourfold before the first block
@@ -42,6 +42,7 @@ def _resnet(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     Raises:
         UserError: inputs are not images.
     """
+    need_values(name, shape)
     if len(shape) != 3:
         raise UserError(f"model {name!r} needs images, and the samples have shape {shape}: take model 'mlp'.")
     from torchvision.models import get_model

@@ -6,7 +6,7 @@ from torch import nn
 
 from bench.errors import UserError
 from bench.models.init import Rules, kaiming_normal_fan_out
-from bench.models.network import Network
+from bench.models.network import Network, need_values
 from bench.plugin import MODELS
 
 HIDDEN = 512
@@ -40,6 +40,7 @@ def _vgg(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     Raises:
         UserError: inputs are not images of at least 32 x 32.
     """
+    need_values(name, shape)
     if len(shape) != 3 or min(shape[1:]) < SMALLEST:
         raise UserError(
             f"model {name!r} needs images of at least {SMALLEST} x {SMALLEST} pixels, and the samples have shape "

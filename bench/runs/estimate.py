@@ -20,8 +20,9 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from bench.data import noise
 from bench.engine.device import lanes_on
-from bench.engine.device_data import KEEP_NORMALISED
+from bench.engine.device_data import KEEP_NORMALISED, Pool
 from bench.engine.memory import MemoryMeter
 from bench.engine.predict import samples_at_once
 from bench.engine.step import is_convolutional
@@ -180,8 +181,8 @@ def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str,
     rng = generator("estimate", name)
     tensors = {key: value.to(device) for key, value in initialise(net, rng).items()}
     weights = {key: tensors[key].requires_grad_() for key, _ in net.named_parameters()}
-    x = torch.from_numpy(rng.normal(size=(max(batch, 4), *shape))).float().to(device)
-    y = torch.from_numpy(rng.integers(classes, size=len(x))).to(device)
+    pool = Pool.of(noise(shape, classes, max(batch, 4), rng), torch.device(device), torch.float32)
+    x, y = pool.take(torch.arange(max(batch, 4), device=device))
 
     def gradient(samples: int) -> None:
         loss = nn.functional.cross_entropy(functional_call(net, tensors, (x[:samples],)), y[:samples])

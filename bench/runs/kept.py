@@ -32,12 +32,12 @@ FOLDER = "models"
 class Predictor(nn.Module):
     """A model of a finished cell, ready to predict (in `eval` mode): logits `[n, classes]` of raw samples.
 
-    Raw is what lies in the data set: `[n, channels, height, width]` images with values 0 .. 255, or arrays as in the
-    file. Training goes on as with any module.
+    Raw is what lies in the data set: `[n, channels, height, width]` images with values 0 .. 255, arrays as in the
+    file, or token numbers. Training goes on as with any module.
 
     Attributes:
         network: the model itself, which takes normalised samples.
-        mean, std: per channel; they normalise.
+        mean, std: per channel; they normalise. Empty for tokens.
         classes: names of the classes; may be empty.
         round: the round that the model is from.
     """
@@ -57,7 +57,8 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]`."""
-        out: Tensor = self.network((x.to(self.mean.dtype) - self.mean) / self.std)
+        known = (x.to(self.mean.dtype) - self.mean) / self.std if self.mean.numel() else x.long()
+        out: Tensor = self.network(known)
         return out
 
 

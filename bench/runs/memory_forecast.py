@@ -6,13 +6,14 @@ Counted over rounds without steps of a few clients, for which neither data nor m
 import contextlib
 import functools
 import json
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import ValidationError
 
-from bench.data import Dataset, Partition
+from bench.data import Partition, noise
 from bench.engine.memory import MemoryMeter
 from bench.federation.federation import Federation
 from bench.method import Hyperparameters
@@ -111,8 +112,7 @@ def _small(
     costs nothing."""
     rng = generator("estimate", method)
     own = 2 * clients
-    x = rng.normal(size=(own + 4, *shape)).astype(np.float32)
-    data = Dataset("estimate", x, np.arange(own + 4) % classes, own, classes, (0.0,), (1.0,), "")
+    data = replace(noise(shape, classes, own + 4, rng), n_train=own)
     settings = Settings(
         method=method,
         hp=_fewest(method, json.loads(hp), steps),

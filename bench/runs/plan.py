@@ -96,7 +96,13 @@ class _Planner:
 
 
 def _check_models(settings: Settings, dataset: Dataset) -> None:
-    """Refuse a model that does not take the samples; another error in one's own model is its cell's, with traceback."""
+    """Refuse an augmentation or a model that does not take the samples; another error in one's own model is its cell's,
+    with traceback."""
+    if settings.augment != "none" and dataset.x.ndim != 4:
+        raise UserError(
+            f"{cell_name(settings)}: `augment: {settings.augment}` needs images, and the samples have shape "
+            f"{dataset.shape}; leave it out"
+        )
     for name in settings.architectures or (settings.model,):
         options = settings.model_options if name == settings.model else {}
         try:

@@ -11,13 +11,14 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch._dynamo  # a worker has it before its first gradient, which would load it and is timed
 
-from bench.data import Dataset, Partition
+from bench.data import Dataset, Partition, noise
 from bench.federation.federation import Federation
 from bench.federation.setup import make_method
 from bench.method import Arrivals
@@ -129,20 +130,15 @@ def _stand_in(
         for k, n in enumerate(each)
     )
     common = np.concatenate(test)
-    public = noise(size, settings.public.size or min(size.train, 5000)) if settings.public else None
-    data = noise(size, part.clients * sum(each), part.clients * sum(each[:2]))
+    public = _noise(size, settings.public.size or min(size.train, 5000)) if settings.public else None
+    data = replace(_noise(size, part.clients * sum(each)), n_train=part.clients * sum(each[:2]))
     return Federation(
         settings, data, Partition(train, validation, test, common), device=device, threads=threads, public=public
     )
 
 
-def noise(size: Size, samples: int, n_train: int | None = None) -> Dataset:
-    """So many samples of a data set's shape and classes; all of them are the training part without `n_train`."""
-    rng = generator("estimate", samples)
-    x = rng.normal(size=(samples, *size.shape)).astype(np.float32)
-    y = np.arange(samples) % size.classes
-    statistics = (0.0,) * size.shape[0], (1.0,) * size.shape[0]
-    return Dataset("noise", x, y, samples if n_train is None else n_train, size.classes, *statistics, "")
+def _noise(size: Size, samples: int) -> Dataset:
+    return noise(size.shape, size.classes, samples, generator("estimate", samples))
 
 
 def _time(federation: Federation, settings: Settings, device: str) -> tuple[list[float], list[float]]:

@@ -81,7 +81,7 @@ def test_checksum_is_of_the_content(tmp_path: Path, colour: Arrays) -> None:
 BAD: dict[str, tuple[Arrays, str]] = {
     "no training part": (
         {"test_images": pictures(2, 4, 4), "test_labels": np.zeros(2, int)},
-        "no array 'train_images'",
+        "none of the arrays 'train_images'",
     ),
     "no labels": ({"train_images": pictures(2, 4, 4)}, "no 'train_labels'"),
     "short labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(3, int)}, "one integer for each"),

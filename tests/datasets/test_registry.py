@@ -12,7 +12,7 @@ from bench.plugin import DATASETS, PARTITIONS
 
 OURS = [
     "camelyon17", "cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "femnist", "image_folder", "kmnist",
-    "mnist", "npz", "organamnist", "svhn", "tinyimagenet", "usps",
+    "markov", "mnist", "motion", "npz", "organamnist", "svhn", "tinyimagenet", "usps",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 

@@ -87,20 +87,20 @@ def test_vgg_convolutions_are_normal_by_fan_out_without_bias_and_linear_layers_a
 
 
 def test_an_unknown_layer_is_named_unless_the_model_has_a_rule_for_it() -> None:
-    class Words(nn.Module):
+    class Slopes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.words = nn.Embedding(5, 2)
+            self.slopes = nn.PReLU(5)
 
     with torch.device("meta"):
-        net = Words()
-    with pytest.raises(UserError, match=re.escape("'words.weight' (Embedding)")):
+        net = Slopes()
+    with pytest.raises(UserError, match=re.escape("'slopes.weight' (PReLU)")):
         initialise(net, generator(0))
 
-    class WordsWithRule(Words):
-        rules = {nn.Embedding: lambda layer, name, rng: rng.normal(size=layer.get_parameter(name).shape)}  # noqa: RUF012
+    class SlopesWithRule(Slopes):
+        rules = {nn.PReLU: lambda layer, name, rng: rng.normal(size=layer.get_parameter(name).shape)}  # noqa: RUF012
 
     with torch.device("meta"):
-        ruled = WordsWithRule()
-    drawn = initialise(ruled, generator(0), torch.float64)["words.weight"]
-    assert torch.equal(drawn, torch.from_numpy(generator(0).normal(size=(5, 2))))
+        ruled = SlopesWithRule()
+    drawn = initialise(ruled, generator(0), torch.float64)["slopes.weight"]
+    assert torch.equal(drawn, torch.from_numpy(generator(0).normal(size=5)))

@@ -1,0 +1,69 @@
+"""Recurrent layers that run under `vmap`, which those of `torch.nn` do not."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.models.init import Array
+
+
+class Recurrent(nn.Module):
+    """What both layers are: weights with torch's names and shapes, and one step after the other."""
+
+    def __init__(self, gates: int, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.weight_ih = nn.Parameter(torch.empty(gates * hidden, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(gates * hidden, hidden))
+        self.bias_ih = nn.Parameter(torch.empty(gates * hidden))
+        self.bias_hh = nn.Parameter(torch.empty(gates * hidden))
+
+    def _start(self, x: Tensor) -> Tensor:
+        return x.new_zeros(len(x), self.weight_hh.shape[1])
+
+
+class LSTM(Recurrent):
+    """One layer of `nn.LSTM` (Hochreiter and Schmidhuber 1997, forget gates); gates: input, forget, cell, output."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(4, inputs, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Hidden states `[batch, time, hidden]` of inputs `[batch, time, inputs]`."""
+        given = nn.functional.linear(x, self.weight_ih, self.bias_ih + self.bias_hh)  # of all steps in one product
+        hidden = cell = self._start(x)
+        found = []
+        for one in given.unbind(1):
+            i, f, g, o = (one + nn.functional.linear(hidden, self.weight_hh)).chunk(4, dim=1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            found.append(hidden)
+        return torch.stack(found, dim=1)
+
+
+class GRU(Recurrent):
+    """One layer of `nn.GRU` (Cho et al. 2014, arXiv:1406.1078); gates: reset, update, new."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(3, inputs, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Hidden states `[batch, time, hidden]` of inputs `[batch, time, inputs]`."""
+        given = nn.functional.linear(x, self.weight_ih, self.bias_ih)
+        hidden = self._start(x)
+        found = []
+        for one in given.unbind(1):
+            r, z, n = one.chunk(3, dim=1)
+            of_r, of_z, of_n = nn.functional.linear(hidden, self.weight_hh, self.bias_hh).chunk(3, dim=1)
+            update = (z + of_z).sigmoid()
+            new = (n + (r + of_r).sigmoid() * of_n).tanh()
+            hidden = new + update * (hidden - new)
+            found.append(hidden)
+        return torch.stack(found, dim=1)
+
+
+def uniform_hidden(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+    """Weights and biases from U(-1/√hidden, 1/√hidden): torch's default for recurrent layers."""
+    bound = 1 / math.sqrt(layer.get_parameter("weight_hh").shape[1])
+    return rng.uniform(-bound, bound, layer.get_parameter(name).shape)

@@ -1,0 +1,163 @@
+"""Models for sequences: time series `[channels, time]`, and rows of token numbers (`bench.data.TokenShape`)."""
+
+from collections import OrderedDict
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from bench.data import TokenShape
+from bench.errors import UserError
+from bench.models.init import Rules
+from bench.models.network import Network, need_tokens
+from bench.models.recurrent import GRU, LSTM, Recurrent, uniform_hidden
+from bench.plugin import MODELS
+
+PADDING = 0  # the token where a text is over
+_SHORTEST = 16  # steps of a series: two pools leave a quarter of them
+_WINDOWS = (3, 4, 5)  # words
+
+
+@MODELS.register("har_cnn")
+def har_cnn(shape: tuple[int, ...], classes: int, *, filters: PositiveInt = 64, hidden: PositiveInt = 100) -> nn.Module:
+    """Series: two convolutions over 5 steps, each with ReLU and a max-pool of 2, and a hidden layer.
+
+    Raises:
+        UserError: the samples are no series of 16 steps or more.
+    """
+    if len(shape) != 2 or isinstance(shape, TokenShape) or shape[1] < _SHORTEST:
+        raise UserError(
+            f"model 'har_cnn' needs series [channels, time] of at least {_SHORTEST} steps, and the samples have shape "
+            f"{tuple(shape)}: take model 'mlp', or for tokens 'char_lstm'."
+        )
+    channels, steps = shape
+    body: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv1d(channels, filters, 5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool1d(2),
+        conv2=nn.Conv1d(filters, filters, 5, padding=2),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool1d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(filters * (steps // 4), hidden),
+        relu3=nn.ReLU(),
+    )
+    return Network(nn.Sequential(body), nn.Linear(hidden, classes))
+
+
+@MODELS.register("char_lstm")
+def char_lstm(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    embedding: PositiveInt = 8,
+    hidden: PositiveInt = 256,
+    layers: PositiveInt = 2,
+) -> nn.Module:
+    """LEAF's network for the next character (Caldas et al. 2018): embedding, LSTMs, and the last state to the head.
+
+    Raises:
+        UserError: the samples are no tokens.
+    """
+    return _recurrent("char_lstm", LSTM, shape, classes, embedding, hidden, layers)
+
+
+@MODELS.register("gru")
+def gru(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    embedding: PositiveInt = 8,
+    hidden: PositiveInt = 128,
+    layers: PositiveInt = 1,
+) -> nn.Module:
+    """The same with gated recurrent units (Cho et al. 2014, arXiv:1406.1078).
+
+    Raises:
+        UserError: the samples are no tokens.
+    """
+    return _recurrent("gru", GRU, shape, classes, embedding, hidden, layers)
+
+
+@MODELS.register("fasttext")
+def fasttext(shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 64) -> nn.Module:
+    """The mean of the words' embeddings, padding left out (Joulin et al. 2017, arXiv:1607.01759; without n-grams).
+
+    Raises:
+        UserError: the samples are no tokens.
+    """
+    _, vocabulary = need_tokens("fasttext", shape)
+    return Network(_MeanOfWords(vocabulary, embedding), nn.Linear(embedding, classes))
+
+
+@MODELS.register("textcnn")
+def textcnn(
+    shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 64, filters: PositiveInt = 64
+) -> nn.Module:
+    """Convolutions over 3, 4 and 5 words, of each the largest value in the text (Kim 2014, arXiv:1408.5882).
+
+    Without dropout; padding has an embedding of zeros.
+
+    Raises:
+        UserError: the samples are no tokens, or fewer than 5.
+    """
+    length, vocabulary = need_tokens("textcnn", shape)
+    if length < max(_WINDOWS):
+        raise UserError(f"model 'textcnn' needs texts of {max(_WINDOWS)} tokens or more; these have {length}.")
+    return Network(_Windows(vocabulary, embedding, filters), nn.Linear(len(_WINDOWS) * filters, classes))
+
+
+class _MeanOfWords(nn.Module):
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """`[batch, width]`; zeros of a text without words."""
+        words = (tokens != PADDING).unsqueeze(2)
+        total: Tensor = (self.embedding(tokens) * words).sum(1)
+        return total / words.sum(1).clamp(min=1)
+
+
+class _Windows(nn.Module):
+    def __init__(self, vocabulary: int, width: int, filters: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.convolutions = nn.ModuleList(nn.Conv1d(width, filters, words) for words in _WINDOWS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """`[batch, windows x filters]`."""
+        z = (self.embedding(tokens) * (tokens != PADDING).unsqueeze(2)).transpose(1, 2)
+        return torch.cat([convolution(z).amax(2).relu() for convolution in self.convolutions], dim=1)
+
+
+class _Recurrent(Network):
+    """Recurrent layers are drawn as torch draws them."""
+
+    rules: ClassVar[Rules] = {Recurrent: uniform_hidden}
+
+
+class _Last(nn.Module):
+    def forward(self, states: Tensor) -> Tensor:
+        """The state after the last step, `[batch, hidden]` of `[batch, time, hidden]`."""
+        return states[:, -1]
+
+
+def _recurrent(
+    name: str,
+    kind: type[LSTM] | type[GRU],
+    shape: tuple[int, ...],
+    classes: int,
+    embedding: int,
+    hidden: int,
+    layers: int,
+) -> nn.Module:
+    _, vocabulary = need_tokens(name, shape)
+    body: OrderedDict[str, nn.Module] = OrderedDict(embedding=nn.Embedding(vocabulary, embedding))
+    width = embedding
+    for i in range(1, layers + 1):
+        body[f"recurrent{i}"] = kind(width, hidden)
+        width = hidden
+    body["last"] = _Last()
+    return _Recurrent(nn.Sequential(body), nn.Linear(hidden, classes))

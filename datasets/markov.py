@@ -1,0 +1,78 @@
+"""`markov`: text of a few letters whose next letter each speaker draws from a Markov chain, nobody's words but made up.
+
+Nothing is fetched, and the best possible accuracy is known: a model that knows the chain is right as often as the chain
+draws its likeliest letter.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from bench.data import Dataset
+from bench.plugin import DATASETS
+from bench.rng import generator
+from datasets.arrays import Array
+from datasets.assemble import assemble, held_out_order
+
+_CONCENTRATION = 0.3  # of the Dirichlet draw of a row: of a dozen letters, two or three often follow
+
+Letters = Annotated[int, Field(ge=2, le=26)]
+
+
+@DATASETS.register("markov")
+def load(
+    *,
+    data_root: Path,
+    download: bool,
+    letters: Letters = 12,
+    length: PositiveInt = 12,
+    speakers: PositiveInt = 20,
+    samples: PositiveInt = 100,
+    own: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    draw: NonNegativeInt = 0,
+    name: str = "markov",
+) -> Dataset:
+    """Tokens `[n, length]`, of each row the next letter as label, with a fixed stratified 25 % as test part; groups are
+    the speakers.
+
+    Args:
+        data_root, download: not used; the samples are drawn.
+        letters: how many there are.
+        length: letters of a sample, without the next one.
+        speakers: how many there are.
+        samples: of each speaker.
+        own: share of a speaker's own chain in theirs, the rest being everybody's (0: all speak alike).
+        draw: another number, other chains.
+        name: how reports call it.
+    """
+    known = chains(letters, speakers, own, draw)
+    texts = np.concatenate([_texts(chain, samples, length + 1, draw, i) for i, chain in enumerate(known)])
+    x, y, speaker = texts[:, :-1], texts[:, -1], np.repeat(np.arange(speakers), samples)
+    order, n_train = held_out_order(y)
+    classes = [chr(ord("a") + i) for i in range(letters)]
+    return assemble(
+        name, x[order], y[order], n_train, mean=None, std=None, classes=classes, groups=speaker[order],
+        vocabulary=letters,
+    )  # fmt: skip
+
+
+def chains(letters: int, speakers: int, own: float, draw: int = 0) -> npt.NDArray[np.float64]:
+    """`[speakers, letters, letters]`: how likely each letter (last axis) is after each."""
+    everybody, *each = (
+        generator("markov", draw, "chain", i).dirichlet([_CONCENTRATION] * letters, letters)
+        for i in range(speakers + 1)
+    )
+    return (1 - own) * everybody + own * np.stack(each)
+
+
+def _texts(chain: npt.NDArray[np.float64], samples: int, length: int, draw: int, speaker: int) -> Array:
+    """`[samples, length]` letters; the first of each is any."""
+    rng = generator("markov", draw, "text", speaker)
+    text = rng.integers(len(chain), size=(samples, length))
+    below = chain.cumsum(axis=1)
+    for step in range(1, length):
+        text[:, step] = (rng.random((samples, 1)) > below[text[:, step - 1]]).sum(axis=1).clip(max=len(chain) - 1)
+    return text

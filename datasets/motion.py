@@ -1,0 +1,77 @@
+"""`motion`: made-up readings of an accelerometer that people wear, each with a phone and a way of their own.
+
+Nothing is fetched. As in real recordings (`har`), a class is a rhythm and a person an orientation, a pace and a gain.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from bench.data import Dataset
+from bench.plugin import DATASETS
+from bench.rng import generator
+from datasets.arrays import Array
+from datasets.assemble import assemble, held_out_order
+
+_AXES = 3
+_HARMONICS = 3
+
+
+@DATASETS.register("motion")
+def load(
+    *,
+    data_root: Path,
+    download: bool,
+    activities: Annotated[int, Field(ge=2)] = 6,
+    steps: Annotated[int, Field(ge=16)] = 64,
+    people: PositiveInt = 20,
+    samples: PositiveInt = 60,
+    turned: Annotated[float, Field(ge=0, le=1)] = 1.0,
+    noise: NonNegativeFloat = 1.0,
+    draw: NonNegativeInt = 0,
+    name: str = "motion",
+) -> Dataset:
+    """Series `[n, 3, steps]` with a fixed stratified 25 % as test part; groups are the people.
+
+    Args:
+        data_root, download: not used; the samples are drawn.
+        activities: number of classes; each has amplitudes and phases of three harmonics in three axes.
+        steps: of a series.
+        people: how many there are.
+        samples: of each person, of each activity as many, to within one.
+        turned: how far people wear it turned, of half a turn around an axis of their own.
+        noise: standard deviation of the readings' noise; an activity's readings have about 1.
+        draw: another number, other activities and people.
+        name: how reports call it.
+    """
+    rng = generator("motion", draw, "activities")
+    waves = rng.normal(size=(activities, _AXES, _HARMONICS)) * np.exp(
+        2j * np.pi * rng.random((activities, 1, _HARMONICS))
+    )
+    y = np.tile(np.arange(samples) % activities, people)
+    x = np.concatenate([_person(waves, y[:samples], steps, turned, noise, draw, i) for i in range(people)])
+    order, n_train = held_out_order(y)
+    person = np.repeat(np.arange(people), samples)
+    return assemble(name, x[order], y[order], n_train, mean=None, std=None, groups=person[order])
+
+
+def _person(waves: Array, y: Array, steps: int, turned: float, noise: float, draw: int, person: int) -> Array:
+    """`[n, 3, steps]` float32 readings of one person's activities."""
+    rng = generator("motion", draw, "person", person)
+    axis = rng.normal(size=_AXES)
+    turn = _rotation(axis / np.linalg.norm(axis), turned * np.pi * rng.random())
+    pace, gain = rng.uniform(0.8, 1.25), rng.uniform(0.8, 1.25)
+    time = pace * np.arange(steps) / 16 + rng.random((len(y), 1))  # a period is 16 steps; a sample begins anywhere
+    rhythm = np.exp(2j * np.pi * time[:, None] * np.arange(1, _HARMONICS + 1)[:, None])
+    readings = np.einsum("ij,njh,nht->nit", turn, waves[y], rhythm).real * gain / np.sqrt(_HARMONICS / 2)
+    found: Array = (readings + noise * rng.normal(size=readings.shape)).astype(np.float32)
+    return found
+
+
+def _rotation(axis: Array, angle: float) -> Array:
+    """Rodrigues' formula, `[3, 3]`."""
+    cross: Array = np.cross(np.eye(_AXES), axis)
+    turn: Array = np.eye(_AXES) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+    return turn
