@@ -18,6 +18,7 @@ from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
 from bench.engine.gradient import as_train, gradient_of
+from bench.engine.packing import lanes_for
 from bench.engine.predict import Task, accuracy_and_loss, class_sums, outputs
 from bench.engine.prepare import Prepared, Preparer
 from bench.errors import UserError, shortage
@@ -100,7 +101,7 @@ class Engine:
         executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions on a CPU, where grouped convolution
             gains nothing (docs/performance.md). `debug` is `sequential` without threads and recordings; it names the
             step and the layer where something was not finite for the first time.
-        lanes: clients per call of a cohort; fixed by model and device (the byte promise rests on it).
+        lanes: clients per call of a cohort, on a GPU at most; fixed by model and device (the byte promise rests on it).
         threads: clients at a time in the sequential executor, cohorts at a time in the other.
         allow_fallback: on a GPU, whether a loss that cannot be mapped runs one client after the other, and a step that
             cannot be recorded as it is. Either is tens of times slower there, so it is an error unless allowed.
@@ -282,10 +283,10 @@ class Engine:
                     if shortage(error):
                         raise
                     return self._unmapped(group, error)
-                if self.lanes == 1:
+                if self._lanes_for(len(group)) == 1:
                     raise
             # Out here, as the error holds on to all that the attempt had.
-            self.lanes //= 2
+            self.lanes = self._lanes_for(len(group)) // 2
             self.notices.append(
                 f"GPU memory ran out: cohorts of {self.lanes} clients from here on; the bytes of this cell's results "
                 "are not promised to repeat"
@@ -322,6 +323,10 @@ class Engine:
         """Cohorts at a time; a GPU has one."""
         return self.threads if self.device_data.device.type == "cpu" else 1
 
+    def _lanes_for(self, clients: int) -> int:
+        """Lanes in which so many clients go side by side: a GPU takes no more than they need."""
+        return self.lanes if self.device_data.device.type == "cpu" else lanes_for(clients, self.lanes)
+
     def _look(self, programs: list[ProgramRun], asked: dict[int, Look]) -> dict[int, Any]:
         """The answers to all requests that train nothing."""
         by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
@@ -354,7 +359,7 @@ class Engine:
 
     def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
         """Outputs of model values on samples of one pool."""
-        lanes = 0 if self.executor in ("sequential", "debug") else self.lanes
+        lanes = 0 if self.executor in ("sequential", "debug") else self._lanes_for(len(tasks))
         pool, used = self.device_data.pool(samples), self._trainer.used
         found = outputs(pool, tasks, output=output, lanes=lanes, threads=self._cohorts, used=used)
         self._look_for_failures()

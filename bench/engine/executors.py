@@ -20,7 +20,7 @@ from bench.engine.anomalies import Watch
 from bench.engine.backends import Function, Recorded, filled, tensors_of
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.loops import ClientLoop, CohortLoop
-from bench.engine.packing import IDLE, Packing, pack
+from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
 from bench.engine.prepare import Array, Prepared, Stream
 from bench.engine.step import (
     MAIN,
@@ -57,14 +57,6 @@ class GraphCache:
         """Forget the steps of one client alone: one for each size of a short batch, some megabytes each, and little
         beside the time that such networks train."""
         self.steps = {(recipe, alone): step for (recipe, alone), step in self.steps.items() if not alone}
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Steps `start .. stop-1` of some rows, all of one batch width in each stream."""
-
-    widths: dict[str, int]
-    rows: list[tuple[int, int, int]]
 
 
 class Rows:
@@ -158,10 +150,9 @@ class Trainer:
         fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self._hp])]
         rates = {name: self._tensor(rate) for name, rate in one.lr.items()}
         arrays, at = _arrays([one], _full_widths(one)), np.arange(one.steps)[:, None]
-        names = sorted(one.streams)
-        sizes = np.stack([one.streams[name].batches.sizes for name in names], axis=1)
+        names, sizes = sorted(one.streams), _sizes(one)
         for first, batches in self._batches(one.streams, arrays, at):
-            for widths, start, stop in _runs(sizes[first : first + len(batches["weight"])]):
+            for widths, start, stop in runs_of(sizes[first : first + len(batches["weight"])]):
                 real = _real(batches, slice(start, stop), dict(zip(names, widths, strict=True)))
                 lr = {name: rate[first + start : first + stop] for name, rate in rates.items()}
                 arguments = nested, (lr, real), context, self._hp
@@ -178,24 +169,27 @@ class Trainer:
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
         """All clients side by side in lanes; where threads are given, in lanes of each of them."""
         rows = Rows(group, self.device_data)
-        for phase in _phases(group):
-            arrays = _arrays(group, phase.widths)
+        narrows = self.device_data.device.type != "cpu"
+        for phase in _phases(group, by_epoch=narrows):
+            arrays = _arrays(group, _widths(group, phase))
+            if narrows:
+                for schedule in narrowed(pack(phase.lengths(len(group)), lanes)):
+                    self._course(rows, group, arrays, phase, schedule)()
+                continue
             shares = _shares(phase, threads)
-            courses = (self._course(rows, group, arrays, lanes, share) for share in shares)
+            schedules = (pack(share.lengths(len(group)), lanes) for share in shares)
+            courses = (self._course(rows, group, arrays, phase, schedule) for schedule in schedules)
             side_by_side(threads, courses, len(shares))
         return rows.trained(group), rows.finite()  # in this order: the second waits for the device
 
     def _course(
-        self, rows: Rows, group: list[Prepared], arrays: dict[str, Any], lanes: int, phase: Phase
+        self, rows: Rows, group: list[Prepared], arrays: dict[str, Any], phase: Phase, schedule: Packing
     ) -> Callable[[], None]:
-        """What trains the rows of a phase on lanes of their own."""
-        lengths = [0] * len(group)
-        for row, start, stop in phase.rows:
-            lengths[row] = stop - start
-        schedule = pack(lengths, lanes)
+        """What trains those rows of a phase that a schedule has, on lanes of their own."""
+        lanes, first = schedule.row.shape[1], schedule.load[0][0][1]
         at, idle = _places(group, schedule, phase), schedule.row == IDLE
         rates = {name: self._tensor(np.where(idle, 0.0, rate[at])) for name, rate in arrays["lr"].items()}
-        first, matrices, fixed = phase.rows[0][0], rows.tensors(), list(tensors_of([self._hp]))
+        matrices, fixed = rows.tensors(), list(tensors_of([self._hp]))
         context = [torch.stack([t] * lanes) for t in rows.context[first]]
         chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, arrays, at)
         # The first seats and chunk now, while the courses before are run: two threads in Python would wait for each
@@ -280,28 +274,26 @@ class Trainer:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
 
-def _phases(group: list[Prepared]) -> list[Phase]:
+def _phases(group: list[Prepared], *, by_epoch: bool) -> list[Phase]:
     """All steps in one phase; with batch statistics one phase per batch size, so that nothing is padded.
 
-    The smallest size waiting goes first: short batches at the ends of epochs, so that all are together again for the
-    full ones. Side batches count too: sizes are compared stream by stream, the main one first.
+    Side batches count too: sizes are compared stream by stream, the main one first. With `by_epoch` runs end with
+    epochs, or clients without short batches would take all their epochs while the others take one.
     """
     recipe = group[0].recipe
     if not recipe.batch_statistics or recipe.frozen:
         rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
-        return [Phase(_full_widths(group[0]), rows)] if rows else []
-    names = sorted(group[0].streams)
-    waiting = [_runs(np.stack([p.streams[name].batches.sizes for name in names], axis=1)) for p in group]
-    phases = []
-    while any(waiting):
-        sizes = min(runs[0][0] for runs in waiting if runs)
-        rows = []
-        for row, runs in enumerate(waiting):
-            if runs and runs[0][0] == sizes:
-                _, start, stop = runs.pop(0)
-                rows.append((row, start, stop))
-        phases.append(Phase(dict(zip(names, sizes, strict=True)), rows))
-    return phases
+        return [Phase(tuple(width for _, width in sorted(_full_widths(group[0]).items())), rows)] if rows else []
+    return phases_of([runs_of(_sizes(p), p.streams[MAIN].batches.per_epoch if by_epoch else 0) for p in group])
+
+
+def _sizes(one: Prepared) -> Array:
+    """`[steps, streams]` real samples per batch."""
+    return np.stack([one.streams[name].batches.sizes for name in sorted(one.streams)], axis=1)
+
+
+def _widths(group: list[Prepared], phase: Phase) -> dict[str, int]:
+    return dict(zip(sorted(group[0].streams), phase.sizes, strict=True))
 
 
 def _shares(phase: Phase, threads: int) -> list[Phase]:
@@ -310,17 +302,11 @@ def _shares(phase: Phase, threads: int) -> list[Phase]:
     taken: list[list[int]] = [[] for _ in range(threads)]
     for lane, row in itertools.chain.from_iterable(schedule.load):
         taken[lane].append(row)
-    return [Phase(phase.widths, [phase.rows[i] for i in sorted(own)]) for own in taken if own]
+    return [Phase(phase.sizes, [phase.rows[i] for i in sorted(own)]) for own in taken if own]
 
 
 def _full_widths(one: Prepared) -> dict[str, int]:
     return {name: s.batches.positions.shape[1] for name, s in one.streams.items()}
-
-
-def _runs(sizes: Array) -> list[tuple[tuple[int, ...], int, int]]:
-    """Maximal runs of equal rows of `[steps, streams]` sizes as (sizes, start, stop)."""
-    marks = [0, *(np.flatnonzero(np.diff(sizes, axis=0).any(axis=1)) + 1), len(sizes)]
-    return [(tuple(int(size) for size in sizes[a]), int(a), int(b)) for a, b in itertools.pairwise(marks) if b > a]
 
 
 def _places(group: list[Prepared], schedule: Packing, phase: Phase) -> Array:

@@ -1,17 +1,39 @@
-"""Packing clients of unequal length into a fixed number of lanes.
+"""When which client trains: steps of equal batches together, and clients of unequal length in lanes.
 
-The longest client goes first, and a lane that finishes a client takes the next. The number of lanes is part of what the
-byte promise rests on, so it never depends on how many clients there are; a lane without a client is idle and its
-results are thrown away.
+The longest client goes first, and a lane that finishes a client takes the next; a lane without a client is idle and its
+results are thrown away. On a CPU the number of lanes is part of what the byte promise rests on, so it never depends on
+how many clients there are. Where lanes are many, most of them would wait for the longest client: there the schedule
+goes on in fewer lanes as soon as those hold all that still train.
 """
 
 import heapq
+import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 IDLE = -1
+BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""How many lanes a narrowed schedule may have: few, as each number is a shape of its own, to be recorded."""
+
+Run = tuple[tuple[int, ...], int, int]
+"""Steps `start .. stop-1` of a client, with the batch size of each stream in all of them."""
+
+
+class Phase(NamedTuple):
+    """Steps `start .. stop-1` of some rows, all of one batch size in each stream."""
+
+    sizes: tuple[int, ...]
+    rows: list[tuple[int, int, int]]
+
+    def lengths(self, count: int) -> list[int]:
+        """How many steps each of `count` rows takes in it."""
+        found = [0] * count
+        for row, start, stop in self.rows:
+            found[row] = stop - start
+        return found
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,32 @@ class Packing:
     step: npt.NDArray[np.int64]
     load: list[list[tuple[int, int]]]
     store: list[list[tuple[int, int]]]
+
+
+def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[Run]:
+    """Maximal runs of equal rows of `[steps, streams]` sizes; none goes beyond an `epoch` of so many steps (0: any)."""
+    changes = (np.flatnonzero(np.diff(sizes, axis=0).any(axis=1)) + 1).tolist()
+    marks = sorted({0, *changes, *(range(epoch, len(sizes), epoch) if epoch else ()), len(sizes)})
+    return [(tuple(int(size) for size in sizes[a]), a, b) for a, b in itertools.pairwise(marks)]
+
+
+def phases_of(waiting: list[list[Run]]) -> list[Phase]:
+    """Runs of equal sizes side by side; each row's runs in their order.
+
+    The smallest size waiting goes first: short batches at the ends of epochs, so that all are together again for the
+    full ones.
+    """
+    waiting = [list(runs) for runs in waiting]
+    phases = []
+    while any(waiting):
+        sizes = min(runs[0][0] for runs in waiting if runs)
+        rows = []
+        for row, runs in enumerate(waiting):
+            if runs and runs[0][0] == sizes:
+                _, start, stop = runs.pop(0)
+                rows.append((row, start, stop))
+        phases.append(Phase(sizes, rows))
+    return phases
 
 
 def pack(lengths: list[int], lanes: int) -> Packing:
@@ -50,3 +98,39 @@ def pack(lengths: list[int], lanes: int) -> Packing:
         load[start].append((lane, row))
         store[stop - 1].append((lane, row))
     return Packing(rows, steps, load, store)
+
+
+def lanes_for(clients: int, most: int) -> int:
+    """The fewest of `BUCKETS`, or else `most`, that hold so many clients at a time."""
+    return next((lanes for lanes in BUCKETS if min(clients, most) <= lanes < most), most)
+
+
+def narrowed(packing: Packing) -> list[Packing]:
+    """The same steps at the same time in as few lanes as one of the `BUCKETS` has, one packing after the other.
+
+    Who goes on from one to the next is taken down and seated again.
+    """
+    # Nobody waits once a lane is idle, so these never rise.
+    widths = [lanes_for(busy, packing.row.shape[1]) for busy in (packing.row != IDLE).sum(axis=1).tolist()]
+    cuts = [0, *(np.flatnonzero(np.diff(widths)) + 1).tolist(), len(widths)]
+    return [_lanes_only(packing, a, b, widths[a]) for a, b in itertools.pairwise(cuts) if b > a]
+
+
+def _lanes_only(packing: Packing, start: int, stop: int, lanes: int) -> Packing:
+    """Some steps of a packing, in its lanes that are busy at the first of them."""
+    kept = np.flatnonzero(packing.row[start] != IDLE).tolist()
+    place = {lane: i for i, lane in enumerate(kept)}
+    rows = np.full((stop - start, lanes), IDLE, np.int64)
+    steps = np.zeros((stop - start, lanes), np.int64)
+    rows[:, : len(kept)], steps[:, : len(kept)] = packing.row[start:stop, kept], packing.step[start:stop, kept]
+    load, store = (
+        [[(place[lane], row) for lane, row in pairs] for pairs in moves[start:stop]]
+        for moves in (packing.load, packing.store)
+    )
+    load[0] = _seated(rows[0])
+    store[-1] = _seated(rows[-1])
+    return Packing(rows, steps, load, store)
+
+
+def _seated(rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    return [(lane, row) for lane, row in enumerate(rows.tolist()) if row != IDLE]

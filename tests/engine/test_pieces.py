@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.engine.batches import Address, draw_batches, draw_values, steps_per_epoch
-from bench.engine.packing import IDLE, pack
+from bench.engine.packing import BUCKETS, IDLE, Packing, narrowed, pack, phases_of, runs_of
 from bench.federation.snapshot import Packer, unpack
 from bench.federation.traffic import Ledger
 from bench.optim import SGD, Adam, learning_rates
@@ -39,6 +39,56 @@ def test_nobody_is_idle_while_somebody_waits() -> None:
     schedule = pack([5, 3, 2, 2], 2)
     assert len(schedule.row) == 7
     assert (schedule.row[:5] != IDLE).all()
+
+
+def _replayed(packing: Packing, done: list[int]) -> None:
+    """Play a packing as the engine does: what a row has done comes with it into a lane, and goes back from there."""
+    seats = [(IDLE, 0)] * packing.row.shape[1]
+    for t, (load, store) in enumerate(zip(packing.load, packing.store, strict=True)):
+        for lane, row in load:
+            seats[lane] = row, done[row]
+        for lane, row in enumerate(packing.row[t].tolist()):
+            if row != IDLE:
+                assert seats[lane] == (row, packing.step[t, lane])
+                seats[lane] = row, seats[lane][1] + 1
+        for lane, row in store:
+            assert seats[lane][0] == row
+            done[row] = seats[lane][1]
+
+
+@given(lengths=st.lists(st.integers(0, 9), max_size=30), lanes=st.integers(1, 20))
+def test_narrower_lanes_do_the_same_steps_at_the_same_time(lengths: list[int], lanes: int) -> None:
+    whole = pack(lengths, lanes)
+    parts, done = narrowed(whole), [0] * len(lengths)
+    for part in parts:
+        _replayed(part, done)
+    assert done == lengths
+    assert sum(len(part.row) for part in parts) == len(whole.row)
+    busy = [sorted(row for row in rows if row != IDLE) for part in parts for rows in part.row.tolist()]
+    assert busy == [sorted(row for row in rows if row != IDLE) for rows in whole.row.tolist()]
+    widths = [part.row.shape[1] for part in parts]
+    assert widths == sorted(set(widths), reverse=True)
+    for width, part in zip(widths, parts, strict=True):
+        assert width in {*BUCKETS, lanes}
+        assert width <= lanes
+        narrower = max((n for n in BUCKETS if n < width), default=0)
+        assert ((part.row != IDLE).sum(axis=1) > narrower).all()
+
+
+SIZES = st.lists(st.lists(st.sampled_from([2, 3, 10]), max_size=8), max_size=6)
+
+
+@given(sizes=SIZES, epoch=st.integers(0, 4))
+def test_phases_have_each_step_once_in_order_and_with_its_size(sizes: list[list[int]], epoch: int) -> None:
+    """Whatever the order of sizes; and with epochs no phase has more than one of a client's."""
+    found: list[list[int]] = [[] for _ in sizes]
+    for phase in phases_of([runs_of(np.array(own, np.int64).reshape(-1, 1), epoch) for own in sizes]):
+        assert len({row for row, _, _ in phase.rows}) == len(phase.rows)
+        for row, start, stop in phase.rows:
+            assert {(sizes[row][step],) for step in range(start, stop)} == {phase.sizes}
+            assert not epoch or start // epoch == (stop - 1) // epoch
+            found[row] += range(start, stop)
+    assert found == [list(range(len(own))) for own in sizes]
 
 
 @given(n=st.integers(1, 23), width=st.integers(1, 7), epochs=st.integers(1, 3))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bench.engine.device import gpu_memory_ran_out, settle
+from bench.engine.packing import Packing, narrowed
 from bench.engine.predict import _look
 from bench.errors import UserError, shortage
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
@@ -138,18 +139,41 @@ def test_a_state_comes_back_to_the_device() -> None:
 
 
 def test_cohorts_become_smaller_where_memory_runs_out() -> None:
-    here = toy("fedavg")
+    """Ten clients train in twelve lanes, and in six of them where twelve take too much."""
+    ten: dict[str, Any] = {"sizes": [4] * 10, "batch_size": 8}
+    here = toy("fedavg", **ten)
     expected = run(here, 2)
     with SecondDevice() as device:
-        there = toy("fedavg", device=NAME)
+        there = toy("fedavg", device=NAME, **ten)
         assert there.engine.lanes == 64
-        device.limit = device.live + 50_000
+        device.limit = device.live + 25_000
         found = run(there, 2)
         assert_same(everything(there), everything(here))
-    assert there.engine.lanes < 64
+    assert there.engine.lanes == 6
     assert device.peak <= device.limit
     assert any("memory ran out" in warning for warning in there.warnings)
     assert found.clients == expected.clients
+
+
+@pytest.mark.parametrize(
+    ("model", "lanes"), [("test_linear", [4] * 4 + [2] * 2 + [1] * 2), ("test_norm", [4, 2, 1, 1] * 2)]
+)
+def test_a_call_has_as_many_lanes_as_clients_that_train(
+    model: str, lanes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 13, 7, 9 and 5 samples, in batches of four; with BatchNorm a last one of one sample is dropped, and the three
+    of the client of 7 go by themselves, once an epoch."""
+    found: list[int] = []
+
+    def noted(packing: Packing) -> list[Packing]:
+        parts = narrowed(packing)
+        found.extend(part.row.shape[1] for part in parts for _ in part.row)
+        return parts
+
+    monkeypatch.setattr("bench.engine.executors.narrowed", noted)
+    with SecondDevice():
+        toy("fedavg", device=NAME, sizes=[13, 7, 9, 5], model=model).advance()
+    assert found == lanes
 
 
 def branching(model: Any, values: Any, batch: Any, ctx: Any) -> torch.Tensor:
