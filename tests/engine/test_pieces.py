@@ -1,5 +1,9 @@
 """The small pieces of the engine: lanes, batches, optimizers, model values, ledger, snapshots."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +77,19 @@ def test_narrower_lanes_do_the_same_steps_at_the_same_time(lengths: list[int], l
         assert width <= lanes
         narrower = max((n for n in BUCKETS if n < width), default=0)
         assert ((part.row != IDLE).sum(axis=1) > narrower).all()
+
+
+@pytest.mark.long
+def test_nine_in_ten_lanes_are_busy_by_the_command_of_the_docs() -> None:
+    """64 lanes, five epochs, 100 clients of CIFAR-10's size; with one number of lanes 16, 40 and 56 %."""
+    script = Path(__file__).parents[2] / "docs/examples/busy_lanes.py"
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:]]
+    busy = {(alpha, schedule): int(share.rstrip("%")) for alpha, schedule, share, _, _ in rows}
+    assert [busy[alpha, "one number of lanes"] for alpha in ("0.1", "0.5", "1")] == [16, 40, 56]
+    for alpha in ("0.1", "0.5", "1"):
+        for schedule in ("and lanes become fewer", "short batches padded"):
+            assert busy[alpha, schedule] >= 90
 
 
 SIZES = st.lists(st.lists(st.sampled_from([2, 3, 10]), max_size=8), max_size=6)
