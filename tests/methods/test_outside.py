@@ -1,7 +1,7 @@
 """Ours against rounds that public libraries computed, in float64 from the same start.
 
-tests/methods/outside has the numbers: numbers.json is what compute.py makes of FedLab, Flower and FedJAX, pfllib.json
-what the training code of PFLlib's clients came to, with how it was called.
+tests/methods/outside has the numbers: numbers.json is what compute.py makes of FedLab, Flower and FedJAX; pfllib.json
+and pgfed.json are what the code of PFLlib and of PGFed's authors came to, with how it was called.
 """
 
 import json
@@ -25,11 +25,10 @@ from tests.conftest import ROOT
 from tests.engine.problems import generic, personal
 
 FOLDER = Path(__file__).parent / "outside"
-LIBRARIES, PFLLIB = (
-    json.loads((FOLDER / name).read_text(encoding="utf-8")) for name in ("numbers.json", "pfllib.json")
-)
-PROBLEM = LIBRARIES["problem"]
-NUMBERS = {name: one for file in (LIBRARIES, PFLLIB) for name, one in file.items() if "library" in one}
+NAMES = ["numbers.json", "pfllib.json", "pgfed.json"]
+FILES = [json.loads((FOLDER / name).read_text(encoding="utf-8")) for name in NAMES]
+PROBLEM = FILES[0]["problem"]
+NUMBERS = {name: one for file in FILES for name, one in file.items() if "library" in one}
 STARTS = [torch.tensor(start, dtype=torch.float64) for start in PROBLEM["starts"]]
 ROUNDS = NUMBERS.keys() - {"fedasync", "hypcluster"}
 
@@ -75,7 +74,7 @@ def near(found: Tensor, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", sorted(ROUNDS))
 def test_rounds_of_a_library(name: str) -> None:
-    """Three rounds of all clients: the common model, the personalized ones, and FedDBE's personal means."""
+    """Three rounds of all clients: models, FedDBE's personal means, PGFed's coefficients."""
     theirs = NUMBERS[name]
     ours = federation(theirs.get("method", name), theirs["hp"])
     for _ in range(PROBLEM["rounds"]):
@@ -86,6 +85,8 @@ def test_rounds_of_a_library(name: str) -> None:
         near(personal(ours)[i], expected)
     for i, expected in enumerate(theirs.get("means", [])):
         near(ours.clients[i].state["mean"], expected)
+    if "coefficients" in theirs:
+        near(ours.method.relations(ours.server)["coefficients"], theirs["coefficients"])
 
 
 def test_arrivals_at_the_server_of_fedasync() -> None:
@@ -112,8 +113,8 @@ def test_clusters_of_fedjax() -> None:
 
 def test_the_audit_names_the_library() -> None:
     page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
-    names = {"flwr": "Flower", "fedlab": "FedLab", "fedjax": "FedJAX", "PFLlib": "PFLlib"}
+    names = {"flwr": "Flower", "fedlab": "FedLab", "fedjax": "FedJAX"}
     for name, theirs in NUMBERS.items():
         row = re.search(rf"^\| `{theirs.get('method', name)}` \|.*$", page, re.M)
         assert row
-        assert names[theirs["library"]] in row[0].split("|")[6]
+        assert names.get(theirs["library"], theirs["library"]) in row[0].split("|")[6]
