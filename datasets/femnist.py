@@ -1,20 +1,15 @@
-"""`femnist`: handwritten characters with their writers, in the files that LEAF writes (Caldas et al. 2018).
+"""`femnist`: handwritten characters with their writers, in the files that LEAF writes (Caldas et al. 2018)."""
 
-LEAF's `preprocess.sh` for FEMNIST makes `data/train/*.json` and `data/test/*.json`, each with `users` and, by user,
-784 values from 0 (ink) to 1 (paper) per image and a label from 0 to 61.
-"""
-
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.data import Dataset
-from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.arrays import Array
 from datasets.assemble import assemble
+from datasets.leaf import read_leaf
 
 _SIDE = 28
 _CLASSES = [*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"]
@@ -34,33 +29,14 @@ def load(
     Raises:
         UserError: files are missing, or not in LEAF's format.
     """
-    train, test = (_part(data_root / "femnist" / "data" / part) for part in ("train", "test"))
-    x, y, writers = (np.concatenate(both) for both in zip(train, test, strict=True))
-    return assemble("femnist", x, y, len(train[1]), mean=mean, std=std, classes=_CLASSES, groups=writers)
+    x, y, writers, n_train = read_leaf("femnist", data_root, _images)
+    return assemble("femnist", x, y, n_train, mean=mean, std=std, classes=_CLASSES, groups=writers)
 
 
-def _part(folder: Path) -> tuple[Array, Array, Array]:
-    """Images, labels and writers of all files of a folder, in the order of names."""
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        raise UserError(f"femnist: {folder} has no JSON files; make them with LEAF, and set `--data-root`")
-    parts = [part for file in files for part in _file(file)]
-    x, y, writers = (np.concatenate(lists) for lists in zip(*parts, strict=True))
-    return x, y, writers
-
-
-def _file(file: Path) -> list[tuple[Array, Array, Array]]:
-    try:
-        content: dict[str, Any] = json.loads(file.read_bytes())
-        found = []
-        for user in content["users"]:
-            own = content["user_data"][user]
-            pixels = np.asarray(own["x"], np.float64).reshape(-1, 1, _SIDE, _SIDE)
-            x = np.rint(255 * pixels).astype(np.uint8)
-            y = np.asarray(own["y"], np.int64)
-            if x.shape[:1] != y.shape or not 0 <= pixels.min() <= pixels.max() <= 1:
-                raise ValueError(f"user {user}: {len(x)} images, {len(y)} labels, or a value outside 0 .. 1")
-            found.append((x, y, np.full(len(y), str(user))))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"femnist: {file} is not in LEAF's format ({type(error).__name__}: {error})") from None
-    return found
+def _images(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
+    """Of 784 values from 0 (ink) to 1 (paper) per image, and labels from 0 to 61."""
+    pixels = np.asarray(x, np.float64).reshape(-1, 1, _SIDE, _SIDE)
+    labels = np.asarray(y, np.int64)
+    if pixels.shape[:1] != labels.shape or not 0 <= pixels.min() <= pixels.max() <= 1:
+        raise ValueError(f"{len(pixels)} images, {len(labels)} labels, or a value outside 0 .. 1")
+    return np.rint(255 * pixels).astype(np.uint8), labels

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from bench.plugin import DATASETS, PARTITIONS
 
 OURS = [
-    "camelyon17", "cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "femnist", "image_folder", "kmnist",
-    "markov", "mnist", "motion", "npz", "organamnist", "svhn", "tinyimagenet", "usps",
+    "ag_news", "camelyon17", "cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "femnist", "har", "image_folder",
+    "kmnist", "markov", "mnist", "motion", "npz", "organamnist", "shakespeare", "svhn", "tinyimagenet", "usps",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 

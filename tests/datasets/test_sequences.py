@@ -11,7 +11,7 @@ from bench.data import Dataset, TokenShape
 from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.federation import Federation
-from bench.plugin import DATASETS
+from bench.plugin import DATASETS, METHODS
 from bench.runs.cell import Options, run_cell
 from bench.runs.loading import load_all
 from bench.runs.plan import plan
@@ -19,6 +19,7 @@ from bench.runs.results import CellView
 from bench.settings import Settings
 from datasets.markov import chains
 from datasets.motion import _rotation
+from tests.engine.problems import EVERY_METHOD, QUICK
 
 HERE = Path()
 SMALL: dict[str, dict[str, Any]] = {
@@ -169,6 +170,19 @@ def test_executors_agree_on_sequences(name: str, method: str) -> None:
     for key, value in found[0][0].items():
         torch.testing.assert_close(value, found[1][0][key], rtol=1e-9, atol=1e-9)
     assert [round(row["value"], 7) for row in found[0][1]] == [round(row["value"], 7) for row in found[1][1]]
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_every_method_takes_tokens(method: str) -> None:
+    """A round of each, side by side without a fall-back; nothing in a method may take samples for pictures."""
+    given = QUICK.get(method, {})
+    cell = settings("markov", method, hp=METHODS.get(method).Hyper(**given).model_dump())
+    data, partition, _ = load_all(cell)
+    public = data.subset(np.arange(12), 12)
+    federation = Federation(cell, data, partition, public=public, executor="cohort")
+    federation.advance()
+    assert not federation.engine.fallbacks
+    assert all(np.isfinite(row["value"]) for row in federation.evaluate().metrics)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -1,0 +1,71 @@
+"""`ag_news`: titles and first lines of news in four classes, as Zhang et al. 2015 (arXiv:1509.01626) published them."""
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.arrays import Array
+from datasets.assemble import assemble
+
+_CLASSES = ["world", "sports", "business", "sci/tech"]
+_PADDING, _UNKNOWN, _FIRST = 0, 1, 2
+_WORD = re.compile(r"\w+")
+
+
+@DATASETS.register("ag_news")
+def load(
+    *,
+    data_root: Path,
+    download: bool,
+    vocabulary: Annotated[int, Field(gt=_FIRST)] = 20_000,
+    length: PositiveInt = 64,
+) -> Dataset:
+    """AG News: tokens `[127600, length]`, 120,000 of them for training, 4 classes.
+
+    A token is a word in small letters: 0 is padding at the end, 1 a word that is not among the most frequent ones of
+    the training part; the most frequent one is 2 (of words as frequent as each other, the first in the alphabet).
+
+    Args:
+        data_root: holds `ag_news_csv/train.csv` and `test.csv`.
+        download: not used.
+        vocabulary: number of tokens, with padding and unknown words.
+        length: words of a text; what follows is cut off.
+
+    Raises:
+        UserError: a file is missing, or not in the published format.
+    """
+    train, test = (_rows(data_root / "ag_news_csv" / f"{part}.csv") for part in ("train", "test"))
+    counts = Counter(word for words, _ in train for word in words)
+    likely = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - _FIRST]
+    number = {word: i for i, word in enumerate(likely, start=_FIRST)}
+    x = np.full((len(train) + len(test), length), _PADDING, np.int32)
+    for row, (words, _) in zip(x, [*train, *test], strict=True):
+        own = [number.get(word, _UNKNOWN) for word in words[:length]]
+        row[: len(own)] = own
+    y: Array = np.array([label for _, label in [*train, *test]])
+    return assemble("ag_news", x, y, len(train), mean=None, std=None, classes=_CLASSES, vocabulary=vocabulary)
+
+
+def _rows(file: Path) -> list[tuple[list[str], int]]:
+    """Words and label of each text; a line is class (from 1), title and description."""
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:
+            lines = list(csv.reader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(
+            f"ag_news: {file} cannot be read ({error}); put the CSV files there, or set `--data-root`"
+        ) from None
+    for at, line in enumerate(lines, start=1):
+        if len(line) != 3 or line[0] not in ("1", "2", "3", "4"):
+            raise UserError(f"ag_news: row {at} of {file} is not class (1 to 4), title, description: {line!r:.80}")
+    if not lines:
+        raise UserError(f"ag_news: {file} is empty; put the CSV file there")
+    return [(_WORD.findall(f"{line[1]} {line[2]}".lower()), int(line[0]) - 1) for line in lines]

@@ -1,0 +1,55 @@
+"""Files that LEAF writes (Caldas et al. 2018): `data/{train,test}/*.json`, each with `users` and samples by user."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.errors import UserError
+from datasets.arrays import Array
+
+Read = Callable[[list[Any], list[Any]], tuple[Array, Array]]  # of a user's `x` and `y`; ValueError: not as it should be
+
+
+def read_leaf(name: str, data_root: Path, read: Read) -> tuple[Array, Array, Array, int]:
+    """Inputs, labels and users of all samples, those of the test part last, and the size of the training part.
+
+    Files are read in the order of their names.
+
+    Args:
+        name: of the data set and its folder below `data_root`.
+        read: makes arrays of one user's samples.
+
+    Raises:
+        UserError: files are missing, or not in LEAF's format.
+    """
+    train, test = (_part(name, data_root / name / "data" / part, read) for part in ("train", "test"))
+    x, y, users = (np.concatenate(both) for both in zip(train, test, strict=True))
+    return x, y, users, len(train[1])
+
+
+def _part(name: str, folder: Path, read: Read) -> tuple[Array, Array, Array]:
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise UserError(f"{name}: {folder} has no JSON files; make them with LEAF, and set `--data-root`")
+    parts = [part for file in files for part in _file(name, file, read)]
+    x, y, users = (np.concatenate(lists) for lists in zip(*parts, strict=True))
+    return x, y, users
+
+
+def _file(name: str, file: Path, read: Read) -> list[tuple[Array, Array, Array]]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_bytes())
+        found = []
+        for user in content["users"]:
+            own = content["user_data"][user]
+            try:
+                x, y = read(own["x"], own["y"])
+            except ValueError as error:
+                raise ValueError(f"user {user}: {error}") from None
+            found.append((x, y, np.full(len(y), str(user))))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{name}: {file} is not in LEAF's format ({type(error).__name__}: {error})") from None
+    return found

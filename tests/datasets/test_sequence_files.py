@@ -1,0 +1,163 @@
+"""Public data sets of series and texts, from small files in the published layout."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.data import Dataset, TokenShape
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.har import SIGNALS
+from datasets.partitions import make_partition
+from datasets.shakespeare import ALPHABET
+
+
+def load(name: str, root: Path, **options: Any) -> Dataset:
+    data: Dataset = DATASETS.get(name)(data_root=root, download=False, **options)
+    return data
+
+
+def write_har(root: Path, people: dict[str, list[int]], activities: dict[str, list[int]]) -> dict[str, Any]:
+    """Files as UCI's archive has them, with fixed-width numbers; returns what was written, `[n, 9, 128]` by part."""
+    folder, written = root / "UCI HAR Dataset", {}
+    for part in ("train", "test"):
+        signals = np.random.default_rng(len(part)).normal(size=(len(people[part]), 9, 128)).astype(np.float32)
+        (folder / part / "Inertial Signals").mkdir(parents=True, exist_ok=True)
+        for channel, signal in enumerate(SIGNALS):
+            rows = ["".join(f" {value: .7e}" for value in row) for row in signals[:, channel]]
+            (folder / part / "Inertial Signals" / f"{signal}_{part}.txt").write_text("\n".join(rows) + "\n")
+        (folder / part / f"y_{part}.txt").write_text("".join(f"{one}\n" for one in activities[part]))
+        (folder / part / f"subject_{part}.txt").write_text("".join(f"{one}\n" for one in people[part]))
+        written[part] = signals
+    labels = ["WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING"]
+    (folder / "activity_labels.txt").write_text("".join(f"{i} {one}\n" for i, one in enumerate(labels, start=1)))
+    return written
+
+
+PEOPLE = {"train": [1, 1, 3, 3, 11], "test": [2, 2]}
+ACTIVITIES = {"train": [5, 1, 6, 2, 2], "test": [3, 4]}
+
+
+def test_har_in_uci_s_files(tmp_path: Path) -> None:
+    written = write_har(tmp_path, PEOPLE, ACTIVITIES)
+    data = load("har", tmp_path)
+    assert (data.shape, data.n_train, data.num_classes) == ((9, 128), 5, 6)
+    np.testing.assert_allclose(data.x, np.concatenate([written["train"], written["test"]]), rtol=1e-6)
+    assert [data.classes[label] for label in data.y[:3]] == ["standing", "walking", "laying"]
+    assert data.groups is not None
+    assert [data.group_names[g] for g in data.groups] == ["1", "1", "3", "3", "11", "2", "2"]
+    found = make_partition(
+        data, "natural", clients=4, alpha=None, seed=0, protocol="paper", validation_share=0,
+        options={"shares": [0.5, 0, 0.5]},
+    )  # fmt: skip
+    assert sorted(found.names) == ["1", "11", "2", "3"]
+
+
+def test_har_refusals(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="UCI HAR Dataset does not exist; unpack"):
+        load("har", tmp_path)
+    write_har(tmp_path, PEOPLE, ACTIVITIES)
+    folder = tmp_path / "UCI HAR Dataset" / "train"
+    signal = folder / "Inertial Signals" / "body_gyro_y_train.txt"
+    whole = signal.read_text()
+    for text, message in (
+        (whole.replace("e", "?", 1), "body_gyro_y_train.txt is damaged"),
+        (whole[: whole.rindex("\n", 0, -1) + 1], "different numbers of rows"),
+        ("1 2 3\n", "has 3 numbers in a row instead of 128"),
+        (whole.replace(whole.split()[0], "nan", 1), "has NaN or infinite values"),
+        ("", "body_gyro_y_train.txt is empty"),
+    ):
+        signal.write_text(text)
+        with pytest.raises(UserError, match=message):
+            load("har", tmp_path)
+    signal.unlink()
+    with pytest.raises(UserError, match=r"body_gyro_y_train\.txt cannot be read"):
+        load("har", tmp_path)
+
+
+def write_leaf(root: Path, part: str, users: dict[str, tuple[list[str], list[str]]]) -> None:
+    folder = root / "shakespeare" / "data" / part
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {user: {"x": x, "y": y, "raw": ""} for user, (x, y) in users.items()}
+    sizes = [len(y) for _, y in users.values()]
+    (folder / f"all_data_{part}_9.json").write_text(
+        json.dumps({"users": list(users), "num_samples": sizes, "user_data": own, "hierarchies": ["play"] * len(users)})
+    )
+
+
+LINE = "to be, or not to be: that is the question: whether 'tis nobler in the mind to su"
+
+
+def test_shakespeare_in_leaf_s_files(tmp_path: Path) -> None:
+    """A character's number is its place among LEAF's 80; a role's tests are its own."""
+    assert (len(LINE), len(ALPHABET), len(set(ALPHABET))) == (80, 80, 80)
+    write_leaf(tmp_path, "train", {"HAMLET": ([LINE, LINE[1:] + "f"], ["f", "f"]), "GHOST": (["}" * 80], ["\n"])})
+    write_leaf(tmp_path, "test", {"HAMLET": ([LINE[2:] + "ff"], ["e"])})
+    data = load("shakespeare", tmp_path)
+    assert (data.shape, data.n_train, data.num_classes) == (TokenShape(80, 80), 3, 80)
+    assert "".join(ALPHABET[token] for token in data.x[3]) == LINE[2:] + "ff"
+    assert [data.classes[label] for label in data.y] == ["f", "f", "\n", "e"]
+    assert (data.x[2].tolist(), ALPHABET[0], ALPHABET[79]) == ([79] * 80, "\n", "}")
+    assert data.groups is not None
+    assert [data.group_names[g] for g in data.groups] == ["HAMLET", "HAMLET", "GHOST", "HAMLET"]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([LINE], ["é"], "user A: 'é' is none of LEAF's 80 characters"),
+        ([LINE[:-1] + "€"], ["a"], "'€' is none"),
+        ([LINE[:-1]], ["a"], "has not 80 characters"),
+        ([LINE], ["a", "b"], "1 texts and 2 characters"),
+        ([LINE], ["ab"], "not in LEAF's format"),
+    ],
+)
+def test_shakespeare_refusals(tmp_path: Path, x: list[str], y: list[str], message: str) -> None:
+    write_leaf(tmp_path, "test", {"B": ([LINE], ["a"])})
+    with pytest.raises(UserError, match="has no JSON files; make them with LEAF"):
+        load("shakespeare", tmp_path)
+    write_leaf(tmp_path, "train", {"A": (x, y)})
+    with pytest.raises(UserError, match=message):
+        load("shakespeare", tmp_path)
+
+
+def write_news(root: Path, part: str, text: str) -> None:
+    (root / "ag_news_csv").mkdir(exist_ok=True)
+    (root / "ag_news_csv" / f"{part}.csv").write_text(text, encoding="utf-8")
+
+
+TRAIN = '"3","Oil up","Oil, oil and ""gas""."\n"1","Peace","Talks up"\n'
+TEST = '"4","Oil robots","talk"\n'
+
+
+def test_ag_news_in_its_csv_files(tmp_path: Path) -> None:
+    """Counts of the training part alone: oil 3, up 2, then the alphabet: and, gas, peace, talks."""
+    write_news(tmp_path, "train", TRAIN)
+    write_news(tmp_path, "test", TEST)
+    data = load("ag_news", tmp_path, vocabulary=6, length=5)
+    assert (data.shape, data.n_train, data.num_classes) == (TokenShape(5, 6), 2, 4)
+    assert data.x.tolist() == [[2, 3, 2, 2, 4], [1, 1, 3, 0, 0], [2, 1, 1, 0, 0]]
+    assert [data.classes[label] for label in data.y] == ["business", "world", "sci/tech"]
+    whole = load("ag_news", tmp_path)
+    assert whole.shape == TokenShape(64, 20_000)
+    assert whole.x[0, :8].tolist() == [2, 3, 2, 2, 4, 5, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"5","a","b"\n', "row 1 of .*train.csv is not class"),
+        (TRAIN + '"1","a"\n', "row 3 of .*train.csv is not class"),
+        ("", "train.csv is empty"),
+    ],
+)
+def test_ag_news_refusals(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=r"train\.csv cannot be read .*`--data-root`"):
+        load("ag_news", tmp_path)
+    write_news(tmp_path, "test", TEST)
+    write_news(tmp_path, "train", text)
+    with pytest.raises(UserError, match=message):
+        load("ag_news", tmp_path)
