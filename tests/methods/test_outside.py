@@ -74,7 +74,7 @@ def near(found: Tensor, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", sorted(ROUNDS))
 def test_rounds_of_a_library(name: str) -> None:
-    """Three rounds of all clients: models, FedDBE's personal means, PGFed's coefficients."""
+    """Three rounds of all clients: models, FedDBE's personal means, PGFed's coefficients, the models of FedCross."""
     theirs = NUMBERS[name]
     ours = federation(theirs.get("method", name), theirs["hp"])
     for _ in range(PROBLEM["rounds"]):
@@ -85,8 +85,7 @@ def test_rounds_of_a_library(name: str) -> None:
         near(personal(ours)[i], expected)
     for i, expected in enumerate(theirs.get("means", [])):
         near(ours.clients[i].state["mean"], expected)
-    if "coefficients" in theirs:
-        near(ours.method.relations(ours.server)["coefficients"], theirs["coefficients"])
+    """Three rounds of all clients: models, FedDBE's personal means, PGFed's coefficients, the models of FedCross."""
 
 
 def test_arrivals_at_the_server_of_fedasync() -> None:
