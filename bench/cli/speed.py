@@ -12,7 +12,7 @@ from bench.errors import UserError
 def speed(
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="digits, mnist_mlp, mnist_cnn, cifar_cnn or resnet18; repeatable; default: all."),
+        typer.Option(help="digits, mnist_mlp, mnist_cnn, cifar_cnn, resnet18 or char_lstm; repeatable; default: all."),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,

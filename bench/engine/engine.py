@@ -98,8 +98,8 @@ class Engine:
     """Answers requests on one device with one executor.
 
     Attributes:
-        executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions on a CPU, where grouped convolution
-            gains nothing (docs/performance.md). `debug` is `sequential` without threads and recordings; it names the
+        executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions and recurrent layers on a CPU, which
+            gain nothing (docs/performance.md). `debug` is `sequential` without threads and recordings; it names the
             step and the layer where something was not finite for the first time.
         lanes: clients per call of a cohort, on a GPU at most; fixed by model and device (the byte promise rests on it).
         threads: clients at a time in the sequential executor, cohorts at a time in the other.
@@ -241,7 +241,7 @@ class Engine:
         """
         start = time.perf_counter()
         slow_abreast = (
-            self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.convolutional
+            self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.better_alone
         )
         on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
         if self.executor == "debug":

@@ -14,7 +14,7 @@ from bench.data import Indices
 from bench.engine.backends import Recorded
 from bench.engine.device_data import GATHER, Pool, channels_last
 from bench.engine.loops import EvalLoop
-from bench.engine.step import is_convolutional, takes_channels_last
+from bench.engine.step import better_alone, is_convolutional, takes_channels_last
 from bench.engine.threads import side_by_side
 from bench.forward import Forward
 from bench.params import Params, Spec
@@ -42,11 +42,11 @@ def outputs(
 
     What is recorded for that is put into `used`.
     """
-    convolutional = any(is_convolutional(w.spec) for w, _ in tasks)
-    if not convolutional and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
+    one_by_one = any(better_alone(w.spec) for w, _ in tasks)
+    if not one_by_one and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
         threads = 1
     few = [task for task in tasks if 0 < len(task[1]) <= _FEW] if lanes else []
-    if len(few) < 2 or convolutional or len({w.spec for w, _ in few}) > 1:
+    if len(few) < 2 or one_by_one or len({w.spec for w, _ in few}) > 1:
         return _alone(pool, tasks, output, threads)
     many = [task for task in tasks if not 0 < len(task[1]) <= _FEW]
     look = _look(few[0][0].spec, output, pool.dtype, pool.y.device)

@@ -105,9 +105,9 @@ class Recipe:
         return any(isinstance(kind, Spec) and has_batch_statistics(kind) for _, kind in self.parts)
 
     @property
-    def convolutional(self) -> bool:
-        """Whether a part is a convolutional network."""
-        return any(isinstance(kind, Spec) and is_convolutional(kind) for _, kind in self.parts)
+    def better_alone(self) -> bool:
+        """Whether a part is a network that gains nothing from others of its kind side by side."""
+        return any(isinstance(kind, Spec) and better_alone(kind) for _, kind in self.parts)
 
     @property
     def channels_last(self) -> bool:
@@ -119,6 +119,11 @@ class Recipe:
 def is_convolutional(spec: Spec) -> bool:
     """Whether the network has convolutions."""
     return _contains(spec.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+
+
+def better_alone(spec: Spec) -> bool:
+    """Whether networks of several clients take longer side by side than one after the other, on a CPU."""
+    return is_convolutional(spec) or bool(getattr(spec.module, "better_alone", False))
 
 
 def has_batch_statistics(spec: Spec) -> bool:

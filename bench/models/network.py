@@ -21,10 +21,12 @@ class Network(nn.Module):
     Attributes:
         channels_last: whether images may come in that memory layout, where clients are trained one by one: a gain for
             networks that pool. Such a network flattens by `flatten`, as `view` needs the other layout.
+        better_alone: whether clients are trained one after the other on a CPU, as those of convolutional networks are.
         rules: how the weights of a kind of layer are drawn where it differs from `bench.models.init.DEFAULT_RULES`.
     """
 
     channels_last: ClassVar[bool] = False
+    better_alone: ClassVar[bool] = False
     rules: ClassVar[Rules] = {}
 
     def __init__(self, body: nn.Module, head: nn.Linear) -> None:

@@ -133,8 +133,9 @@ class _Windows(nn.Module):
 
 
 class _Recurrent(Network):
-    """Recurrent layers are drawn as torch draws them."""
+    """Recurrent layers are drawn as torch draws them; one client after the other they are four times as fast."""
 
+    better_alone: ClassVar[bool] = True
     rules: ClassVar[Rules] = {Recurrent: uniform_hidden}
 
 

@@ -25,7 +25,7 @@ from bench.engine.device import lanes_on
 from bench.engine.device_data import KEEP_NORMALISED, Pool
 from bench.engine.memory import MemoryMeter
 from bench.engine.predict import samples_at_once
-from bench.engine.step import is_convolutional
+from bench.engine.step import better_alone, is_convolutional
 from bench.errors import UserError
 from bench.models.factory import build
 from bench.models.init import initialise
@@ -114,7 +114,7 @@ def _in_a_step(settings: Settings, step: "Step") -> float:
 
 def _abreast(step: "Step", device: str) -> int:
     """Clients that take a step at a time."""
-    return 1 if step.convolutional and device == "cpu" else lanes_on(torch.device(device), step.model)
+    return 1 if step.better_alone and device == "cpu" else lanes_on(torch.device(device), step.model)
 
 
 def memory(
@@ -170,7 +170,7 @@ class Step(NamedTuple):
     model: int
     gradient: float
     evaluation: float
-    convolutional: bool
+    better_alone: bool
 
 
 @functools.cache
@@ -199,10 +199,10 @@ def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str,
         gradient(samples)
         return time.perf_counter() - start
 
-    convolutional = is_convolutional(Spec.of(name, net))
+    spec = Spec.of(name, net)
     size = sum(weight.nbytes for weight in weights.values())
-    evaluated = samples_at_once(device, convolutional=convolutional)
-    footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated), convolutional
+    evaluated = samples_at_once(device, convolutional=is_convolutional(spec))
+    footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated), better_alone(spec)
     probe = min(batch, 2)
     if (slow := seconds(probe)) > _SLOW:
         return Step(slow * batch / probe, *footprint)

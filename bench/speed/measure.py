@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.data import TokenShape
 from bench.models.factory import build
 from bench.runs.provenance import cores, provenance
 from bench.speed.contestants import PLAIN, Contestant, Turn, contestants, take_turns
@@ -116,7 +117,9 @@ def operations(workload: Workload) -> float:
     net = build(settings.model, workload.shape, 10, settings.model_options)
     samples = settings.batch_size
     with FlopCounterMode(display=False) as counter, torch.device("meta"):
-        loss = nn.functional.cross_entropy(net(torch.empty(samples, *workload.shape)), torch.zeros(samples).long())
+        tokens = isinstance(workload.shape, TokenShape)
+        x = torch.zeros(samples, workload.shape[0]).long() if tokens else torch.empty(samples, *workload.shape)
+        loss = nn.functional.cross_entropy(net(x), torch.zeros(samples).long())
         torch.autograd.backward([loss])
     total: int = counter.get_total_flops()
     return total / samples

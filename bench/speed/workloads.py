@@ -1,10 +1,10 @@
-"""The built-in workloads: synthetic images of the right shape, and clients of very different sizes."""
+"""The built-in workloads: synthetic images or texts of the right shape, and clients of very different sizes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.data import Dataset, Partition
+from bench.data import Dataset, Partition, TokenShape, noise
 from bench.rng import generator
 from bench.runs.loading import load_partition
 from bench.settings import Settings
@@ -17,14 +17,14 @@ class Workload:
     """FedAvg on a Dirichlet partition.
 
     Attributes:
-        shape: of one image, `(channels, height, width)`.
+        shape: of one sample: an image, `(channels, height, width)`, or a text.
         train, test: number of samples.
         settings: of the cell.
         warmup: rounds before the first turn; where steps are recorded, as many as that takes.
         rounds: in a turn, one after the other as in a run: after a pause, caches and cores are cold.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     train: int
     test: int
     settings: Settings
@@ -32,12 +32,14 @@ class Workload:
     rounds: int = 1
 
     def dataset(self) -> Dataset:
-        """Noise around one random image per class, uint8."""
+        """Noise around one random image per class, uint8, or texts of any tokens."""
         rng = generator("speed", *self.shape)
+        if isinstance(self.shape, TokenShape):
+            return replace(noise(self.shape, _CLASSES, self.train + self.test, rng), n_train=self.train)
         y = rng.integers(_CLASSES, size=self.train + self.test)
         centres = rng.integers(256, size=(_CLASSES, *self.shape))
-        noise = rng.integers(256, size=(len(y), *self.shape))
-        x = ((centres[y] + noise) // 2).astype(np.uint8)
+        spread = rng.integers(256, size=(len(y), *self.shape))
+        x = ((centres[y] + spread) // 2).astype(np.uint8)
         channels = self.shape[0]
         return Dataset("synthetic", x, y, self.train, _CLASSES, (0.5,) * channels, (0.2,) * channels, "")
 
@@ -61,4 +63,5 @@ WORKLOADS = {
     "cifar_cnn": Workload((3, 32, 32), 1000, 200, _fedavg("cnn", 20), warmup=45),
     # Four of the hundred clients take part in a round: on a CPU a step takes most of a second.
     "resnet18": Workload((3, 32, 32), 2000, 16, _fedavg("resnet18", 100, participation=0.04)),
+    "char_lstm": Workload(TokenShape(80, 80), 1000, 100, _fedavg("char_lstm", 100, participation=0.04)),
 }

@@ -172,6 +172,19 @@ def test_executors_agree_on_sequences(name: str, method: str) -> None:
     assert [round(row["value"], 7) for row in found[0][1]] == [round(row["value"], 7) for row in found[1][1]]
 
 
+def test_recurrent_clients_take_turns_on_a_cpu() -> None:
+    """`auto` gives the bytes of one after the other; side by side they are others, as another code computes them."""
+    cell = settings("markov", "fedavg")
+    data, partition, _ = load_all(cell)
+    found = {}
+    for executor in ("auto", "sequential", "cohort"):
+        federation = Federation(cell, data, partition, device="cpu", executor=executor)  # type: ignore[arg-type]
+        federation.advance()
+        found[executor] = federation.server.state["model"].weights
+    assert torch.equal(found["auto"], found["sequential"])
+    assert not torch.equal(found["auto"], found["cohort"])
+
+
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_takes_tokens(method: str) -> None:
     """A round of each, side by side without a fall-back; nothing in a method may take samples for pictures."""

@@ -69,13 +69,16 @@ def test_the_char_lstm_reads_the_last_state_of_stacked_layers() -> None:
 
 
 @pytest.mark.parametrize(("name", "shape", "options"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # of LSTMs oneDNN computes the first
 def test_mapped_over_clients_gradients_are_those_of_separate_modules(
-    name: str, shape: tuple[int, ...], options: dict[str, int]
+    name: str, shape: tuple[int, ...], options: dict[str, int], dtype: torch.dtype
 ) -> None:
+    """Recurrent layers are torch's own in the separate modules, and written out where they are mapped."""
     net = build(name, shape, CLASSES, options)
-    lanes = [initialise(net, generator(0, "weights", lane), torch.float64) for lane in range(LANES)]
+    lanes = [initialise(net, generator(0, "weights", lane), dtype) for lane in range(LANES)]
     stacked = {path: torch.stack([lane[path] for lane in lanes]) for path in lanes[0]}
     x = inputs(shape, LANES, BATCH)
+    x = x.to(dtype) if x.is_floating_point() else x
     y = torch.from_numpy(generator(0, "y").integers(CLASSES, size=(LANES, BATCH)))
 
     def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -86,7 +89,8 @@ def test_mapped_over_clients_gradients_are_those_of_separate_modules(
         module = filled(build(name, shape, CLASSES, options), lane)
         nn.functional.cross_entropy(module(x[i]), y[i]).backward()
         for path, p in module.named_parameters():
-            torch.testing.assert_close(found[path][i], p.grad, rtol=1e-9, atol=1e-12)
+            near = (1e-9, 1e-12) if dtype == torch.float64 else (1e-4, 1e-6)
+            torch.testing.assert_close(found[path][i], p.grad, rtol=near[0], atol=near[1])
 
 
 def test_leaf_s_network_has_its_size() -> None:
