@@ -54,7 +54,7 @@ class Composed(nn.Module):
             return getattr(self, name) if isinstance(kind, tuple) else kind
         layers = getattr(self, name)
         tensors = [_tensor(layers, entry).reshape(-1) for entry in kind.params + kind.buffers]
-        n, none = len(kind.params), tensors[0].new_empty(0)
+        n, none = len(kind.params), tensors[0].new_empty(0) if tensors else torch.empty(0)  # a body may be empty
         return Params(torch.cat([none, *tensors[:n]]), torch.cat([none, *tensors[n:]]), kind)
 
 

@@ -75,7 +75,8 @@ class FedTHE(Method):
 
     def ensemble(self, client: Client, down: State) -> Params:
         """The model that mixes its heads for each sample."""
-        return compose(mixed, **client.state, all=down["center"], steps=self.hp.steps, rate=self.hp.rate)
+        own = {name: client.state[name] for name in ("w", "head", "center")}
+        return compose(mixed, **own, all=down["center"], steps=self.hp.steps, rate=self.hp.rate)
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
         return self.ensemble(client, down)

@@ -38,6 +38,18 @@ def by_hand(parts: dict[str, Any], x: Tensor) -> Tensor:
     return 0.6 * model.head(one, z) + 0.7 * (z @ two.tensors()["head.weight"].T + two.tensors()["head.bias"])
 
 
+def identity_body(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:
+    """A linear classifier of what the body gives."""
+    return model.features(parts["body"], x) @ parts["weight"].T
+
+
+def test_a_body_may_be_empty() -> None:
+    """As that of a model which is a head alone."""
+    body = toy("fedavg", model="logistic").server.initial_model().without("head")
+    weight, x = torch.eye(3, 4).double(), torch.from_numpy(toy_data().x).double()
+    assert torch.equal(Forward()(compose(identity_body, body=body, weight=weight), x), x[:, :3])
+
+
 def test_it_computes_the_function_of_its_parts() -> None:
     _, parts = parts_of()
     w = compose(mixed, **parts)
