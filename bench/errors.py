@@ -1,10 +1,21 @@
 """Errors that are meant for the user: one clear message, exit status 2, no traceback."""
 
 import errno
+import traceback
+from pathlib import Path
 
 
 class UserError(Exception):
     """Something the user asked for cannot be done; the message says what, where and what to do."""
+
+
+def in_words(error: BaseException, file: str | None) -> str:
+    """An error of somebody's own code with the last line of that file that led to it, or else where it was raised."""
+    if isinstance(error, SyntaxError):  # its text names the line; it has no frame in the file
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
 
 
 _REFUSED = (

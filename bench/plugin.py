@@ -19,9 +19,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from bench.errors import UserError
+from bench.errors import UserError, in_words
 
+Made = TypeVar("Made")
 T = TypeVar("T", bound=Callable[..., Any])
+
+LISTED = 20
+"""So many known names stand in a message; of more it says how to list them."""
+OURS = ("bench", "datasets", "methods")
+"""The packages whose factories are pFLeague's."""
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -43,13 +49,14 @@ class Registry(Generic[T]):
         """Decorator: make the factory known under `name`.
 
         Raises:
-            ValueError: another factory has the name already.
+            UserError: another factory has the name already.
         """
 
         def add(item: T) -> T:
             known = self._items.get(name)
             if known is not None and (known.__module__, known.__qualname__) != (item.__module__, item.__qualname__):
-                raise ValueError(f"{self.kind} {name!r} is registered twice: {known.__module__} and {item.__module__}")
+                both = f"{known.__module__} and {item.__module__}"
+                raise UserError(f"{self.kind} {name!r} is registered twice, by {both}: give yours another name")
             self._items[name] = item
             return item
 
@@ -70,8 +77,10 @@ class Registry(Generic[T]):
         if name not in self._items:
             known = self.names()
             remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
-            hint = did_you_mean(name, known)
-            raise UserError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}. {remedy}")
+            every = f" Known: {', '.join(known)}."
+            if len(known) > LISTED:  # a line that nobody reads to its end
+                every = f" `bench {self.kind}s` lists all {len(known)}."
+            raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)}{every} {remedy}")
         return self._items[name]
 
     def _load(self) -> None:
@@ -91,6 +100,37 @@ class Registry(Generic[T]):
             entry.load()
 
 
+def theirs(factory: Callable[..., Any]) -> bool:
+    """Whether a registered factory is a user's or another package's, whose mistakes are told to its author."""
+    return factory.__module__.partition(".")[0] not in OURS
+
+
+def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: Any, **options: Any) -> Made:
+    """What a registered factory makes.
+
+    Args:
+        what: how messages call it, for instance "data set 'mine'".
+        wanted: what it should return.
+        factory: it is called with the rest.
+
+    Raises:
+        UserError: its own, or of a user's factory any mistake, with its place.
+    """
+    try:
+        made = factory(*args, **options)
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if not theirs(factory):
+            raise
+        raise UserError(f"{what} failed: {in_words(error, sys.modules[factory.__module__].__file__)}") from error
+    if not isinstance(made, wanted):
+        raise UserError(
+            f"{what} returned {type(made).__name__}; it should return a {wanted.__name__} (docs/plugins.md)"
+        )
+    return made
+
+
 METHODS: Registry[Any] = Registry("method", "methods")
 DATASETS: Registry[Any] = Registry("data set", "datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "datasets")
@@ -104,7 +144,7 @@ FILE_MODULE = "plugin_"
 _FILES: dict[Path, ModuleType] = {}
 
 
-def load_file(file: Path) -> ModuleType:
+def load_file(file: Path | str) -> ModuleType:
     """Import a Python file that registers methods, data sets, partitions, shifts or models; once in a process.
 
     Modules beside the file may be imported by it.
@@ -112,7 +152,7 @@ def load_file(file: Path) -> ModuleType:
     Raises:
         UserError: there is no such file, or it cannot be imported.
     """
-    path = file.resolve()
+    path = Path(file).resolve()
     if path in _FILES:
         return _FILES[path]
     if not path.is_file():
@@ -128,9 +168,12 @@ def load_file(file: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (SyntaxError, ImportError, ValueError) as error:
+    except UserError:
         del sys.modules[name]
-        raise UserError(f"{file} cannot be imported: {error}") from error
+        raise
+    except Exception as error:  # a user's file may raise anything
+        del sys.modules[name]
+        raise UserError(f"{file} cannot be imported: {in_words(error, str(path))}") from error
     _FILES[path] = module
     return module
 

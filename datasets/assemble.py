@@ -45,14 +45,24 @@ def assemble(
         vocabulary: number of tokens, where the samples are such.
 
     Raises:
-        UserError: `mean` or `std` does not fit the channels, a label or a token is out of range, or there is not one
-            group for each sample.
+        UserError: `mean` or `std` does not fit the channels, there is not one label (and one group) for each sample, a
+            label or a token is out of range, or all labels are the same.
     """
     if vocabulary:
         mean, std, x = (), (), _tokens(name, x, vocabulary)
     x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, dtype=np.int64)
+    if y.shape != (len(x),) or not 0 < n_train <= len(y):
+        raise UserError(
+            f"{name}: {len(x)} samples, labels of shape {y.shape}, {n_train} of them for training; there should be one "
+            "label for each sample, and some to train on"
+        )
     if y.min() < 0 or y.max() >= (len(classes) or len(y)):
-        raise UserError(f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. classes - 1")
+        raise UserError(
+            f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. classes - 1 "
+            "(numpy.unique(labels, return_inverse=True)[1] numbers them so)"
+        )
+    if y.min() == y.max() and len(classes) < 2:
+        raise UserError(f"{name}: all labels are {y.max()}; with one class there is nothing to tell apart")
     numbers, group_names = (None, ()) if groups is None else _numbered(name, groups, len(y))
     channels = 0 if vocabulary else x.shape[1]
     computed = channel_statistics(x[:n_train]) if mean is None or std is None else ((), ())

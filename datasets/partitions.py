@@ -19,8 +19,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
-from bench.plugin import PARTITIONS
+from bench.plugin import PARTITIONS, made_by, theirs
 from bench.rng import generator
+from datasets.lists import check_lists
 from datasets.local_parts import label_counts, local_tests, split_validation
 
 MAX_DRAWS = 1000
@@ -78,15 +79,45 @@ def make_partition(
     if "alpha" not in known and alpha is not None:
         raise UserError(f"partition {name!r} has no alpha; remove alpha = {alpha}")
     if not 1 <= clients <= dataset.n_train:
-        raise UserError(f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}")
+        raise UserError(
+            f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}; "
+            "take fewer clients"
+        )
     given: dict[str, Any] = {"alpha": alpha} if "alpha" in known else {}
     if "fixed_tests" in known:
         given["fixed_tests"] = protocol != "paper"
-    split: Split = factory(dataset, clients=clients, seed=seed, **given, **options)
+    split = made_by(f"partition {name!r}", Split, factory, dataset, clients=clients, seed=seed, **given, **options)
+    if theirs(factory):
+        split = _as_arrays(f"partition {name!r}", split)
+        check_lists(f"partition {name!r}", len(dataset.y), clients, split)
     if protocol == "tuning":
         split = replace(split, test=[NONE] * len(split.train), global_test=NONE)
     paper = protocol == "paper"
     return _complete(dataset, split, seed, 0.0 if paper else validation_share, floor=paper)
+
+
+def _as_arrays(source: str, split: Split) -> Split:
+    """The lists of a user's partition as arrays, whatever sequences of integers they are."""
+
+    def array(own: Sequence[int] | Indices) -> Indices:
+        found = np.asarray(own)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            raise UserError(
+                f"{source} has a list {found.dtype} {found.shape}; each should hold integers, one per sample"
+            )
+        return found.astype(np.int64)
+
+    def arrays(lists: Sequence[Indices] | None) -> list[Indices] | None:
+        return None if lists is None else [array(own) for own in lists]
+
+    return replace(
+        split,
+        train=[array(own) for own in split.train],
+        validation=arrays(split.validation),
+        test=arrays(split.test),
+        global_test=None if split.global_test is None else array(split.global_test),
+        kept=array(split.kept),
+    )
 
 
 @PARTITIONS.register("dirichlet")

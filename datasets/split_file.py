@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.data import Dataset, Indices
 from bench.errors import UserError
-from bench.plugin import PARTITIONS
+from bench.plugin import PARTITIONS, did_you_mean
 from datasets.arrays import read_npz
+from datasets.lists import check_lists
 from datasets.partitions import Split
 
 _LISTS = ("train", "validation", "test")
@@ -53,11 +54,7 @@ def file(dataset: Dataset, *, clients: int, seed: int, path: str) -> Split:
             tests train on samples that are kept for tests.
     """
     split = _read(Path(path))
-    for name in _LISTS:
-        lists = getattr(split, name)
-        if lists is not None and len(lists) != clients:
-            raise UserError(f"{path}: '{name}' has {len(lists)} lists; the cell has {clients} clients")
-    owner = _check(path, len(dataset.y), split)
+    owner = check_lists(path, len(dataset.y), clients, split)
     return _placed(_tested(path, dataset, split, owner), _places(dataset))
 
 
@@ -96,9 +93,15 @@ def _read(path: Path) -> Split:
     try:
         document = _Document.model_validate(_from_npz(path) if path.suffix == ".npz" else _from_json(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise UserError(f"{path}: {place}: {first['msg']}") from None
+        known = list(_Document.model_fields)
+        for problem in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):  # a typo comes first
+            place = ".".join(str(part) for part in problem["loc"]) or "the document"
+            if problem["type"] == "extra_forbidden":
+                hint = did_you_mean(place, known) or f" Known: {', '.join(known)}"
+                raise UserError(f"{path}: unknown key {place!r}.{hint}") from None
+            if problem["type"] == "missing":
+                raise UserError(f"{path} has no {place!r}: give one list of indices per client") from None
+            raise UserError(f"{path}: {place}: {problem['msg']}") from None
     return Split(
         train=_arrays(document.train),
         validation=None if document.validation is None else _arrays(document.validation),
@@ -134,33 +137,3 @@ def _from_npz(path: Path) -> dict[str, Any]:
             ends = list(itertools.accumulate(sizes))
             content[name] = [content[name][end - size : end] for end, size in zip(ends, sizes, strict=True)]
     return content
-
-
-def _check(path: str, n: int, split: Split) -> Indices:
-    """By row, the client that trains or validates on it, or -1."""
-    owner = np.full(n, -1)
-    for name in ("train", "validation"):
-        for client, own in enumerate(getattr(split, name) or []):
-            place = f"{path}: client {client}'s list in '{name}'"
-            _check_list(place, own, n)
-            if (taken := own[owner[own] >= 0]).size:
-                raise UserError(f"{place} has sample {taken[0]}, which client {owner[taken[0]]} has already")
-            owner[own] = client
-    for client, own in enumerate(split.test or []):
-        _check_test(f"{path}: client {client}'s list in 'test'", own, owner)
-    if split.global_test is not None:
-        _check_test(f"{path}: 'global_test'", split.global_test, owner)
-    return owner
-
-
-def _check_test(place: str, own: Indices, owner: Indices) -> None:
-    _check_list(place, own, len(owner))
-    if (taken := own[owner[own] >= 0]).size:
-        raise UserError(f"{place} has sample {taken[0]}, on which client {owner[taken[0]]} trains or validates")
-
-
-def _check_list(place: str, own: Indices, n: int) -> None:
-    if own.size and (own.min() < 0 or own.max() >= n):
-        raise UserError(f"{place} goes from {own.min()} to {own.max()}; the data set has samples 0 to {n - 1}")
-    if len(np.unique(own)) != len(own):
-        raise UserError(f"{place} has a sample twice")

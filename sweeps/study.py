@@ -193,16 +193,20 @@ def read_study(source: str, file: str, stem: str, overrides: list[str], trials: 
     if both:
         document.complain(("report_seeds",), f"report_seeds has tuning seeds ({shown(both)}); results need fresh ones")
     _check_methods_of_search(document, content)
+    settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
+    fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]
+    problem_of_grid = None
+    try:  # before the space, whose names may be those of the grid's plug-ins
+        grid = _grid(document, name, [*settings, *for_grid, *fixed])
+    except UserError as error:
+        problem_of_grid = error
     space = {}
     for where, given in content.space.items():
         with document.noting(("space", where)):
             space[where] = read_dimension(where, given)
-    if not isinstance(content.grid, dict):  # one that stands in the study is read first: its problems belong to these
-        document.check()
-    settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
-    fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]
-    grid = _grid(document, name, [*settings, *for_grid, *fixed])
-    document.check()
+    document.check()  # the study's own problems first; those of a grid that stands in it are among them
+    if problem_of_grid:
+        raise problem_of_grid
     arms = _arms(document, content, name, grid, space, trials or content.trials)
     document.check()
     return Study(content, name, source, grid, arms)
@@ -255,9 +259,9 @@ def _check_methods_of_search(document: Document, content: StudyFile) -> None:
 
 
 def _grid(document: Document, name: str, overrides: list[str]) -> Grid:
-    base = document.data["grid"]
+    base = document.data.get("grid", "")
     if not isinstance(base, dict):
-        return load_grid(base, overrides)
+        return load_grid(str(base), overrides)
     return read_grid(document.part("grid"), "", name, overrides)
 
 

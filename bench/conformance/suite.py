@@ -5,7 +5,6 @@ same, or looks at what it did there.
 """
 
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from bench.conformance import checks, symmetry
 from bench.conformance.checks import Case
-from bench.errors import UserError
+from bench.errors import UserError, in_words
 from bench.plugin import METHODS, load_file
 
 
@@ -93,16 +92,8 @@ def _finding(question: Check, case: Case) -> Finding:
     try:
         problem = question.find(case)
     except Exception as error:  # a method under test may raise anything, and the other checks still have their say
-        problem = f"{type(error).__name__}: {error} ({_place(error, case)})"
+        problem = in_words(error, sys.modules[METHODS.get(case.name).__module__].__file__)
     return Finding(question.name, problem, question.remedy if problem else "")
-
-
-def _place(error: Exception, case: Case) -> str:
-    """The last line of the method's own file that led to an error, or else where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = sys.modules[METHODS.get(case.name).__module__].__file__
-    last = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
-    return f"{Path(last.filename).name}, line {last.lineno}"
 
 
 CHECKS = (

@@ -81,6 +81,14 @@ class ProgramRun:
     fitted: bool = False
     limit: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no program: a round without a `yield` is an ordinary function, which has run already."""
+        if not hasattr(self.program, "send"):
+            raise TypeError(
+                f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "
+                "for instance Train(...) and then Upload(...)"
+            )
+
     @property
     def uploaded(self) -> bool:
         """Whether it has sent a message that it does not wait for."""

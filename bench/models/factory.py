@@ -1,5 +1,7 @@
 """A model by name, ours or another package's: built without weights, checked, and made fit for `torch.func`."""
 
+import copy
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,8 +9,9 @@ import torch
 from torch import nn
 
 from bench.config.validation import complete_options
-from bench.errors import UserError
-from bench.plugin import MODELS
+from bench.data import TokenShape
+from bench.errors import UserError, in_words
+from bench.plugin import MODELS, made_by, theirs
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:
@@ -27,9 +30,12 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
     checked, problems = complete_options(MODELS, name, dict(options or {}))
     if problems:
         raise UserError(f"model {name!r}: {'; '.join(problems.values())}")
+    factory = MODELS.get(name)
     with torch.device("meta"):
-        net: nn.Module = MODELS.get(name)(shape, classes, **checked)
+        net = made_by(f"model {name!r}", nn.Module, factory, shape, classes, **checked)
     _check(name, net)
+    if theirs(factory):
+        _try(name, net, shape, classes)
     return prepare(net)
 
 
@@ -67,6 +73,36 @@ def _check(name: str, net: nn.Module) -> None:
             f"model {name!r} uses torch's dropout, whose draws depend on which clients are computed together: "
             "leave it out or draw the mask in the loss."
         )
+
+
+def _try(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    """Put two samples through a user's model: methods that use the whole and such that use its parts must agree.
+
+    The weights are drawn here, on the CPU, in a copy.
+    """
+    rng = torch.Generator().manual_seed(0)
+    probe = copy.deepcopy(net).to_empty(device="cpu").eval()
+    for p in probe.parameters():
+        nn.init.normal_(p, std=0.1, generator=rng)
+    for layer in probe.modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase):
+            layer.reset_running_stats()
+    try:
+        with torch.no_grad():
+            if isinstance(shape, TokenShape):
+                x = torch.randint(shape.vocabulary, (2, shape.length), generator=rng)
+            else:
+                x = torch.randn(2, *shape, generator=rng)
+            features: Any = probe.features
+            head: Any = probe.head
+            whole, cut = probe(x), head(features(x))
+    except Exception as error:  # a user's code may raise anything
+        file = sys.modules[type(net).__module__].__file__
+        raise UserError(f"model {name!r} does not take samples of shape {shape}: {in_words(error, file)}") from error
+    if whole.shape != (2, classes):
+        raise UserError(f"model {name!r} makes {tuple(whole.shape)} of 2 samples; logits are (2, {classes})")
+    if not torch.allclose(whole, cut, rtol=1e-4, atol=1e-5):
+        raise UserError(f"model {name!r}: forward(x) is not head(features(x)), on which methods rely; make them agree")
 
 
 def prepare(net: nn.Module) -> nn.Module:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
-from bench.plugin import DATASETS
+from bench.plugin import DATASETS, made_by
 from bench.rng import generator
 from bench.settings import Settings
 
@@ -109,8 +109,8 @@ def provide(name: str, options: str, dataset: Dataset) -> None:
 def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
     if (name, options) in _PROVIDED:
         return _PROVIDED[name, options]
-    dataset: Dataset = DATASETS.get(name)(data_root=data_root, download=download, **json.loads(options))
-    return dataset
+    given = {"data_root": data_root, "download": download, **json.loads(options)}
+    return made_by(f"data set {name!r}", Dataset, DATASETS.get(name), **given)
 
 
 def load_partition(settings: Settings, dataset: Dataset) -> Partition:

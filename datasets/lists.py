@@ -1,0 +1,60 @@
+"""What index lists of a user must keep: those of a split file, and those of a partition of one's own."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bench.data import Indices
+from bench.errors import UserError
+
+
+class Lists(Protocol):
+    """A split: index lists per client, and None for what the harness makes."""
+
+    @property
+    def train(self) -> Sequence[Indices]: ...
+    @property
+    def validation(self) -> Sequence[Indices] | None: ...
+    @property
+    def test(self) -> Sequence[Indices] | None: ...
+    @property
+    def global_test(self) -> Indices | None: ...
+
+
+def check_lists(source: str, n: int, clients: int, split: Lists) -> Indices:
+    """By sample, the client that trains or validates on it, or -1.
+
+    Raises:
+        UserError: the number of clients differs, an index is out of range or twice in a list, training or validation
+            lists overlap, or a training sample is also a test sample.
+    """
+    for name, lists in (("train", split.train), ("validation", split.validation), ("test", split.test)):
+        if lists is not None and len(lists) != clients:
+            raise UserError(f"{source}: '{name}' has {len(lists)} lists; the cell has {clients} clients")
+    owner = np.full(n, -1)
+    for name, lists in (("train", split.train), ("validation", split.validation)):
+        for client, own in enumerate(lists or []):
+            place = f"{source}: client {client}'s list in '{name}'"
+            _check_list(place, own, n)
+            if (taken := own[owner[own] >= 0]).size:
+                raise UserError(f"{place} has sample {taken[0]}, which client {owner[taken[0]]} has already")
+            owner[own] = client
+    for client, own in enumerate(split.test or []):
+        _check_test(f"{source}: client {client}'s list in 'test'", own, owner)
+    if split.global_test is not None:
+        _check_test(f"{source}: 'global_test'", split.global_test, owner)
+    return owner
+
+
+def _check_test(place: str, own: Indices, owner: Indices) -> None:
+    _check_list(place, own, len(owner))
+    if (taken := own[owner[own] >= 0]).size:
+        raise UserError(f"{place} has sample {taken[0]}, on which client {owner[taken[0]]} trains or validates")
+
+
+def _check_list(place: str, own: Indices, n: int) -> None:
+    if own.size and (own.min() < 0 or own.max() >= n):
+        raise UserError(f"{place} goes from {own.min()} to {own.max()}; the data set has samples 0 to {n - 1}")
+    if len(np.unique(own)) != len(own):
+        raise UserError(f"{place} has a sample twice")
