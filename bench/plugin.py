@@ -24,7 +24,7 @@ from bench.errors import UserError, in_words
 Made = TypeVar("Made")
 T = TypeVar("T", bound=Callable[..., Any])
 
-LISTED = 20
+LISTED = 30
 """So many known names stand in a message; of more it says how to list them."""
 OURS = ("bench", "datasets", "methods")
 """The packages whose factories are pFLeague's."""
@@ -79,7 +79,7 @@ class Registry(Generic[T]):
             remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
             every = f" Known: {', '.join(known)}."
             if len(known) > LISTED:  # a line that nobody reads to its end
-                every = f" `bench {self.kind}s` lists all {len(known)}."
+                every = f" `bench {self.kind.replace(' ', '')}s` lists all {len(known)}."
             raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)}{every} {remedy}")
         return self._items[name]
 

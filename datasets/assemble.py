@@ -46,7 +46,7 @@ def assemble(
 
     Raises:
         UserError: `mean` or `std` does not fit the channels, there is not one label (and one group) for each sample, a
-            label or a token is out of range, or all labels are the same.
+            label or a token is out of range.
     """
     if vocabulary:
         mean, std, x = (), (), _tokens(name, x, vocabulary)
@@ -61,8 +61,6 @@ def assemble(
             f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. classes - 1 "
             "(numpy.unique(labels, return_inverse=True)[1] numbers them so)"
         )
-    if y.min() == y.max() and len(classes) < 2:
-        raise UserError(f"{name}: all labels are {y.max()}; with one class there is nothing to tell apart")
     numbers, group_names = (None, ()) if groups is None else _numbered(name, groups, len(y))
     channels = 0 if vocabulary else x.shape[1]
     computed = channel_statistics(x[:n_train]) if mean is None or std is None else ((), ())

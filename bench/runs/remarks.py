@@ -75,6 +75,8 @@ def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classe
     untested = sum(test == 0 < size for size, test in zip(sizes, tests, strict=True))
     missing = sorted(set(range(classes)) - held)
     texts = []
+    if classes == 1:
+        texts.append("all samples have one label, so every model is right: are these the labels?")
     if empty:
         texts.append(f"{empty} of {len(sizes)} clients have no training samples and take no part")
     if untested and any(tests):

@@ -86,11 +86,15 @@ def test_modules_beside_a_plugin_count(bench: Run, folder: Path) -> None:
         ("missing.py", "there is no file missing.py"),
         ("broken.py", "broken.py cannot be imported: invalid syntax"),
         ("grid.yaml", "is not a Python file"),
+        ("name.py", "name.py cannot be imported: NameError: name 'undefined' is not defined (name.py, line 2)"),
+        ("taken.py", "method 'fedavg' is registered twice"),
     ],
 )
 def test_a_bad_plugin_is_refused_in_one_line(bench: Run, folder: Path, plugin: str, said: str) -> None:
     """Before anything is written."""
     (folder / "broken.py").write_text("def (\n")
+    (folder / "name.py").write_text("\nx = undefined\n")
+    (folder / "taken.py").write_text((folder / "mine.py").read_text().replace('"half_fedavg"', '"fedavg"'))
     assert said in bench("run", "--grid", "grid.yaml", "--plugin", plugin, code=2)
     assert not (folder / "runs").exists()
 
@@ -126,3 +130,73 @@ def test_the_example_package_is_found_once_installed(fresh: Start, tmp_path: Pat
     methods = target / "shy_clients" / "methods.py"
     methods.write_text(methods.read_text().replace("w.weights + self.hp.share", "w.weights - self.hp.share"))
     assert "1 cells to run, 1 finished before" in bench(*common)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("return Split([", "return ([", "partition 'left_to_right' returned list; it should return a Split"),
+        ("clients)])", "clients - 1)])", "partition 'left_to_right': 'train' has 4 lists; the cell has 5 clients"),
+        ("np.sort(part) for", "[order[0], *part] for", "client 0's list in 'train' has a sample twice"),
+        ("x, label, samples", "x, label[:-1], samples", "600 samples, labels of shape (599,)"),
+        (
+            "return assemble(",
+            "return {1: 2} or assemble(",
+            "data set 'two_moons' returned dict; it should return a Data",
+        ),
+        (
+            "rng.uniform(0, np.pi, samples)",
+            "rng.uniform(0, np.pi, many)",
+            "name 'many' is not defined (mine.py, line 3",
+        ),
+        ("nn.Linear(inputs, width)", "nn.Linear(9, width)", "model 'tiny_net' does not take samples of shape (2,)"),
+        ("nn.Linear(width, classes)", "nn.Linear(width, 3)", "makes (2, 3) of 2 samples; logits are (2, 2)"),
+        ("self.head(self.features(x))", "self.head(self.features(x)).tanh()", "forward(x) is not head(features(x))"),
+    ],
+)
+def test_a_mistake_in_ones_own_is_told_before_training(bench: Run, folder: Path, old: str, new: str, said: str) -> None:
+    """In a line with its place, and nothing is written."""
+    file = folder / "mine.py"
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+    assert said in bench("run", "--grid", "grid.yaml", "--device", "cpu", code=2)
+    assert not (folder / "runs").exists()
+
+
+def test_a_study_knows_the_plugins_of_its_grid(bench: Run, folder: Path) -> None:
+    """Also where its space names a method of theirs; its own mistakes are told before those of the grid."""
+    file = folder / "mine.py"
+    text = file.read_text().replace("import METHODS, Client", "import METHODS, Client, Hyperparameters, Range, hp")
+    own = "class Hyper(Hyperparameters):\n    share: float = hp(0.5, ge=0, le=1, search=Range(0.1, 0.9))\n\n\n"
+    text = text.replace('@METHODS.register("half', own + '@METHODS.register("half')
+    file.write_text(text.replace('    mean_of = ("model",)', '    Hyper = Hyper\n    mean_of = ("model",)'))
+    study = {
+        "grid": "grid.yaml",
+        "set": {"methods": ["half_fedavg"], "rounds": 1},
+        "space": {"half_fedavg.share": "own"},
+    }
+    study |= {"trials": 1, "seeds": [100, 101], "report_seeds": [0], "sampler": "random"}
+    (folder / "study.yaml").write_text(yaml.safe_dump(study))
+    said = bench("sweep", "--study", "study.yaml", "--out", "swept", "--device", "cpu", "--jobs", 1)
+    assert "half_fedavg" in (folder / "swept" / "best.yaml").read_text()
+    assert "share=0.5" in said
+    study["space"] = {"half_fedavg.shar": "own"}
+    study["grid"] = "nowhere.yaml"
+    (folder / "study.yaml").write_text(yaml.safe_dump(study))
+    said = bench("sweep", "--study", "study.yaml", "--out", "other", "--device", "cpu", code=2)
+    assert "study.yaml:" in said
+
+
+def test_a_plugin_by_its_name_as_text(bench: Run, folder: Path) -> None:
+    """`bench.load_file("mine.py")`, as docs/python.md writes it."""
+    code = "import bench; print(bench.load_file('mine.py').__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.strip() == "plugin_mine"
