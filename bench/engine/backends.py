@@ -125,7 +125,7 @@ class Recorded:
         function: what is recorded.
         around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
         patience: how many times the usual number of calls the first shape waits for: with it, PyTorch loads its tracer,
-            which takes seconds.
+            which takes seconds. Infinity: it is never recorded.
         in_place: whether a recording may change vectors that it is given where they lie; its arguments are lists of
             tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
 
@@ -133,7 +133,7 @@ class Recorded:
         failed: by name of a backend that was not taken, why, in one line.
     """
 
-    def __init__(self, function: Function, around: Around, *, patience: int = 1, in_place: bool = False) -> None:
+    def __init__(self, function: Function, around: Around, *, patience: float = 1, in_place: bool = False) -> None:
         self._function = function
         self._around = around
         self._patience = patience

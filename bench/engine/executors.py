@@ -221,7 +221,12 @@ class Trainer:
     def _recorded(self, recipe: Recipe, nested: Any, *, alone: bool) -> Recorded:
         on_lists = self._on_lists(recipe, nested, alone=alone)
         # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
-        return Recorded(on_lists, ClientLoop, patience=5, in_place=True) if alone else Recorded(on_lists, CohortLoop)
+        patience = 5 if recipe.recordable else math.inf
+        return (
+            Recorded(on_lists, ClientLoop, patience=patience, in_place=True)
+            if alone
+            else Recorded(on_lists, CohortLoop)
+        )
 
     def _on_lists(self, recipe: Recipe, nested: Any, *, alone: bool = True, watch: Watch | None = None) -> Function:
         """The step as a function of a list of tensors; `nested`: its arguments, for their names."""

@@ -110,6 +110,12 @@ class Recipe:
         return any(isinstance(kind, Spec) and better_alone(kind) for _, kind in self.parts)
 
     @property
+    def recordable(self) -> bool:
+        """Whether a step of one client alone can be recorded."""
+        specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]
+        return all(getattr(spec.module, "recordable", True) for spec in specs)
+
+    @property
     def channels_last(self) -> bool:
         """Whether all networks of the request take images in that layout."""
         specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]

@@ -22,11 +22,13 @@ class Network(nn.Module):
         channels_last: whether images may come in that memory layout, where clients are trained one by one: a gain for
             networks that pool. Such a network flattens by `flatten`, as `view` needs the other layout.
         better_alone: whether clients are trained one after the other on a CPU, as those of convolutional networks are.
+        recordable: whether a step of one client alone can be recorded, as the tensor operations it comes down to.
         rules: how the weights of a kind of layer are drawn where it differs from `bench.models.init.DEFAULT_RULES`.
     """
 
     channels_last: ClassVar[bool] = False
     better_alone: ClassVar[bool] = False
+    recordable: ClassVar[bool] = True
     rules: ClassVar[Rules] = {}
 
     def __init__(self, body: nn.Module, head: nn.Linear) -> None:

@@ -185,6 +185,15 @@ def test_recurrent_clients_take_turns_on_a_cpu() -> None:
     assert not torch.equal(found["auto"], found["cohort"])
 
 
+def test_steps_of_an_lstm_alone_are_not_recorded() -> None:
+    """oneDNN's layer cannot be; trying would end in a notice to the user that a backend has failed."""
+    cell = settings("markov", "fedavg", steps=520, batch_size=2).model_copy(update={"clients": 1})
+    data, partition, _ = load_all(cell)
+    federation = Federation(cell, data, partition, device="cpu", executor="sequential")
+    federation.advance()
+    assert (federation.engine.steps, federation.engine.failed, federation.engine.notices) == (520, [], [])
+
+
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_takes_tokens(method: str) -> None:
     """A round of each, side by side without a fall-back; nothing in a method may take samples for pictures."""
