@@ -46,7 +46,7 @@ def status(
 
 def _status_line(cell: "CellView") -> str:
     reason = f", {cell.status.reason}" if cell.status.reason else ""
-    backend = f", {cell.status.backend}" if cell.status.backend else ""
+    backend = "".join(f", {word}" for word in (cell.status.backend, cell.status.steps) if word)
     return f"{cell.id}  {cell.name}: {cell.status.state}, {cell.status.rounds}/{cell.settings.rounds}{backend}{reason}"
 
 

@@ -18,6 +18,7 @@ from bench.rng import generator
 
 SERVER = -1
 GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
+ROW = 16  # bytes; where a GPU's libraries find a tensor at no multiple of them, they take other algorithms
 KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
 
 
@@ -140,6 +141,21 @@ class DeviceData:
     def to_device(self, tensor: Tensor) -> Tensor:
         """A tensor on the device."""
         return tensor if self.home == self.device else tensor.to(self.device, non_blocking=True)
+
+    def matrix(self, vectors: list[Tensor]) -> Tensor:
+        """Tensors of one shape as rows `[rows, ...]` on the device.
+
+        On a GPU each vector begins at a multiple of `ROW` bytes, as one that lies alone does: where it has been trained
+        must not decide which algorithm computes with it, or a resumed cell would have other bytes.
+        """
+        like = vectors[0]
+        if self.device.type == "cpu" or like.dim() != 1:
+            return self.to_device(torch.stack(vectors))
+        whole = -(-like.nbytes // ROW) * ROW // like.itemsize
+        rows = torch.empty((len(vectors), whole), dtype=like.dtype, device=self.device)[:, : len(like)]
+        if self.home == self.device:
+            return torch.stack(vectors, out=rows)
+        return rows.copy_(torch.stack(vectors), non_blocking=True)
 
     def to_home(self, tensor: Tensor) -> Tensor:
         """A tensor where models rest. Nothing there may read it before the device has been waited for."""

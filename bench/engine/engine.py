@@ -316,6 +316,13 @@ class Engine:
         """The fastest backend that steps may take here; after a failure, the one that is left to all of them."""
         return EAGER if self.executor == "debug" else fastest(self.device_data.device.type, self.failed)
 
+    @property
+    def steps_are(self) -> str:
+        """How steps run: `recorded`, `eager`, or `fallen back` where a backend failed or a loss could not be mapped."""
+        if self.failed or self.fallbacks:
+            return "fallen back"
+        return "eager" if self.backend == EAGER else "recorded"
+
     def _look_for_failures(self) -> None:
         """A notice of each backend that failed, once."""
         for step in tuple(self._trainer.used):

@@ -72,7 +72,7 @@ class Rows:
         self.loss = next(iter(self.parts.values())).new_zeros(len(group))
 
     def _stack(self, rows: list[Flat]) -> Flat:
-        return {name: self._device_data.to_device(torch.stack([row[name] for row in rows])) for name in rows[0]}
+        return {name: self._device_data.matrix([row[name] for row in rows]) for name in rows[0]}
 
     @property
     def nested(self) -> tuple[Any, ...]:

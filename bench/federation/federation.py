@@ -367,6 +367,7 @@ class Federation:
             "begun": self._begun,
             "lanes": self.engine.lanes,
             "failed": self.engine.failed,
+            "fallbacks": self.engine.fallbacks,
             "warnings": self.warnings,
             "free": self._timer.free,
             "ledger": self.ledger,
@@ -397,7 +398,7 @@ class Federation:
         self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
         self._begun = known["begun"]
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
-        self.engine.failed = known.get("failed", [])
+        self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])
         self._timer.free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})

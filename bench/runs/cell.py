@@ -224,8 +224,7 @@ class _Run:
             federation.restore(saved.tensors, saved.rest["federation"])
             self.seconds_before, self.figures = saved.rest["seconds"], saved.rest["figures"]
             self.saved_version = federation.version
-            warnings, backend = list(federation.warnings), federation.engine.backend
-            self.status = replace(self.status, rounds=federation.version, warnings=warnings, backend=backend)
+            self.status = _seen(self.status, federation)
             log.info("going on after round %d", federation.version)
             return
         checkpoint.remove(self.folder / "checkpoint")
@@ -250,8 +249,7 @@ class _Run:
             log.info("round %d: %s", version, figures_text(self.figures))
         for text in federation.warnings[len(self.status.warnings) :]:
             log.warning("%s", text)
-        warnings, backend = list(federation.warnings), federation.engine.backend
-        self.status = replace(self.status, rounds=version, warnings=warnings, backend=backend)
+        self.status = _seen(self.status, federation)
         if version < self.settings.rounds and now - self.last_checkpoint >= self.options.checkpoint_seconds:
             self._checkpoint(federation)
         if now - self.last_status >= STATUS_SECONDS:
@@ -310,6 +308,12 @@ class _Run:
         timing = {"seconds": round(self._seconds(), 3), "this_attempt_since": self.since, "written": now}
         store.write_json(self.folder / "timing.json", timing)
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
+
+
+def _seen(status: Status, federation: Federation) -> Status:
+    """The status with how far a federation is, and how it came there."""
+    engine, warnings = federation.engine, list(federation.warnings)
+    return replace(status, rounds=federation.version, warnings=warnings, backend=engine.backend, steps=engine.steps_are)
 
 
 def _recordings(settings: Settings, device: str) -> GraphCache:

@@ -77,6 +77,7 @@ class Status:
         reason: why the cell failed, diverged or was interrupted.
         path: what the bytes depend on besides the settings (device, executor, lanes, dtype, torch, CPU).
         backend: what ran the steps once they were recorded: the fastest one, or what was left after a failure.
+        steps: how they run: `recorded`, `eager`, or `fallen back` where a backend failed or a loss runs one by one.
         derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
         partition: `hash` and `summary`.
         checksums: of the tables of a finished cell, by name.
@@ -88,6 +89,7 @@ class Status:
     reason: str = ""
     path: dict[str, Any] = field(default_factory=dict)
     backend: str = ""
+    steps: str = ""
     derived: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     partition: dict[str, str] = field(default_factory=dict)

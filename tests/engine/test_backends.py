@@ -83,6 +83,7 @@ def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
     assert found.metrics == expected.metrics
     assert all(torch.equal(t, everything(right)[name]) for name, t in everything(federation).items())
     assert federation.engine.backend == left
+    assert (right.engine.steps_are, federation.engine.steps_are) == ("recorded", "fallen back")
     (notice,) = federation.warnings
     assert notice.startswith(f"the backend {failed} failed and {left} takes its place: {reason}")
     made = {one.name for step in federation.engine._trainer.used for one in step._recorded.values()}

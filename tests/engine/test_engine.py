@@ -237,6 +237,7 @@ def test_a_loss_that_cannot_be_mapped_runs_one_by_one_and_says_so() -> None:
     (notice,) = federation.warnings
     assert notice.startswith("branching cannot be mapped over clients and runs one by one: RuntimeError: ")
     assert federation.engine.fallbacks == ["branching"]
+    assert federation.engine.steps_are == "fallen back"
     b, _ = ask(plain, executor="sequential")
     assert all(torch.equal(a[i]["w"].weights, b[i]["w"].weights) for i in a)
 

@@ -13,7 +13,7 @@ from bench.engine.packing import Packing, narrowed
 from bench.engine.predict import _look
 from bench.errors import UserError, shortage
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
-from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy
+from tests.engine.problems import EVERY_METHOD, assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes
 
@@ -130,6 +130,22 @@ def test_an_evaluation_waits_once() -> None:
         before = device.waits
         assert {row["metric"] for row in federation.evaluate().metrics} == {"gm", "pm", "lm"}
         assert device.waits - before == 1
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_trained_vector_begins_where_one_that_lies_alone_does(offload: bool) -> None:
+    """At a multiple of 16 bytes; 15 weights of 8 bytes would put every second client elsewhere."""
+    with SecondDevice():
+        federation = toy("local", device=NAME, offload=offload)
+        assert federation.server.initial_model().weights.nbytes % 16 == 8
+        rows = federation._device_data.matrix([torch.ones(15, device=federation._device_data.home)] * 3)
+        assert [row.data_ptr() % 16 for row in rows.unbind()] == [0, 0, 0]
+        assert rows.tolist() == [[1.0] * 15] * 3
+        federation.advance()
+        if not offload:
+            trained = [w for i, w in personal(federation).items() if len(federation._device_data.partition.train[i])]
+            assert len({w.here.untyped_storage()._cdata for w in trained if isinstance(w, There)}) < len(trained)
+            assert [w.data_ptr() % 16 for w in trained] == [0] * len(trained)
 
 
 def test_a_state_comes_back_to_the_device() -> None:
