@@ -17,7 +17,7 @@ from bench.rng import generator
 from datasets.arrays import Array
 from datasets.assemble import assemble, held_out_order
 
-_CONCENTRATION = 0.3  # of the Dirichlet draw of a row: of a dozen letters, two or three often follow
+_CONCENTRATION = 0.1  # of the Dirichlet draw of a row: mostly one or two letters follow
 
 Letters = Annotated[int, Field(ge=2, le=26)]
 
@@ -27,10 +27,10 @@ def load(
     *,
     data_root: Path,
     download: bool,
-    letters: Letters = 12,
-    length: PositiveInt = 12,
+    letters: Letters = 8,
+    length: PositiveInt = 8,
     speakers: PositiveInt = 20,
-    samples: PositiveInt = 100,
+    samples: PositiveInt = 200,
     own: Annotated[float, Field(ge=0, le=1)] = 0.5,
     draw: NonNegativeInt = 0,
     name: str = "markov",
