@@ -170,8 +170,9 @@ class Trainer:
         """All clients side by side in lanes; where threads are given, in lanes of each of them."""
         rows = Rows(group, self.device_data)
         narrows = self.device_data.device.type != "cpu"
+        whole = _arrays(group, _full_widths(group[0]))
         for phase in _phases(group, by_epoch=narrows):
-            arrays = _arrays(group, _widths(group, phase))
+            arrays = _of_widths(whole, _widths(group, phase))
             if narrows:
                 for schedule in narrowed(pack(phase.lengths(len(group)), lanes)):
                     self._course(rows, group, arrays, phase, schedule)()
@@ -349,6 +350,15 @@ def _arrays(group: list[Prepared], widths: dict[str, int], name: str = MAIN) -> 
         found["draws"] = {d: np.concatenate([p.draws[d][:, :width] for p in group]) for d in group[0].draws}
         found["side"] = {side: _arrays(group, widths, side) for side in group[0].streams if side != MAIN}
     return found
+
+
+def _of_widths(arrays: dict[str, Any], widths: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """Views of `_arrays` for batches of fewer samples."""
+    found = {key: v[:, : widths[name]] if isinstance(v, np.ndarray) and v.ndim > 1 else v for key, v in arrays.items()}
+    return found | {
+        "draws": {d: v[:, : widths[name]] for d, v in arrays["draws"].items()},
+        "side": {side: _of_widths(one, widths, side) for side, one in arrays["side"].items()},
+    }
 
 
 def _real(batches: dict[str, Any], steps: slice, sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from bench.engine import executors
 from bench.engine.device import gpu_memory_ran_out, settle
 from bench.engine.packing import Packing, narrowed
 from bench.engine.predict import _look
+from bench.engine.step import MAIN
 from bench.errors import UserError, shortage
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, personal, run, toy
@@ -152,6 +154,22 @@ def test_a_state_comes_back_to_the_device() -> None:
     with SecondDevice():
         federation = assert_resumes("scd", {"device": NAME}, 1, 2)
         assert all(isinstance(tensor, There) for tensor in everything(federation).values())
+
+
+def test_what_is_drawn_is_put_together_once_a_training_and_not_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole: list[int] = []
+
+    def noted(group: Any, widths: Any, name: str = MAIN) -> Any:
+        whole.append(len(group))
+        return arrays_of(group, widths, name)
+
+    arrays_of = executors._arrays
+    monkeypatch.setattr(executors, "_arrays", noted)
+    for model in ("test_linear", "test_norm"):
+        with SecondDevice():
+            toy("fedavg", device=NAME, sizes=[13, 7, 9, 5], model=model).advance()
+        assert whole == [4]
+        whole.clear()
 
 
 def test_cohorts_become_smaller_where_memory_runs_out() -> None:
