@@ -13,7 +13,8 @@ from bench.federation.federation import Evaluation, Federation
 from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
 
-METHOD_NAMES = [name for name in METHODS.names() if not name.startswith(("test_", "odd_"))]
+METHOD_NAMES = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
+"""The project's own methods: files of tests register more, and which of them are read first depends on what is run."""
 ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfedmo", "spfl"}
 METHODS_OF_A_KIND = [
     pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHOD_NAMES

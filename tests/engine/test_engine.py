@@ -33,7 +33,7 @@ from bench.method import (
     Values,
     cross_entropy,
 )  # fmt: skip
-from tests.engine.problems import ONE_OF_A_KIND, everything, run, toy, toy_data
+from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy, toy_data
 
 
 class Probe(Method):
@@ -282,8 +282,8 @@ def test_an_exchange_waits_for_everybody() -> None:
     assert federation.ledger[0]["up"] - n * 8 * federation.server.initial_model().spec.d == n * 4
 
 
-EVERY = [("test_linear", method) for method in METHODS.names()]
-NORMALISED = [("test_norm", method) for method in METHODS.names()]
+EVERY = [("test_linear", method) for method in METHOD_NAMES]
+NORMALISED = [("test_norm", method) for method in METHOD_NAMES]
 QUICK = [("test_norm", "fedavg"), *(("test_linear", method) for method in ("fedavg", "pfedme", "scd"))]
 STEPS_OF_A_KIND = ONE_OF_A_KIND | {"apfl", "feddyn", "fedmd", "fedrod", "ktpfl", "perfedavg", "pfedme", "scaffold"}
 CASES = [(executor, *one) for executor in ("cohort", "sequential") for one in EVERY + NORMALISED]

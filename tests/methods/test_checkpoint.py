@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from bench.plugin import METHODS
-from tests.engine.problems import ONE_OF_A_KIND, everything, run, toy, toy_data
+from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy, toy_data
 
 SETTINGS: dict[str, Any] = {"model": "test_norm", "batchnorm": "local", "participation": 0.6, "dtype": "float32"}
-CASES = [pytest.param(name, {}, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHODS.names()]
+CASES = [pytest.param(name, {}, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHOD_NAMES]
 CASES += [pytest.param("fedrod", {"head": "hyper"}), pytest.param("feddyn", {"eval_model": "avg_all"})]
 """The last two keep further state; without statistics of batches, the conformance suite resumes every method."""
 

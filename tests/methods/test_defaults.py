@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.plugin import METHODS, SERVER_RULES
+from tests.engine.problems import METHOD_NAMES
 
 CELL = "ours: None is the cell's own setting"
 _ASYNC = {
@@ -358,10 +359,8 @@ RULES: dict[str, dict[str, tuple[Any, str]]] = {
     "momentum": _MOMENTUM,
 }
 
-OURS = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
 
-
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", METHOD_NAMES)
 def test_defaults_of_a_method(name: str) -> None:
     assert name in DEFAULTS, "a new method: say where its defaults come from"
     assert _defaults(METHODS.get(name).Hyper) == {key: value for key, (value, _) in DEFAULTS[name].items()}

@@ -51,6 +51,7 @@ class Outside(Network):
 
 @MODELS.register("test_outside")
 def outside(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Their network."""
     body = nn.Sequential(nn.Flatten(), nn.Linear(shape[0], PROBLEM["hidden"]), nn.ReLU())
     return Outside(body, nn.Linear(PROBLEM["hidden"], classes))
 

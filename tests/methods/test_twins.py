@@ -13,7 +13,7 @@ from bench.conformance.toy_problem import ROUNDS, problem, trial
 from bench.data import Partition
 from bench.federation.federation import Federation
 from bench.plugin import METHODS
-from tests.engine.problems import ONE_OF_A_KIND, QUICK, generic, personal
+from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, QUICK, generic, personal
 
 BY_NATURE = {
     "apple": "coefficients begin at n_j / n, which is halved, and take steps of the same size",
@@ -27,11 +27,7 @@ BY_NATURE = {
     "pgfedmo": "as pgfed",
 }
 FIXED: dict[str, dict[str, Any]] = {**QUICK, "pefll": {"embedding": 2}}  # its default grows with the number of clients
-NAMES = [
-    name
-    for name in METHODS.names()
-    if METHODS.get(name).__module__.startswith("methods.") and METHODS.get(name).symmetric and name not in BY_NATURE
-]
+NAMES = [name for name in METHOD_NAMES if METHODS.get(name).symmetric and name not in BY_NATURE]
 
 
 def advanced(name: str, partition: Partition) -> Federation:
