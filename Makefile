@@ -47,8 +47,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The site of docs/, in site/; a broken link is an error.
+# The site of docs/ with the league's page, in site/; a broken link is an error.
 docs: install
+	$(BIN)/bench league report --out docs/league
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from reports import cost, fairness, newcomers
 from reports.accuracy import GM, PM, selection
-from reports.canvas import Picture, drawing, finish
 from reports.figure import Figure, scores
+from reports.league_pictures import heat_map, means, rank_picture
 from reports.load import Store, load
 from reports.page import cells_section, write_page
 from reports.profiles import performance_profiles
@@ -25,7 +24,7 @@ from reports.tradeoff import tradeoff
 _HERE = Path(__file__).parent
 _ALONE = ("local", "finetune")
 """What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
-_SHOWN = 15.0  # points below the best of a task at which the heat map's colour ends
+_LEADERS = 3  # methods that are named per task
 
 
 def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
@@ -37,7 +36,7 @@ def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
     store = by_case(load(list(runs)))
     chosen = selection(store)
     sections = [
-        *(_standing(store, figure, chosen) for figure in (PM, GM)),
+        *(part(store, figure, chosen) for figure in (PM, GM) for part in (_standing, _best_by_task)),
         _against_simple(store, chosen),
         *_clients(store, chosen),
         *_newcomers(store),
@@ -96,26 +95,32 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
     rows = []
     for row in order:
         tier, interval = _place(row, compared, places.get(row))
-        entries = (_entry(store, row, task, figure, chosen, marks[task].get(row, "")) for task in store.tasks)
+        derived = compared.left_out.get(row) == "derived"
+        entries = (
+            replace(_entry(store, row, task, figure, chosen, marks[task].get(row, "")), derived=derived)
+            for task in store.tasks
+        )
         rows.append((row, (tier, interval, *entries)))
     caption = (
         f"{figure.text}, percent. Rank: an interval that holds the true rank of every method at once with 95 % "
         "probability over seeds (tasks averaged within a data family, then over families). Tier: methods whose "
         "intervals overlap that of the tier's first. Bold, ≈, †: the task's best, equivalent to it, undecided. "
+        "[ ]: a generic model on the clients' tests, shown and not ranked. "
         "A method without a cell, or that does not train this model, has no rank."
     )
     name = figure.name.lower()
     whole = Table(
         f"spread_{name}", f"{figure.name} with standard deviations over seeds", caption, "Method", columns, tuple(rows)
     )
-    means = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
-    table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=means)
+    short = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
+    table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=short)
     shown = [row for row in order if row in places] or order
+    ranks = (rank_picture(places, figure),) if places else ()
     return Section(
         f"standing_{name}",
         f"{figure.name}: who stands where",
         tables=(table,),
-        pictures=(_heat_map(store, shown, figure, chosen),),
+        pictures=(*ranks, heat_map(means(store, shown, figure, chosen), figure)),
         more=(whole,),
     )
 
@@ -137,32 +142,31 @@ def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark:
     return Entry(float(np.mean(found)), spread, mark=mark, n=len(found))
 
 
-def _means(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> pd.DataFrame:
-    """Mean accuracy in percent, rows x tasks; nan where there is none."""
-    found = {
-        task: [
-            np.mean(list(got.values())) if (got := scores(store, row, task, figure, chosen)) else np.nan for row in rows
-        ]
-        for task in store.tasks
-    }
-    return pd.DataFrame(found, index=list(rows))
-
-
-def _heat_map(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> Picture:
-    """Points below the best of each task, methods in the order of their ranks."""
-    means = _means(store, rows, figure, chosen)
-    below = means.max() - means
-    size = (2.2 + 0.55 * len(store.tasks), 1.6 + 0.19 * len(rows))
-    with drawing([""], 1, size, share=False) as (canvas, axes):
-        image = axes[0].imshow(below, aspect="auto", cmap="viridis_r", vmin=0, vmax=_SHOWN)
-        axes[0].set_xticks(range(len(store.tasks)), store.tasks, rotation=40, ha="right", rotation_mode="anchor")
-        axes[0].set_yticks(range(len(rows)), rows, fontsize=7)
-        axes[0].grid(visible=False)
-        canvas.colorbar(image, ax=axes[0], shrink=0.6, label="points below the task's best", extend="max")
-        caption = (
-            f"{figure.text}: percentage points below the best method of each task; the ranking's order from above."
-        )
-        return finish(canvas, f"heat_{figure.name.lower()}", f"{figure.name}: method x task", caption)
+def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
+    """Which methods lead under which heterogeneity, and how many cannot be told apart from the first."""
+    table_of_means = means(store, store.rows, figure, chosen)
+    rows = []
+    for task in store.tasks:
+        mean = {str(row): float(value) for row, value in table_of_means[task].items()}
+        compared = family(store, [task], figure, chosen)
+        marks, _ = column_marks(store, task, figure, chosen)
+        order = sorted(compared.scores, key=lambda row: -mean[row])
+        derived = sorted((row for row in mean if compared.left_out.get(row) == "derived"), key=lambda row: -mean[row])
+        entries = [Entry(mean[row], note=row) for row in order[:_LEADERS]]
+        entries += [words("–")] * (_LEADERS - len(order))
+        entries += [Entry(mean[row], note=row, derived=True) for row in derived[:1]] or [words("–")]
+        entries.append(number(sum(marks.get(row, "") in ("equal", "near") for row in order[1:]), decimals=0))
+        rows.append((task, (*entries, number(len(order), decimals=0))))
+    columns = tuple(
+        map(Column, ("first", "second", "third", "best derived", "not worse than the first", "methods compared"))
+    )
+    caption = (
+        f"{figure.text}, percent. Best derived: the best generic model on the same tests, which is not ranked here. "
+        "Not worse: equivalent to the first, or undecided. A clone counts with the model that it is."
+    )
+    name = figure.name.lower()
+    table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows))
+    return Section(f"which_{name}", f"{figure.name}: which method under which heterogeneity", tables=(table,))
 
 
 def _against_simple(store: Store, chosen: str) -> Section:
@@ -170,10 +174,10 @@ def _against_simple(store: Store, chosen: str) -> Section:
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     simple = [row for row in store.rows if methods[row] in _ALONE]
     others = [row for row in store.rows if row not in simple]
-    means = _means(store, store.rows, PM, chosen)
-    best = means.loc[simple].max()
+    found = means(store, store.rows, PM, chosen)
+    best = found.loc[simple].max()
     gains = (
-        (means.loc[others] - best).assign(mean=lambda frame: frame.mean(axis=1)).sort_values("mean", ascending=False)
+        (found.loc[others] - best).assign(mean=lambda frame: frame.mean(axis=1)).sort_values("mean", ascending=False)
     )
     columns = tuple(Column(name) for name in ("mean", *store.tasks))
     rows = tuple(

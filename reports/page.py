@@ -230,7 +230,10 @@ def cells_section(store: Store) -> Section:
     undone = [cell for cell in store.cells if cell.state != "done"]
     seen = (_cells_table("undone", "Cells that are not done", undone),) if undone else ()
     return Section(
-        "cells", "Cells", tables=seen, more=(_settings_table(store), _cells_table("cells", "Every cell", store.cells))
+        "all_cells",
+        "Cells",
+        tables=seen,
+        more=(_settings_table(store), _cells_table("cells", "Every cell", store.cells)),
     )
 
 

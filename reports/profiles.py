@@ -16,7 +16,7 @@ from reports.load import Store
 from reports.standings import by_unit, complete
 
 _DRAWS = 500
-_POINTS = 300
+_POINTS = 150
 
 
 def performance_profiles(store: Store, chosen: str) -> Picture | None:

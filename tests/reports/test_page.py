@@ -3,8 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
-import subprocess
 
 import pytest
 
@@ -13,36 +11,7 @@ from reports.load import load
 from reports.page import write_report
 from reports.published import comparison, published_tables
 from reports.tables import to_latex
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-PROBE = """
-<script>
-addEventListener("load", () => {
-const found = { errors: window.errors, tables: document.querySelectorAll("table").length, sorts: [] };
-for (const table of document.querySelectorAll("table")) {
-  const heads = [...table.querySelectorAll(".heads th")];
-  for (let click = 0; click < 2; click++) {
-    heads[heads.length - 1].firstElementChild.click();
-    found.sorts.push([...table.tBodies[0].rows].map((row) => row.cells[heads.length - 1].dataset.value ?? null));
-  }
-}
-const filter = document.querySelector("#comparisons .filter");
-const rows = [...document.querySelector("#comparisons tbody").rows];
-filter.value = "scd PM";
-filter.dispatchEvent(new Event("input"));
-found.kept = rows.filter((row) => !row.hidden).map((row) => row.textContent);
-document.querySelector(".enlarge").click();
-found.enlarged = document.querySelector("dialog").open;
-found.width = document.documentElement.scrollWidth <= innerWidth;
-const loaded = performance.getEntriesByType("resource").map((one) => one.name);
-found.requests = loaded.filter((name) => !name.startsWith("data:"));
-found.images = [...document.querySelectorAll(".picture img")].every((one) => one.complete && one.naturalWidth > 0);
-document.body.innerHTML = "<pre id=found></pre>";
-document.querySelector("#found").textContent = JSON.stringify(found);
-});
-</script>
-"""
+from tests.reports.browser import assert_alive, look, needs_browser
 
 
 def test_all_files_are_there(report):
@@ -106,33 +75,15 @@ def test_a_run_without_a_finished_cell_is_refused(store_writer, tmp_path):
         write_report([run])
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium found: install chromium to test the page in a browser")
+@needs_browser
 @pytest.mark.parametrize("size", ["1280,900", "390,800"])
 def test_in_a_browser(report, tmp_path, size):
     """Tables sort, rows are filtered, a picture enlarges, nothing is logged and nothing is requested."""
-    page = report.read_text(encoding="utf-8")
-    catch = "<script>window.errors = []; addEventListener('error', (one) => errors.push(one.message));</script>"
-    probed = page.replace("<title>", f"{catch}<title>").replace("</body>", f"{PROBE}</body>")
-    (tmp_path / "page.html").write_text(probed, encoding="utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync", "--enable-logging=stderr", f"--window-size={size}"]
-    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
-    command = [str(BROWSER), *flags, (tmp_path / "page.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = json.loads(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1].replace("&lt;", "<"))
-    assert found["errors"] == []
-    assert "CONSOLE" not in done.stderr
-    assert found["requests"] == []
-    assert found["images"]
-    assert found["enlarged"]
-    assert found["width"], "the page scrolls sideways"
+    found = look(report, tmp_path, size, table="comparisons", typed="scd PM")
+    assert_alive(found)
     assert found["kept"]
     assert all("scd" in text and "PM" in text for text in found["kept"])
     assert found["tables"] > 5
-    for position, column in enumerate(found["sorts"]):
-        numbers = [float(text) for text in column if text is not None]
-        assert numbers == sorted(numbers, reverse=position % 2 == 0)
-        assert column[len(numbers) :] == [None] * (len(column) - len(numbers)), "entries without a number come last"
 
 
 def _digests(folder):

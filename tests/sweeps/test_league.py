@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from bench.cli.league import VERSION
+from bench.runs.pack import unpack
 from reports.league import write_league
 from sweeps.study import load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
+from tests.reports.browser import assert_alive, look, needs_browser
 from tests.reports.conftest import write_store
 from tests.warm import Start
 
@@ -49,6 +51,40 @@ def test_a_second_name_stands_where_the_first_does(tmp_path: Path) -> None:
         one, other = found["fedavg", column], found["again", column]
         assert (one["value"], column == "tier" or one["note"]) == (other["value"], column == "tier" or other["note"])
     assert found["again", "tier"]["note"] == "= fedavg"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of three of the entries that come with the harness."""
+    folder = tmp_path_factory.mktemp("league")
+    names = ("ditto", "fedavg", "finetune", "local")
+    for name in names:
+        unpack(ROOT / "reports" / "leagues" / f"{VERSION}_small" / f"{name}.tar.xz", folder / name)
+    return write_league([folder / name for name in names], folder / "page", "test")
+
+
+@needs_browser
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["1280,900", "390,800"])
+def test_the_page_in_a_browser(page: Path, tmp_path: Path, size: str) -> None:
+    found = look(page, tmp_path, size, table="settings", typed="ditto")
+    assert_alive(found)
+    assert len(found["kept"]) == 12
+    assert all("ditto" in text for text in found["kept"])
+
+
+@pytest.mark.long
+def test_leaders_are_those_of_the_main_table(page: Path) -> None:
+    """The first of a task has the column's highest mean among methods with a rank of their own."""
+    with open(page.parent / "main_pm.csv", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["value"] and not row["derived"]]
+    with open(page.parent / "tables" / "leaders_pm.csv", encoding="utf-8") as file:
+        leaders = [row for row in csv.DictReader(file) if row["column"] == "first"]
+    assert len(leaders) == 12
+    for leader in leaders:
+        of_task = {row["row"]: float(row["value"]) for row in rows if row["column"] == leader["row"]}
+        assert leader["note"] == max(of_task, key=lambda name: of_task[name])
+        assert float(leader["value"]) == of_task[leader["note"]]
 
 
 @pytest.mark.slow
