@@ -135,8 +135,8 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         for label, rows in by_row.items()
     )
     interval = (
-        f"with Welch's 95 % interval (the paper's ± read as a standard deviation of {printed.runs} runs; the intervals "
-        "are not corrected for their number)"
+        f"with a 95 % interval (Cochran and Cox; the paper's ± read as a standard deviation of {printed.runs} runs; "
+        "the intervals are not corrected for their number)"
         if printed.runs
         else "without an interval: the table gives no number of runs"
     )
@@ -199,13 +199,13 @@ def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tu
 
 
 def _difference(mine: Entry, theirs: Entry) -> Entry:
-    """Ours minus theirs; Welch's interval where both are means of a known number of runs with a spread."""
+    """Ours minus theirs; their interval where both are means of a known number of runs with a spread."""
     if mine.value is None or theirs.value is None:
         return words("–")
     difference = Entry(mine.value - theirs.value, signed=True)
     if mine.spread is None or theirs.spread is None:
         return difference
-    low, high = statistics.welch((mine.value, mine.spread, mine.n), (theirs.value, theirs.spread, theirs.n))
+    low, high = statistics.unpaired((mine.value, mine.spread, mine.n), (theirs.value, theirs.spread, theirs.n))
     if math.isnan(low):
         return difference
     ends = (replace(difference, value=end).number for end in (low, high))

@@ -75,8 +75,8 @@ def single(seeds: int, repeats: int) -> dict[str, float]:
         better = statistics.probability_of_improvement([x + 1], [y])
         note("P(better), 1 task (exact binomial)", better.low, better.high, float(stats.norm.cdf(1 / np.sqrt(2))))
         printed = statistics.summarise(rng.normal(89, 2, 3))
-        welch = statistics.welch((summary.mean, summary.std, seeds), (printed.mean, printed.std, printed.n))
-        note("difference from a printed mean of 3 runs (Welch)", *welch, 1)
+        unpaired = statistics.unpaired((summary.mean, summary.std, seeds), (printed.mean, printed.std, printed.n))
+        note("difference from a printed mean of 3 runs (Cochran and Cox)", *unpaired, 1)
         tasks = [rng.normal(level, 1, seeds) for level in _LEVELS]
         middle = statistics.bootstrap(tasks, statistics.iqm, "simulate", k, repeats=400)
         note("IQM, 4 tasks (bootstrap t)", middle.low, middle.high, _IQM_TRUTH)

@@ -178,6 +178,14 @@ def test_bootstrap_repeats_itself_and_covers_the_aggregate(seeds):
     assert estimate != ours.bootstrap(method, _mean_of_tasks, 300, repeats=300)
 
 
+def test_freedom_of_the_bootstrap_is_that_of_the_tasks_an_aggregate_rests_on():
+    """Of tasks far apart the interquartile mean takes the middle two: 2 x (n - 1), not 4 x (n - 1)."""
+    rng = np.random.default_rng(0)
+    drawn = [rng.normal(level, 1, (4000, 5)) for level in (20, 40, 60, 80)]
+    assert ours._freedom(drawn, ours.iqm(drawn)) == pytest.approx(8, rel=0.05)
+    assert ours._freedom(drawn, _mean_of_tasks(drawn)) == pytest.approx(16, rel=0.05)
+
+
 def test_bootstrap_is_stratified():
     """Runs are drawn within a task: with no spread inside tasks the interval has no width."""
     estimate = ours.bootstrap([np.full(3, 20.0), np.full(3, 80.0)], ours.iqm, repeats=50)
@@ -195,16 +203,20 @@ def _mean_of_tasks(tasks):
     return np.mean([runs.mean(axis=-1) for runs in tasks], axis=0)
 
 
-def test_welch_s_interval_is_scipy_s():
-    x, y = np.array([80.1, 82.3, 79.9, 81.0]), np.array([70.0, 77.0, 73.0])
-    told = [(one.mean(), one.std(ddof=1), len(one)) for one in (x, y)]
-    expected = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
-    assert ours.welch(*told) == pytest.approx((expected.low, expected.high))
+def test_an_interval_of_unpaired_means_by_hand():
+    """Variances of the means 1/3 and 4/5; t of 2 and 4 degrees of freedom are 4.302653 and 2.776445."""
+    half = (4.302653 / 3 + 2.776445 * 4 / 5) / (1 / 3 + 4 / 5) * np.sqrt(1 / 3 + 4 / 5)
+    assert ours.unpaired((5, 1, 3), (2, 2, 5)) == pytest.approx((3 - half, 3 + half))
 
 
-def test_welch_s_interval_by_hand():
-    """Equal n and spreads: 2 (n - 1) = 4 degrees of freedom, t 2.776445, error sqrt(2 / 3)."""
-    half = 2.776445 * np.sqrt(2 / 3)
-    assert ours.welch((5, 1, 3), (2, 1, 3)) == pytest.approx((3 - half, 3 + half))
-    assert np.isnan(ours.welch((5, 1, 1), (2, 1, 3))).all()
-    assert np.isnan(ours.welch((5, 0, 3), (2, 0, 3))).all()
+def test_with_equal_numbers_it_is_student_s_with_half_the_freedom():
+    x, y = np.array([80.1, 82.3, 79.9]), np.array([70.0, 77.0, 73.0])
+    low, high = ours.unpaired(*((one.mean(), one.std(ddof=1), len(one)) for one in (x, y)))
+    pooled = stats.ttest_ind(x, y)
+    half = stats.t.ppf(0.975, 2) * (x.mean() - y.mean()) / pooled.statistic
+    assert (low, high) == pytest.approx((x.mean() - y.mean() - half, x.mean() - y.mean() + half))
+
+
+def test_unpaired_means_need_two_runs_each_and_a_spread():
+    assert np.isnan(ours.unpaired((5, 1, 1), (2, 1, 3))).all()
+    assert np.isnan(ours.unpaired((5, 0, 3), (2, 0, 3))).all()
