@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,23 @@ def test_leaders_are_those_of_the_main_table(page: Path) -> None:
         of_task = {row["row"]: float(row["value"]) for row in rows if row["column"] == leader["row"]}
         assert leader["note"] == max(of_task, key=lambda name: of_task[name])
         assert float(leader["value"]) == of_task[leader["note"]]
+
+
+@pytest.mark.long
+def test_the_first_is_in_the_confidence_set(environment: dict[str, str]) -> None:
+    """Another procedure on the same entries: whoever has the highest mean may be the best."""
+    script = ROOT / "docs" / "examples" / "confidence_set.py"
+    files = [
+        ROOT / "reports" / "leagues" / f"{VERSION}_small" / f"{name}.tar.xz" for name in ("ditto", "fedper", "local")
+    ]
+    done = subprocess.run([sys.executable, script, *files], env=environment, check=True, capture_output=True, text=True)
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in done.stdout.splitlines()
+        if line.startswith(("| ditto", "| fed", "| local"))
+    ]
+    assert {row[0] for row in rows} == {"ditto", "fedper", "local"}
+    assert rows[0][-1] == "yes"
 
 
 @pytest.mark.slow

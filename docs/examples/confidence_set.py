@@ -1,0 +1,63 @@
+"""Which methods of the league may be the best? A cross-check of its tiers by another procedure.
+
+    python docs/examples/confidence_set.py                       # the entries that come with the harness
+    python docs/examples/confidence_set.py runs/league_1_small/*.tar.xz
+
+Prints the model confidence set (Hansen, Lunde and Nason 2011, Econometrica 79), by `arch`, beside the ranks and tiers
+of the league's page. Its losses are minus the logits of accuracy in every block, a task with one of its seeds,
+weighted so that data families count the same; blocks are resampled independently.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from arch.bootstrap import MCS
+
+from bench.runs.pack import unpack
+from reports.accuracy import GM, PM, selection
+from reports.best import logits
+from reports.league import by_case, data_families, ranked, shipped
+from reports.load import Store, load
+from reports.ranking import family_weights
+
+SIZE = 0.05
+
+
+def losses(store: Store, scores: dict[str, list[np.ndarray]]) -> pd.DataFrame:
+    """Blocks x methods: what is missing, on the logit scale, to the mean of all methods."""
+    weights = len(store.tasks) * family_weights(data_families(store, store.tasks))
+    blocks = {
+        row: np.concatenate([-weight * logits(units) for weight, units in zip(weights, tasks, strict=True)])
+        for row, tasks in scores.items()
+    }
+    frame = pd.DataFrame(blocks)
+    return frame.sub(frame.mean(axis=1), axis=0)
+
+
+def main() -> None:
+    """Print a table for personalized models and one for generic ones."""
+    files = [Path(name) for name in sys.argv[1:]] or shipped("league_1_small")
+    with tempfile.TemporaryDirectory() as scratch:
+        for file in files:
+            unpack(file, Path(scratch, file.name))
+        store = by_case(load([Path(scratch, file.name) for file in files]))
+    chosen = selection(store)
+    for figure in (PM, GM):
+        compared, places = ranked(store, figure, chosen)
+        if not places:  # fewer than two methods train this model
+            continue
+        found = MCS(losses(store, compared.scores), size=SIZE, reps=2000, block_size=1, method="R", seed=0)
+        found.compute()
+        p_values = found.pvalues["Pvalue"]
+        print(f"\n{figure.text}\n\n| method | rank | tier | p | in the set |\n|---|---:|---:|---:|---|")
+        for row in sorted(compared.scores, key=lambda row: -places[row].mean):
+            place = places[row]
+            inside = "yes" if row in found.included else "no"
+            print(f"| {row} | {place.first}–{place.last} | {place.tier} | {p_values[row]:.3f} | {inside} |")
+
+
+if __name__ == "__main__":
+    main()
