@@ -9,7 +9,7 @@ from bench.engine.device_data import SERVER
 from bench.engine.prepare import Prepared
 from bench.engine.step import Flat, Objective, differentiate_alone, flatten
 from bench.params import Params, Spec
-from bench.requests import Trained
+from bench.requests import ClassSums, Trained
 
 _NAMED = 4  # layers in a message; one bad number soon is in all of them
 
@@ -48,6 +48,17 @@ def check(one: Prepared, trained: Trained, first: str = "") -> None:
             raise Diverged(f"part {name!r} of {who(one)} is not finite after training{began}")
     if not _is_finite(trained.loss):
         raise Diverged(f"the loss of {who(one)} is not finite{began}")
+
+
+def check_sums(owner: int, sums: ClassSums) -> None:
+    """See that statistics by class are finite: outputs of finite weights need not be, and their squares even less.
+
+    Raises:
+        Diverged: they are not.
+    """
+    if not (_is_finite(sums.sum) and (sums.outer is None or _is_finite(sums.outer))):
+        whose = "the server" if owner == SERVER else f"client {owner}"
+        raise Diverged(f"the class statistics of {whose} are not finite")
 
 
 class Watch:

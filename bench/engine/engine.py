@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bench.data import Indices
-from bench.engine.anomalies import Watch, check, who
+from bench.engine.anomalies import Watch, check, check_sums, who
 from bench.engine.backends import EAGER, fastest, one_line
 from bench.engine.batches import Address
 from bench.engine.device import gpu_memory_ran_out, lanes_on
@@ -365,7 +365,7 @@ class Engine:
             if isinstance(request, Predict):
                 answers[i] = found[i][0][0].to(self.device_data.home)
             elif isinstance(request, ClassStats):
-                answers[i] = self._class_sums(request, *found[i][0])
+                answers[i] = self._class_sums(programs[i].owner, request, *found[i][0])
             else:
                 to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
         for samples, scored in to_score.items():
@@ -380,10 +380,11 @@ class Engine:
         self._look_for_failures()
         return found
 
-    def _class_sums(self, request: ClassStats, rows: Tensor, positions: Indices) -> ClassSums:
+    def _class_sums(self, owner: int, request: ClassStats, rows: Tensor, positions: Indices) -> ClassSums:
         pool, home = self.device_data.pool(request.samples), self.device_data.home
         sums = class_sums(pool, rows, positions, self.device_data.num_classes, request.moments)
         outer = None if sums.outer is None else sums.outer.to(home)
+        check_sums(owner, sums)
         return ClassSums(sums.count.to(home), sums.sum.to(home), outer)
 
     def _scores(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.engine.anomalies import Diverged
 from bench.engine.batches import Address
 from bench.engine.device_data import SERVER
 from bench.engine.engine import ProgramRun, Work
@@ -58,6 +59,14 @@ def test_sums_by_class_are_those_of_a_loop_over_samples(of: Any, executor: Any) 
         assert p.events == [Work(0, len(at))]
         sizes.add(len(at))
     assert {0, 1, 13} <= sizes
+
+
+@pytest.mark.parametrize("moments", [1, 2])
+def test_statistics_that_overflow_are_a_divergence(moments: Any) -> None:
+    """Weights are finite, and so are, at 1e25, the features in float32, but not their squares."""
+    scale = {1: 1e38, 2: 1e25}[moments]
+    with pytest.raises(Diverged, match=r"the class statistics of client \d are not finite"):
+        ask(lambda w: ClassStats(w.with_weights(w.weights * scale), moments=moments), dtype="float32")
 
 
 def test_the_running_statistics_are_frozen_and_stay_as_they_are() -> None:
