@@ -26,7 +26,7 @@ def means(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> pd.
 
 
 def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
-    """Rank intervals, the best above; a tier's methods have one colour.
+    """Rank intervals and ranks by mean, the best above; a tier's methods have one colour.
 
     Args:
         places: the rows that have a rank.
@@ -42,12 +42,14 @@ def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
             axes[0].plot(
                 [place.first - 0.3, place.last + 0.3], [at, at], solid_capstyle="butt", **lines[f"tier {place.tier}"]
             )
+            better = len({other.mean for other in places.values() if other.mean > place.mean})  # clones count once
+            axes[0].plot(better + 1, at, "o", color="black", markersize=3)
         axes[0].set_yticks(range(len(order)), order, fontsize=7)
         axes[0].set(xlabel="rank (1 is best)", xlim=(0, len(order) + 1), ylim=(len(order) - 0.4, -0.6))
         legend(canvas, lines)
         caption = (
-            f"{figure.text}: intervals that hold all true ranks at once with 95 % probability over seeds; methods "
-            "whose intervals overlap that of a tier's first are one tier."
+            f"{figure.text}: intervals that hold all true ranks at once with 95 % probability over seeds, and a point "
+            "for the rank by the mean over tasks; methods whose intervals overlap that of a tier's first are one tier."
         )
         return finish(canvas, f"ranks_{figure.name.lower()}", f"{figure.name}: ranks", caption)
 

@@ -3,7 +3,7 @@
 import base64
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -255,24 +255,34 @@ def _cell_entries(cell: Cell) -> Iterator[Entry]:
 
 
 def _settings_table(store: Store) -> Table:
-    """Settings that differ between cells, per row and task; the common ones are in the caption."""
+    """Settings that differ between cells, per row and task; the common ones are in the caption.
+
+    Those that only some methods have share a column: of one each, with many methods, most entries would be empty.
+    """
     flat = {(cell.row, cell.task): cell.flat for cell in store.cells}
     names = list(dict.fromkeys(name for settings in flat.values() for name in settings))
     values = {name: {str(settings.get(name, "–")) for settings in flat.values()} for name in names}
     skipped = {"seed", "label", "case"}
     common = [name for name in names if len(values[name]) == 1 and name not in skipped]
-    own = [name for name in names if len(values[name]) > 1 and name not in skipped]
+    shared = [name for name in names if all(name in settings for settings in flat.values())]
+    own = [name for name in shared if len(values[name]) > 1 and name not in skipped]
     rows = tuple(
-        (row, (words(task), *(words(_setting(settings.get(name))) for name in own)))
+        (row, (words(task), *(words(_setting(settings[name])) for name in own), words(_special(settings, shared))))
         for (row, task), settings in flat.items()
     )
     caption = f"Common to all cells: {', '.join(setting_text(name, _of(flat, name)) for name in common)}."
-    columns = (Column("task"), *(Column(name.removeprefix("hp.")) for name in own))
+    columns = (Column("task"), *(Column(name.removeprefix("hp.")) for name in own), Column("hyperparameters"))
     return Table("settings", "Settings", caption, "Method", columns, rows)
 
 
 def _of(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> Any:
     return next(settings[name] for settings in flat.values() if name in settings)
+
+
+def _special(settings: dict[str, Any], shared: Collection[str]) -> str:
+    """Settings that not all methods have."""
+    found = [setting_text(name, value) for name, value in settings.items() if name not in shared and value is not None]
+    return ", ".join(found) or "–"
 
 
 def _setting(value: Any) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 
+import pandas as pd
 import pytest
 
 from bench.errors import UserError
@@ -48,6 +49,23 @@ def test_failures_and_provenance_are_shown_and_escaped(report):
     assert "RuntimeError: a &lt;made-up&gt; reason" in text
     for words in ("bench run --grid quickstart.yaml", "0123456789abcdef", "methods: [fedavg, local]", "1 missing"):
         assert words in text
+
+
+def test_settings_that_only_some_methods_have_share_a_column(store_writer, tmp_path):
+    """A column each would be a hundred of them for the league's methods, most of their entries empty."""
+    run = store_writer(tmp_path / "run", seeds=1, methods=("fedavg", "ditto", "scd"), alphas=(1.0,))
+    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell, own in zip(content["cells"], ({}, {"lam": 0.5}, {"tau": 2.0, "mu": 1}), strict=True):
+        cell["settings"]["hp"] = own
+    (run / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    table = pd.read_csv(write_report([run]).parent / "tables" / "settings.csv")
+    shared = table[table["column"] == "hyperparameters"]
+    assert list(zip(shared["row"], shared["note"], strict=True)) == [
+        ("fedavg", "–"),
+        ("ditto", "lam=0.5"),
+        ("scd", "tau=2, mu=1"),
+    ]
+    assert not {"lam", "tau", "mu"} & set(table["column"])
 
 
 @pytest.mark.long
