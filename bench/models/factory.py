@@ -111,6 +111,6 @@ def prepare(net: nn.Module) -> nn.Module:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             # An integer counter fits in no flat vector of floats, and `functional_call` under `vmap` cannot move it.
             layer.register_buffer("num_batches_tracked", None)
-        if isinstance(layer, nn.ReLU):
-            layer.inplace = False
+        if getattr(layer, "inplace", False):
+            layer.inplace = False  # type: ignore[assignment]
     return net

@@ -8,7 +8,7 @@ from bench.data import TokenShape
 from bench.errors import UserError
 from bench.models.init import Rules
 
-_OF_TOKENS = "take model 'char_lstm', 'fasttext' or 'textcnn'"
+_OF_TOKENS = "take model 'char_lstm', 'fasttext', 'textcnn' or 'transformer'"
 
 
 class Network(nn.Module):

@@ -1,7 +1,9 @@
 """torchvision's ResNets (He et al. 2016, arXiv:1512.03385) with a stem that fits the images."""
 
+import functools
 from typing import ClassVar
 
+from pydantic import PositiveInt
 from torch import nn
 
 from bench.errors import UserError
@@ -9,6 +11,7 @@ from bench.models.init import Rules, kaiming_normal_fan_out
 from bench.models.network import Network, need_values
 from bench.plugin import MODELS
 
+_NARROWEST = 64  # channels of the first layers; all others have multiples
 SMALL = 64  # pixels; the ImageNet stem would shrink such images fourfold before the first block
 
 
@@ -36,18 +39,36 @@ def resnet50(shape: tuple[int, ...], classes: int) -> nn.Module:
     return _resnet("resnet50", shape, classes)
 
 
-def _resnet(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+@MODELS.register("resnet18_gn")
+def resnet18_gn(shape: tuple[int, ...], classes: int, *, groups: PositiveInt = 32) -> nn.Module:
+    """ResNet-18 with GroupNorm (Wu and He 2018, arXiv:1803.08494) in place of BatchNorm."""
+    return _resnet("resnet18", shape, classes, groups)
+
+
+@MODELS.register("resnet50_gn")
+def resnet50_gn(shape: tuple[int, ...], classes: int, *, groups: PositiveInt = 32) -> nn.Module:
+    """ResNet-50 with GroupNorm (Wu and He 2018, arXiv:1803.08494) in place of BatchNorm."""
+    return _resnet("resnet50", shape, classes, groups)
+
+
+def _resnet(name: str, shape: tuple[int, ...], classes: int, groups: int = 0) -> nn.Module:
     """Images up to 64 pixels get a 3x3 stem of stride 1 without max-pool, larger ones the ImageNet stem.
 
+    Args:
+        groups: of GroupNorm's channels; 0 for BatchNorm.
+
     Raises:
-        UserError: inputs are not images.
+        UserError: inputs are not images, or the groups do not divide the channels.
     """
     need_values(name, shape)
+    if groups and _NARROWEST % groups:
+        raise UserError(f"model '{name}_gn': groups {groups} do not divide its {_NARROWEST} channels")
     if len(shape) != 3:
         raise UserError(f"model {name!r} needs images, and the samples have shape {shape}: take model 'mlp'.")
     from torchvision.models import get_model
 
-    body = get_model(name, weights=None)
+    norm = functools.partial(nn.GroupNorm, groups) if groups else nn.BatchNorm2d
+    body = get_model(name, weights=None, norm_layer=norm)
     channels, height, width = shape
     if max(height, width) <= SMALL:
         body.conv1 = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)

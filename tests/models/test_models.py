@@ -15,7 +15,9 @@ from bench.plugin import MODELS
 from bench.rng import generator
 from tests.models.helpers import filled
 
-ALL = ["cnn", "comet_cnn", "logistic", "mlp", "resnet18", "resnet34", "resnet50", "spfl_cnn", "vgg11", "vgg13"]
+PLAIN = ["cnn", "comet_cnn", "logistic", "mlp", "resnet18", "resnet34", "resnet50", "spfl_cnn", "vgg11", "vgg13"]
+DEEP = ["mobilenet_v3_small", "resnet18_gn", "resnet50_gn", "vit_tiny"]
+ALL = PLAIN + DEEP
 CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
 
 
@@ -69,6 +71,10 @@ def resnet_parameters(blocks: list[int], bottleneck: bool, channels: int, classe
         ("resnet34", CIFAR, 100, {}, resnet_parameters([3, 4, 6, 3], False, 3, 100, stem=3)),
         ("resnet50", (3, 224, 224), 1000, {}, 25_557_032),  # torchvision's documentation
         ("resnet50", (3, 64, 64), 13, {}, resnet_parameters([3, 4, 6, 3], True, 3, 13, stem=3)),
+        ("resnet18_gn", CIFAR, 10, {}, resnet_parameters([2, 2, 2, 2], False, 3, 10, stem=3)),
+        ("resnet50_gn", (3, 64, 64), 13, {"groups": 2}, resnet_parameters([3, 4, 6, 3], True, 3, 13, stem=3)),
+        ("mobilenet_v3_small", (3, 224, 224), 1000, {}, 2_542_856),  # torchvision's documentation
+        ("vit_tiny", (3, 224, 224), 1000, {}, 5_717_416 - 2 * 192),  # DeiT-Ti less its class token and that one's place
         ("resnet18", (3, 65, 65), 13, {}, resnet_parameters([2, 2, 2, 2], False, 3, 13, stem=7)),
     ],
 )

@@ -23,6 +23,7 @@ CASES = [
     ("gru", TEXT, {**SMALL, "layers": 2}),
     ("fasttext", TEXT, {"embedding": 4}),
     ("textcnn", TEXT, {"embedding": 4, "filters": 3}),
+    ("transformer", TEXT, {"width": 4, "heads": 2, "layers": 1}),
     ("har_cnn", SERIES, {"filters": 3, "hidden": 4}),
 ]
 LANES, BATCH, CLASSES = 3, 4, 6
@@ -120,13 +121,15 @@ def test_padding_is_no_word_of_fasttext() -> None:
     assert bool((net.features(torch.zeros(1, 4, dtype=torch.long)) == 0).all())  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("name", ["mlp", "logistic", "cnn", "resnet18", "vgg11", "har_cnn"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "logistic", "cnn", "resnet18", "vgg11", "har_cnn", "vit_tiny", "mobilenet_v3_small"]
+)
 def test_a_model_of_numbers_refuses_tokens(name: str) -> None:
     with pytest.raises(UserError, match=f"model '{name}' needs .*'char_lstm'"):
         build(name, TokenShape(80, 90), 5)
 
 
-@pytest.mark.parametrize("name", ["char_lstm", "gru", "fasttext", "textcnn"])
+@pytest.mark.parametrize("name", ["char_lstm", "gru", "fasttext", "textcnn", "transformer"])
 def test_a_model_of_tokens_refuses_numbers(name: str) -> None:
     with pytest.raises(UserError, match=f"model '{name}' needs tokens, and the samples have shape"):
         build(name, (80, 90), 5)

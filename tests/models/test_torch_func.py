@@ -53,6 +53,7 @@ def batches(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         ("cnn", (2, 16, 16)),
         ("comet_cnn", (1, 16, 16)),
         ("resnet18", (1, 16, 16)),
+        ("mobilenet_v3_small", (1, 16, 16)),
         pytest.param("vgg11", (1, 32, 32), marks=pytest.mark.slow),
         ("theirs", (2, 5, 5)),
     ],

@@ -1,0 +1,184 @@
+"""Small transformers (Vaswani et al. 2017, arXiv:1706.03762) of words and of pictures: norms first, no dropout.
+
+Attention is written out, as torch's layers go other ways where no gradient is asked for, which round differently.
+"""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from bench.errors import UserError
+from bench.models.init import Array, Rules
+from bench.models.network import Network, need_tokens, need_values
+from bench.plugin import MODELS
+
+PADDING = 0  # the token where a text is over
+_NOWHERE = -1e9  # the score of a place that is not looked at: a weight of 0, and finite where a text has no words
+_LARGE = 64  # pixels; larger pictures are cut into patches of 16 x 16 as ImageNet's are
+
+
+@MODELS.register("transformer")
+def transformer(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    width: PositiveInt = 64,
+    layers: PositiveInt = 2,
+    heads: PositiveInt = 4,
+) -> nn.Module:
+    """Tokens: embeddings with learned positions, blocks of attention, the mean of the words; padding is left out.
+
+    Raises:
+        UserError: the samples are no tokens, or `heads` does not divide `width`.
+    """
+    length, vocabulary = need_tokens("transformer", shape)
+    _need_heads("transformer", width, heads)
+    return _Transformer(_OfWords(length, vocabulary, width, layers, heads), nn.Linear(width, classes))
+
+
+@MODELS.register("vit_tiny")
+def vit_tiny(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    patch: PositiveInt | None = None,
+    width: PositiveInt = 192,
+    layers: PositiveInt = 12,
+    heads: PositiveInt = 3,
+) -> nn.Module:
+    """Pictures: DeiT-Ti (Touvron et al. 2021, arXiv:2012.12877), with the mean of the patches for a class token.
+
+    Args:
+        patch: pixels of a patch's side; default 4, or 16 for pictures of more than 64 pixels.
+
+    Raises:
+        UserError: the samples are no pictures, or cannot be cut into patches, or `heads` does not divide `width`.
+    """
+    need_values("vit_tiny", shape)
+    if len(shape) != 3:
+        raise UserError(f"model 'vit_tiny' needs images, and the samples have shape {shape}: take model 'mlp'.")
+    side = patch or (16 if max(shape[1:]) > _LARGE else 4)
+    if shape[1] % side or shape[2] % side:
+        raise UserError(
+            f"model 'vit_tiny': images of {shape[1]} x {shape[2]} pixels have no patches of {side} x {side}"
+        )
+    _need_heads("vit_tiny", width, heads)
+    return _VisionTransformer(_OfPatches(shape, side, width, layers, heads), nn.Linear(width, classes))
+
+
+def _need_heads(name: str, width: int, heads: int) -> None:
+    if width % heads:
+        raise UserError(f"model {name!r}: {heads} heads do not divide a width of {width}")
+
+
+class _Positions(nn.Module):
+    """A vector for each place, added to what stands there."""
+
+    def __init__(self, places: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(places, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+class _Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """`[batch, places, width]`; `seen` says where there is something, `[batch, places]`."""
+        batch, places, width = x.shape
+        q, k, v = self.qkv(x).reshape(batch, places, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(2, 3) / math.sqrt(width // self.heads)
+        if seen is not None:
+            scores = torch.where(seen[:, None, None], scores, _NOWHERE)
+        found: Tensor = self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, places, width))
+        return found
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = _Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 4 * width)
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        x = x + self.attention(self.norm1(x), seen)
+        found: Tensor = x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
+        return found
+
+
+class _Encoder(nn.Module):
+    """Positions, blocks, a last norm, and the mean over the places that are seen."""
+
+    def __init__(self, places: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.positions = _Positions(places, width)
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        """`[batch, width]` of `[batch, places, width]`; zeros where nothing is seen."""
+        x = self.positions(x)
+        for block in self.blocks:
+            x = block(x, seen)
+        x = self.norm(x)
+        if seen is None:
+            return x.mean(1)
+        there = seen.unsqueeze(2)
+        return (x * there).sum(1) / there.sum(1).clamp(min=1)
+
+
+class _OfWords(nn.Module):
+    def __init__(self, length: int, vocabulary: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.encoder = _Encoder(length, width, layers, heads)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.encoder(self.embedding(tokens), tokens != PADDING)
+        return found
+
+
+class _OfPatches(nn.Module):
+    """A patch's embedding is one linear map of its pixels: a convolution whose stride is its size."""
+
+    def __init__(self, shape: tuple[int, ...], side: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        channels, height, across = shape
+        self.side = side
+        self.embedding = nn.Linear(channels * side * side, width)
+        self.encoder = _Encoder((height // side) * (across // side), width, layers, heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, channels, height, across = x.shape
+        cut = x.reshape(n, channels, height // self.side, self.side, across // self.side, self.side)
+        patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        found: Tensor = self.encoder(self.embedding(patches))
+        return found
+
+
+def small_normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+    """From N(0, 0.02^2), as ViT and BERT draw embeddings and positions."""
+    return rng.normal(0.0, 0.02, layer.get_parameter(name).shape)
+
+
+class _Transformer(Network):
+    rules: ClassVar[Rules] = {nn.Embedding: small_normal, _Positions: small_normal}
+
+
+class _VisionTransformer(_Transformer):
+    """Of clients side by side a step took one and a half times as long on a CPU (DeiT-Ti's sizes, 8 clients)."""
+
+    better_alone: ClassVar[bool] = True
