@@ -1,8 +1,6 @@
 """`ag_news`: titles and first lines of news in four classes, as Zhang et al. 2015 (arXiv:1509.01626) published them."""
 
 import csv
-import re
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +12,9 @@ from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.arrays import Array
 from datasets.assemble import assemble
+from datasets.words import FIRST, numbered, words_of
 
 _CLASSES = ["world", "sports", "business", "sci/tech"]
-_PADDING, _UNKNOWN, _FIRST = 0, 1, 2
-_WORD = re.compile(r"\w+")
 
 
 @DATASETS.register("ag_news")
@@ -25,13 +22,12 @@ def load(
     *,
     data_root: Path,
     download: bool,
-    vocabulary: Annotated[int, Field(gt=_FIRST)] = 20_000,
+    vocabulary: Annotated[int, Field(gt=FIRST)] = 20_000,
     length: PositiveInt = 64,
 ) -> Dataset:
     """AG News: tokens `[127600, length]`, 120,000 of them for training, 4 classes.
 
-    A token is a word in small letters: 0 is padding at the end, 1 a word that is not among the most frequent ones of
-    the training part; the most frequent one is 2 (of words as frequent as each other, the first in the alphabet).
+    A token is a word in small letters (see `datasets.words`).
 
     Args:
         data_root: holds `ag_news_csv/train.csv` and `test.csv`.
@@ -43,13 +39,7 @@ def load(
         UserError: a file is missing, or not in the published format.
     """
     train, test = (_rows(data_root / "ag_news_csv" / f"{part}.csv") for part in ("train", "test"))
-    counts = Counter(word for words, _ in train for word in words)
-    likely = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - _FIRST]
-    number = {word: i for i, word in enumerate(likely, start=_FIRST)}
-    x = np.full((len(train) + len(test), length), _PADDING, np.int32)
-    for row, (words, _) in zip(x, [*train, *test], strict=True):
-        own = [number.get(word, _UNKNOWN) for word in words[:length]]
-        row[: len(own)] = own
+    x = numbered([words for words, _ in train], [words for words, _ in test], vocabulary, length)
     y: Array = np.array([label for _, label in [*train, *test]])
     return assemble("ag_news", x, y, len(train), mean=None, std=None, classes=_CLASSES, vocabulary=vocabulary)
 
@@ -68,4 +58,4 @@ def _rows(file: Path) -> list[tuple[list[str], int]]:
             raise UserError(f"ag_news: row {at} of {file} is not class (1 to 4), title, description: {line!r:.80}")
     if not lines:
         raise UserError(f"ag_news: {file} is empty; put the CSV file there")
-    return [(_WORD.findall(f"{line[1]} {line[2]}".lower()), int(line[0]) - 1) for line in lines]
+    return [(words_of(f"{line[1]} {line[2]}"), int(line[0]) - 1) for line in lines]

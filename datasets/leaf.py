@@ -50,6 +50,6 @@ def _file(name: str, file: Path, read: Read) -> list[tuple[Array, Array, Array]]
             except ValueError as error:
                 raise ValueError(f"user {user}: {error}") from None
             found.append((x, y, np.full(len(y), str(user))))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, LookupError) as error:
         raise UserError(f"{name}: {file} is not in LEAF's format ({type(error).__name__}: {error})") from None
     return found

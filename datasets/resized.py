@@ -1,5 +1,6 @@
 """Photographs resized once into a file beside the originals, and read from there as they are needed."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -20,7 +21,7 @@ def resized(
 ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     """The resized pictures `[n, 3, size, size]` with their mean, std and checksum, all kept beside the originals.
 
-    They are made again when the originals are not those that the cache was made of (by number and bytes).
+    They are made again when the originals are not those that the cache was made of (by names, order and bytes).
 
     Args:
         name: of the data set, for messages.
@@ -42,7 +43,8 @@ def resized(
 
 def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     about = cache.with_suffix(".json")
-    source = {"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}
+    names = hashlib.blake2b("\n".join(path.as_posix() for path in paths).encode(), digest_size=16).hexdigest()
+    source = {"names": names, "bytes": sum(path.stat().st_size for path in paths), "train": n_train}
     known = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
     if known.get("source") != source or known.get("cache_bytes") != cache.stat().st_size:
         unfinished = cache.with_suffix(f".{os.getpid()}.tmp")

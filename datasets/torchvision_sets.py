@@ -1,4 +1,4 @@
-"""Official files that torchvision reads, in its own folder layout: CIFAR, MNIST and its like, EMNIST, USPS, SVHN.
+"""Official files that torchvision reads, in its folder layout: CIFAR, MNIST and its like, EMNIST, USPS, SVHN, STL-10.
 
 torchvision compares MD5 sums: of CIFAR's files at every start, of MNIST's and EMNIST's archives when it unpacks them.
 The unpacked files of the latter two are checked by size. Normalisation: the values in common use.
@@ -26,6 +26,7 @@ _IDX = {  # samples of the two parts, mean, std
     "emnist-byclass": ((697_932, 116_323), 0.1736, 0.3317),
 }
 _SIDE = 28
+_STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 Parts = tuple[dict[str, Any], dict[str, Any]]
 _HEADERS = (16, 8)  # bytes, of images and of labels
 
@@ -138,6 +139,32 @@ def svhn(
     train, test = _open("svhn", SVHN, data_root, download, files, parts)
     x, y = np.concatenate([train.data, test.data]), np.concatenate([train.labels, test.labels])
     return assemble("svhn", x, y, len(train.labels), mean=mean, std=std, classes=list("0123456789"))
+
+
+@DATASETS.register("stl10")
+def stl10(
+    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+) -> Dataset:
+    """STL-10 (Coates et al. 2011): `[13000, 3, 96, 96]` photographs with labels, 5,000 for training, 10 classes.
+
+    Raises:
+        UserError: a file is missing or has a wrong checksum.
+    """
+    from torchvision.datasets import STL10
+
+    listed = (
+        *STL10.train_list[:2],
+        *STL10.test_list,
+    )  # without the unlabelled part, of 2.8 GB, which torchvision checks
+    files = {data_root / STL10.base_folder / file: md5 for file, md5 in listed}
+    if download and _fault(files):
+        _open("stl10", STL10, data_root, download, files, ({"split": "train"}, {"split": "test"}))
+    if fault := _fault(files):
+        raise UserError(f"stl10: {fault}; delete it and add `--download`")
+    train_x, train_y, test_x, test_y = (np.fromfile(file, np.uint8) for file in files)
+    x = np.concatenate([train_x, test_x]).reshape(-1, 3, 96, 96).swapaxes(2, 3)  # columns first in the files
+    y = np.concatenate([train_y, test_y]).astype(np.int64) - 1
+    return assemble("stl10", x, y, len(train_y), mean=mean, std=std, classes=_STL10)
 
 
 @DATASETS.register("emnist")

@@ -20,9 +20,14 @@ def load(name: str, root: Path, **options: Any) -> Dataset:
 
 
 def leaf(root: Path, part: str, users: dict[str, tuple[Any, Any]], name: str = "all_data_0.json") -> Path:
-    folder = root / "femnist" / "data" / part
+    flat = {user: (x.reshape(len(x), -1).tolist(), y) for user, (x, y) in users.items()}
+    return leaf_file(root / "femnist", part, flat, name)
+
+
+def leaf_file(root: Path, part: str, users: dict[str, tuple[Any, Any]], name: str = "all_data_0.json") -> Path:
+    folder = root / "data" / part
     folder.mkdir(parents=True, exist_ok=True)
-    own = {user: {"x": x.reshape(len(x), -1).tolist(), "y": y} for user, (x, y) in users.items()}
+    own = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
     sizes = [len(y) for _, y in users.values()]
     (folder / name).write_text(json.dumps({"users": list(users), "num_samples": sizes, "user_data": own}))
     return folder / name
@@ -102,3 +107,76 @@ def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:
         load("camelyon17", tmp_path)
     with pytest.raises(UserError, match=r"metadata\.csv is missing; fetch the data with WILDS"):
         load("camelyon17", tmp_path / "elsewhere")
+
+
+def test_sent140_in_leaf_s_files(tmp_path: Path) -> None:
+    """Words are counted in the training part; of a row only the text is read."""
+
+    def row(text: str) -> list[str]:
+        return ["1467", "Mon Apr 06", "NO_QUERY", "somebody", text, "training"]
+
+    leaf_file(tmp_path / "sent140", "train", {"ann": ([row("good GOOD day"), row("bad day, good")], [1, 0])})
+    leaf_file(tmp_path / "sent140", "test", {"ann": ([row("a good day")], [1])})
+    data = load("sent140", tmp_path, vocabulary=4, length=4)
+    assert data.x.tolist() == [[2, 2, 3, 0], [1, 3, 2, 0], [1, 2, 3, 0]]  # good: 2, day: 3, others unknown
+    assert (data.y.tolist(), data.n_train, data.group_names, data.vocabulary) == ([1, 0, 1], 2, ("ann",), 4)
+    leaf_file(tmp_path / "sent140", "test", {"ann": ([row("x")], [4])})
+    with pytest.raises(UserError, match="user ann: 1 tweets, 1 labels, or a label that is neither 0 nor 1"):
+        load("sent140", tmp_path)
+    leaf_file(tmp_path / "sent140", "test", {"ann": ([["short"]], [1])})
+    with pytest.raises(UserError, match="not in LEAF's format"):
+        load("sent140", tmp_path)
+
+
+def test_celeba_in_leaf_s_files(tmp_path: Path) -> None:
+    """Another division of the same pictures is not read from the cache of the first one."""
+    pictures = tmp_path / "celeba" / "data" / "raw" / "img_align_celeba"
+    pictures.mkdir(parents=True)
+    for i in range(4):
+        Image.new("RGB", (6, 8), (50 * i, 7, 9)).save(pictures / f"{i:06}.png")
+    names = [f"{i:06}.png" for i in range(4)]
+    for train, test in (((0, 2), (1, 3)), ((1, 3), (0, 2))):
+        leaf_file(tmp_path / "celeba", "train", {"7": ([names[i] for i in train], [0, 1])})
+        leaf_file(tmp_path / "celeba", "test", {"12": ([names[i] for i in test], [1, 0])})
+        data = load("celeba", tmp_path, size=4)
+        assert data.x[:, 0, 0, 0].tolist() == [50 * i for i in (*train, *test)]
+        assert (data.y.tolist(), data.n_train, data.group_names) == ([0, 1, 1, 0], 2, ("12", "7"))
+    (pictures / names[0]).unlink()
+    with pytest.raises(UserError, match=r"celeba: .*000000\.png is missing"):
+        load("celeba", tmp_path, size=4)
+
+
+def test_traffic_signs(tmp_path: Path) -> None:
+    folder = tmp_path / "gtsrb"
+    for label, k in ((0, 0), (0, 1), (41, 0)):
+        file = folder / "GTSRB" / "Training" / f"{label:05}" / f"00000_{k:05}.ppm"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9 + k, 7), (label, k, 0)).save(file)
+    with pytest.raises(UserError, match=r"gtsrb: .*GT-final_test\.csv cannot be read"):
+        load("gtsrb", tmp_path)
+    (folder / "GTSRB" / "Final_Test" / "Images").mkdir(parents=True)
+    Image.new("RGB", (5, 5), (200, 0, 0)).save(folder / "GTSRB" / "Final_Test" / "Images" / "00000.ppm")
+    (folder / "GT-final_test.csv").write_text("Filename;Width;Height;ClassId\n00000.ppm;5;5;16\n")
+    data = load("gtsrb", tmp_path, size=8)
+    assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == ([0, 0, 41, 200], [0, 0, 41, 16], 3)
+    assert (data.shape, data.num_classes) == ((3, 8, 8), 43)
+    (folder / "GTSRB" / "Final_Test" / "Images" / "00000.ppm").unlink()
+    with pytest.raises(UserError, match=r"gtsrb: .*00000\.ppm is missing; add `--download`"):
+        load("gtsrb", tmp_path)
+
+
+def test_flowers(tmp_path: Path) -> None:
+    """Pictures are numbered from 1, and so are their labels; the validation part is for training."""
+    from scipy.io import savemat
+
+    folder = tmp_path / "flowers-102"
+    with pytest.raises(UserError, match=r"flowers102: the lists in .* cannot be read"):
+        load("flowers102", tmp_path)
+    (folder / "jpg").mkdir(parents=True)
+    for i in range(1, 5):
+        Image.new("RGB", (8, 8), (50 * i, 50 * i, 50 * i)).save(folder / "jpg" / f"image_{i:05}.jpg", quality=100)
+    savemat(folder / "imagelabels.mat", {"labels": [[77, 5, 102, 1]]})
+    savemat(folder / "setid.mat", {"trnid": [[4]], "valid": [[2]], "tstid": [[3, 1]]})
+    data = load("flowers102", tmp_path, size=4)
+    assert np.rint(data.x[:, 0, 0, 0] / 50).tolist() == [4, 2, 3, 1]
+    assert (data.y.tolist(), data.n_train, data.num_classes) == ([0, 4, 101, 76], 2, 102)

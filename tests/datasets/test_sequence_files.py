@@ -11,6 +11,7 @@ from bench.data import Dataset, TokenShape
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.har import SIGNALS
+from datasets.pamap2 import CHANNELS
 from datasets.partitions import make_partition
 from datasets.shakespeare import ALPHABET
 
@@ -161,3 +162,50 @@ def test_ag_news_refusals(tmp_path: Path, text: str, message: str) -> None:
     write_news(tmp_path, "train", text)
     with pytest.raises(UserError, match=message):
         load("ag_news", tmp_path)
+
+
+def test_pamap2_in_uci_s_files(tmp_path: Path) -> None:
+    """Windows within an activity, without what lies between; a lost reading is on the line between its neighbours."""
+    folder = tmp_path / "PAMAP2_Dataset" / "Protocol"
+    folder.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"pamap2: .*Protocol has no files subject\*\.dat"):
+        load("pamap2", tmp_path)
+    numbers = [0, 0, *[1] * 5, *[0] * 3, *[24] * 4]
+    for person in (101, 102):
+        rows = np.arange(14.0 * 54).reshape(14, 54) + person
+        rows[:, 1] = numbers
+        rows[3, CHANNELS[5]] = np.nan
+        np.savetxt(folder / f"subject{person}.dat", rows, fmt="%.10g")
+    data = load("pamap2", tmp_path, window=2)
+    assert (data.shape, len(data.y), data.n_train) == ((27, 2), 8, 8 - 4)  # half of two windows, rounded up, are tests
+    assert (data.group_names, data.num_classes) == (("subject101", "subject102"), 12)
+    assert data.groups is not None
+    found = {
+        (data.group_names[g], data.classes[label], x[5].tolist()[0])
+        for x, label, g in zip(data.x, data.y, data.groups, strict=True)
+    }
+    expected = set()
+    for person in (101, 102):
+        for begin, activity in ((2, "lying"), (4, "lying"), (10, "rope jumping"), (12, "rope jumping")):
+            expected.add((f"subject{person}", activity, 54.0 * begin + CHANNELS[5] + person))
+    assert found == expected
+    lost = data.x[(data.groups == 0) & (data.y == 0) & (data.x[:, 5, 0] == 54 * 2 + CHANNELS[5] + 101)][0, 5]
+    assert lost.tolist() == [54 * 2 + CHANNELS[5] + 101, 54 * 3 + CHANNELS[5] + 101]
+
+
+def test_pamap2_refusals(tmp_path: Path) -> None:
+    folder = tmp_path / "PAMAP2_Dataset" / "Protocol"
+    folder.mkdir(parents=True)
+    rows = np.zeros((4, 54))
+    for change, message in (
+        (rows[:, :5], "5 columns instead of 54"),
+        (rows + 8, "the activity 8, which the protocol has not"),
+        (np.where(np.arange(54) == 1, 1.0, np.nan) * np.ones((4, 1)), "a sensor says nothing"),
+        (rows, "no activity of .* lasts 2 readings"),
+    ):
+        np.savetxt(folder / "subject101.dat", change)
+        with pytest.raises(UserError, match=message):
+            load("pamap2", tmp_path, window=2)
+    (folder / "subject101.dat").write_text("a b")
+    with pytest.raises(UserError, match="cannot be read"):
+        load("pamap2", tmp_path)

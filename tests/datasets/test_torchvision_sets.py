@@ -249,3 +249,23 @@ def test_svhn_in_matlab_s_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "test_32x32.mat").write_bytes(b"x")
     with pytest.raises(UserError, match=r"svhn: .*test_32x32\.mat has a wrong checksum"):
         load("svhn", tmp_path)
+
+
+def test_stl10_by_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files hold columns first and labels from 1; the unlabelled part need not be there."""
+    folder = tmp_path / official.STL10.base_folder
+    folder.mkdir()
+    x, y = draw(3, 3, 96, 96), np.array([1, 10, 2], np.uint8)
+    lists: dict[str, list[list[str]]] = {}
+    for part, rows in (("train", slice(0, 2)), ("test", slice(2, 3))):
+        x[rows].swapaxes(2, 3).tofile(folder / f"{part}_X.bin")
+        y[rows].tofile(folder / f"{part}_y.bin")
+        lists[part] = [[name, md5(folder / name)] for name in (f"{part}_X.bin", f"{part}_y.bin")]
+    monkeypatch.setattr(official.STL10, "train_list", [*lists["train"], ["unlabeled_X.bin", "0"]])
+    monkeypatch.setattr(official.STL10, "test_list", lists["test"])
+    data = load("stl10", tmp_path)
+    np.testing.assert_array_equal(data.x, x)
+    assert (data.y.tolist(), data.n_train, data.classes[9]) == ([0, 9, 1], 2, "truck")
+    (folder / "test_y.bin").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"stl10: .*test_y\.bin has a wrong checksum"):
+        load("stl10", tmp_path)

@@ -1,0 +1,91 @@
+"""`pamap2`: what people do, from sensors at hand, chest and ankle (Reiss and Stricker 2012, UCI)."""
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import PositiveInt
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.arrays import Array
+from datasets.assemble import assemble, held_out_order
+
+FOLDER = Path("PAMAP2_Dataset", "Protocol")
+ACTIVITIES = {
+    1: "lying", 2: "sitting", 3: "standing", 4: "walking", 5: "running", 6: "cycling", 7: "Nordic walking",
+    12: "ascending stairs", 13: "descending stairs", 16: "vacuum cleaning", 17: "ironing", 24: "rope jumping",
+}  # fmt: skip
+"""The protocol's activities by their numbers in the files; 0 is what lies between them."""
+
+_COLUMNS = 54
+_ACTIVITY = 1
+CHANNELS = [first + k for first in (3, 20, 37) for k in (1, 2, 3, 7, 8, 9, 10, 11, 12)]
+"""Of each sensor, which has 17 columns: acceleration within 16 g, gyroscope and magnetometer, along x, y and z."""
+
+
+@DATASETS.register("pamap2")
+def load(
+    *, data_root: Path, download: bool, window: PositiveInt = 256, mean: list[float] | None = None,
+    std: list[float] | None = None,
+) -> Dataset:  # fmt: skip
+    """PAMAP2: series `[n, 27, window]` of 100 readings a second, 12 classes; groups are the nine people.
+
+    Windows follow each other without overlap, so that no reading is in two of them, and lie in one activity each. A
+    lost reading is drawn on a line between its neighbours. There are no official parts: a fixed 25 % of each person's
+    windows of an activity is the test part.
+
+    Args:
+        data_root: holds the unpacked folder `PAMAP2_Dataset`.
+        download: not used; the archive is UCI's.
+        window: readings of a window.
+        mean, std: per channel; computed from the training part unless given.
+
+    Raises:
+        UserError: a file is missing, or not in the published format.
+    """
+    folder = data_root / FOLDER
+    files = sorted(folder.glob("subject*.dat"))
+    if not files:
+        raise UserError(f"pamap2: {folder} has no files subject*.dat; unpack UCI's archive, or set `--data-root`")
+    parts = [_person(file, window) for file in files]
+    people = np.concatenate([np.full(len(y), file.stem) for file, (_, y) in zip(files, parts, strict=True)])
+    x, y = (np.concatenate(both) for both in zip(*parts, strict=True))
+    if not len(y):
+        raise UserError(f"pamap2: no activity of {folder} lasts {window} readings")
+    order, n_train = held_out_order(len(ACTIVITIES) * np.unique(people, return_inverse=True)[1] + y)
+    return assemble(
+        "pamap2", x[order], y[order], n_train, mean=mean, std=std, classes=list(ACTIVITIES.values()),
+        groups=people[order],
+    )  # fmt: skip
+
+
+def _person(file: Path, window: int) -> tuple[Array, Array]:
+    """Windows `[n, 27, window]` and the activity of each."""
+    try:
+        rows = np.loadtxt(file, ndmin=2)
+    except (OSError, ValueError) as error:
+        raise UserError(f"pamap2: {file} cannot be read ({error}); unpack UCI's archive again") from None
+    if rows.shape[1] != _COLUMNS:
+        raise UserError(f"pamap2: {file} has {rows.shape[1]} columns instead of {_COLUMNS}; unpack UCI's archive again")
+    numbers = rows[:, _ACTIVITY].astype(np.int64)
+    if unknown := set(numbers.tolist()) - {0, *ACTIVITIES}:
+        raise UserError(f"pamap2: {file} has the activity {min(unknown)}, which the protocol has not")
+    found, labels = [np.zeros((0, len(CHANNELS), window), np.float32)], []
+    ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+        count = (end - begin) // window
+        if numbers[begin] and count:
+            readings = np.stack([_whole(rows[begin:end, channel], file) for channel in CHANNELS])
+            cut = readings[:, : count * window].reshape(len(CHANNELS), count, window)
+            found.append(cut.swapaxes(0, 1).astype(np.float32))
+            labels += [list(ACTIVITIES).index(numbers[begin])] * count
+    return np.concatenate(found), np.array(labels, np.int64)
+
+
+def _whole(readings: Array, file: Path) -> Array:
+    """One channel with lost readings (NaN) filled in."""
+    there = np.flatnonzero(np.isfinite(readings))
+    if not len(there):
+        raise UserError(f"pamap2: {file} has an activity in which a sensor says nothing; unpack UCI's archive again")
+    return np.interp(np.arange(len(readings)), there, readings[there])

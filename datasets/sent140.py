@@ -1,0 +1,51 @@
+"""`sent140`: what people tweeted, in good or bad temper (Go et al. 2009), in the files that LEAF writes."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from bench.data import Dataset
+from bench.plugin import DATASETS
+from datasets.arrays import Array
+from datasets.assemble import assemble
+from datasets.leaf import read_leaf
+from datasets.words import FIRST, numbered, words_of
+
+_TEXT = 4  # its place in a row: id, date, query, user, text
+
+
+@DATASETS.register("sent140")
+def load(
+    *,
+    data_root: Path,
+    download: bool,
+    vocabulary: Annotated[int, Field(gt=FIRST)] = 10_000,
+    length: PositiveInt = 25,
+) -> Dataset:
+    """Sentiment140 by LEAF: tokens `[n, length]`, 2 classes; groups are the people.
+
+    A token is a word in small letters (see `datasets.words`); LEAF's own model has embeddings trained elsewhere.
+
+    Args:
+        data_root: holds `sent140/data/train` and `sent140/data/test` with LEAF's JSON files.
+        download: not used; LEAF makes the files.
+        vocabulary: number of tokens, with padding and unknown words.
+        length: words of a text; what follows is cut off.
+
+    Raises:
+        UserError: files are missing, or not in LEAF's format.
+    """
+    texts, y, people, n_train = read_leaf("sent140", data_root, _texts)
+    words = [words_of(text) for text in texts.tolist()]
+    x = numbered(words[:n_train], words[n_train:], vocabulary, length)
+    return assemble(
+        "sent140", x, y, n_train, mean=None, std=None, classes=["bad", "good"], groups=people, vocabulary=vocabulary
+    )
+
+
+def _texts(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
+    if len(x) != len(y) or not {int(label) for label in y} <= {0, 1}:
+        raise ValueError(f"{len(x)} tweets, {len(y)} labels, or a label that is neither 0 nor 1")
+    return np.array([str(row[_TEXT]) for row in x], dtype=object), np.array([int(label) for label in y], np.int64)

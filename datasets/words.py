@@ -1,0 +1,37 @@
+"""Texts as numbers of words: 0 is padding at the end, 1 a word that is not among the most frequent ones."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from datasets.arrays import Array
+
+PADDING, UNKNOWN, FIRST = 0, 1, 2
+_WORD = re.compile(r"\w+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in small letters."""
+    return _WORD.findall(text.lower())
+
+
+def numbered(train: Sequence[list[str]], test: Sequence[list[str]], vocabulary: int, length: int) -> Array:
+    """Tokens `[n, length]` int32 of texts, those of the test part last.
+
+    The most frequent word of the training part is 2; of words as frequent as each other, the first in the alphabet.
+
+    Args:
+        train, test: the words of each text.
+        vocabulary: number of tokens, with padding and unknown words.
+        length: words of a text; what follows is cut off.
+    """
+    counts = Counter(word for words in train for word in words)
+    likely = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - FIRST]
+    number = {word: i for i, word in enumerate(likely, start=FIRST)}
+    x = np.full((len(train) + len(test), length), PADDING, np.int32)
+    for row, words in zip(x, [*train, *test], strict=True):
+        own = [number.get(word, UNKNOWN) for word in words[:length]]
+        row[: len(own)] = own
+    return x
