@@ -18,6 +18,10 @@ def in_words(error: BaseException, file: str | None) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
 
 
+class Lost(Exception):
+    """Something that a cell was run with is no more; the cell can go on from its last checkpoint."""
+
+
 _REFUSED = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip

@@ -21,6 +21,10 @@ GpusPerCell = Annotated[
     float | None,
     typer.Option(min=0, help="With --ray: default 1 where there are GPUs; 0.5: two share one."),
 ]
+DevicesPerCell = Annotated[
+    int | None,
+    typer.Option(min=1, help="With --ray: so many devices share a cell's clients, --cpus- and --gpus-per-cell each."),
+]
 
 
 def start_early(ray: str | None) -> None:
@@ -31,7 +35,14 @@ def start_early(ray: str | None) -> None:
         start_server()
 
 
-def choose_crew(ray: str | None, jobs: int | None, device: str, cpus: float | None, gpus: float | None) -> "Crew":
+def choose_crew(
+    ray: str | None,
+    jobs: int | None,
+    device: str,
+    cpus: float | None = None,
+    gpus: float | None = None,
+    devices: int | None = None,
+) -> "Crew":
     """The crew that was asked for.
 
     Raises:
@@ -44,9 +55,9 @@ def choose_crew(ray: str | None, jobs: int | None, device: str, cpus: float | No
 
         from bench.cluster.crew import RayCrew
 
-        return RayCrew(jobs, device, cpus, gpus)
-    if cpus is not None or gpus is not None:
-        raise UserError("--cpus-per-cell and --gpus-per-cell are for --ray; without it, --jobs says how many cells")
+        return RayCrew(jobs, device, cpus, gpus, devices or 1)
+    if cpus is not None or gpus is not None or devices is not None:
+        raise UserError("--cpus-, --gpus- and --devices-per-cell are for --ray; without it, --jobs says how many cells")
     from bench.runs.workers import LocalCrew
 
     return LocalCrew(jobs, device)

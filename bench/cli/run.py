@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bench.cli.crew import CpusPerCell, GpusPerCell, RayAddress, choose_crew, start_early
+from bench.cli.crew import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_crew, start_early
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
@@ -58,6 +58,7 @@ def run(
     ray: RayAddress = None,
     cpus_per_cell: CpusPerCell = None,
     gpus_per_cell: GpusPerCell = None,
+    devices_per_cell: DevicesPerCell = None,
     executor: ExecutorOption = "auto",
     allow_fallback: Annotated[
         bool, typer.Option(help="On a GPU, go on where clients cannot be trained side by side, tens of times slower.")
@@ -110,7 +111,7 @@ def run(
     from bench.runs.remarks import gathered
     from bench.runs.store import FINISHED
 
-    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell)
+    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
     options = Options(
         device=crew.device,
         executor=executor,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.crew import CpusPerCell, GpusPerCell, RayAddress, choose_crew, start_early
+from bench.cli.crew import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_crew, start_early
 from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
@@ -45,6 +45,7 @@ def sweep(
     ray: RayAddress = None,
     cpus_per_cell: CpusPerCell = None,
     gpus_per_cell: GpusPerCell = None,
+    devices_per_cell: DevicesPerCell = None,
     executor: ExecutorOption = "auto",
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
@@ -73,7 +74,7 @@ def sweep(
         load_file(file)
     loaded = load_study(study, set_ or [], trials)
     folder = out or Path("runs") / loaded.name
-    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell)
+    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
 
     def options(cells: int | None) -> str:
         found = Options(

@@ -101,15 +101,18 @@ def has_gpus() -> bool:
     return any(node.resources.get("GPU", 0) for node in nodes())
 
 
-def require(wanted: Mapping[str, float]) -> None:
-    """Refuse resources that no node has.
+def require(wanted: Mapping[str, float], devices: int) -> None:
+    """Refuse resources that no node has, and more devices than all nodes have.
 
     Raises:
         UserError: as said.
     """
     found = nodes()
-    if any(node.room(wanted) for node in found):
+    room = sum(node.room(wanted) for node in found)
+    if room >= devices:
         return
+    if room:
+        raise UserError(f"--devices-per-cell {devices}: the cluster has room for {room} of them, whatever else it does")
     asked = " and ".join(f"{value:g} {key}" for key, value in wanted.items() if value)
     there = "; ".join(
         f"{node.name}: " + ", ".join(f"{node.resources.get(key, 0):g} {key}" for key in ("CPU", "GPU"))

@@ -12,10 +12,11 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, has_gpus, nodes, require
-from bench.cluster.node import Broken, CellWorker, Message, Needs, Plugin, look, versions
+from bench.cluster.node import Broken, CellWorker, Deserted, Message, Needs, Plugin, look, versions
 from bench.cluster.parcels import Home, Link, Part, Report
 from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
@@ -52,33 +53,35 @@ class RayCrew:
         device: `auto`: the GPUs, if a node has one and cells are not asked to do without.
         cpus: of a cell; default: 1, or more where there are fewer cells than cores.
         gpus: of a cell; default: 1 on GPUs.
+        devices: of a cell, with so many cores and GPUs each.
 
     Raises:
         UserError: no node has what a cell is to have.
     """
 
-    def __init__(self, jobs: int | None, device: str, cpus: float | None, gpus: float | None) -> None:
+    def __init__(self, jobs: int | None, device: str, cpus: float | None, gpus: float | None, devices: int = 1) -> None:
         if device == "auto":
             device = "cuda" if gpus or (gpus is None and has_gpus()) else "cpu"
         if device == "cpu" and gpus:
             raise UserError(f"--gpus-per-cell {gpus:g} and --device cpu: leave one of the two out")
         self.device = device
         self.jobs = jobs
+        self.devices = devices
         self._cpus = cpus
         self._gpus = (1.0 if gpus is None else gpus) if device == "cuda" else 0.0
         if device == "cuda" and not self._gpus:
             raise UserError("--gpus-per-cell 0 and --device cuda: leave one of the two out")
         self.sharing = max(1, math.floor(1 / self._gpus)) if self._gpus else 1
-        require({"CPU": cpus or 1.0, "GPU": self._gpus})
+        require({"CPU": cpus or 1.0, "GPU": self._gpus}, devices)
         self._memory = 0.0
         self._needs: Needs | None = None
         self._seconds: dict[str, float] = {}
 
     def threads(self, cells: int | None) -> int:
-        """Threads of a cell: its cores. The first call decides on them, where `cpus` does not."""
+        """Threads of a cell on each device: its cores. The first call decides on them, where `cpus` does not."""
         if self._cpus is None:
             cores = [int(node.resources.get("CPU", 0)) for node in nodes()]
-            share = sum(cores) // cells if cells and self.device == "cpu" else 1
+            share = sum(cores) // (cells * self.devices) if cells and self.device == "cpu" else 1
             self._cpus = float(max(1, min(share, max(cores))))
         return max(1, int(self._cpus))
 
@@ -121,7 +124,7 @@ class RayCrew:
 
     @property
     def resources(self) -> dict[str, float]:
-        """Of a worker, by Ray's names."""
+        """Of each device of a worker, by Ray's names."""
         return {"CPU": self._cpus or 1.0, "GPU": self._gpus, "memory": self._memory}
 
 
@@ -165,10 +168,12 @@ def _last_line(error: BaseException) -> str:
 
 @dataclass
 class _Worker:
-    """An actor; `asked` is its answer under way. It is `ready` once it has looked around."""
+    """An actor; `asked` is its answer under way. It is `ready` once it has looked around. With other devices it has a
+    `group` of places."""
 
     actor: Any  # Ray gives it methods that no type knows
     asked: Any
+    group: PlacementGroup | None = None
     ready: bool = False
     shared: bool = False
     task: CellTask | None = None
@@ -250,6 +255,7 @@ class _Workers:
         """How many workers there may be; nodes come and go."""
         if time.monotonic() > self._asked_at + _ASK_SECONDS:
             room = sum(node.room(self._crew.resources) for node in nodes())
+            room //= self._crew.devices
             self._limit, self._asked_at = min(room, self._crew.jobs or room), time.monotonic()
         return self._limit
 
@@ -259,8 +265,12 @@ class _Workers:
             store.write_text(Path(self._token[0]), self._token[1])
         asked = self._crew.resources
         options = {"num_cpus": asked["CPU"], "num_gpus": asked["GPU"], "memory": asked["memory"], **actor_options()}
-        actor: Any = ray.remote(CellWorker).options(**options).remote()
-        self._workers.append(_Worker(actor, actor.ready.remote(self._needs, self._token)))
+        devices, group = self._crew.devices, None
+        if devices > 1:
+            group = placement_group([{key: value for key, value in asked.items() if value}] * devices)
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        actor: Any = ray.remote(CellWorker).options(**options).remote(devices, asked)
+        self._workers.append(_Worker(actor, actor.ready.remote(self._needs, self._token), group))
 
     def _welcome(self, worker: _Worker, node: str, wrong: str, missing: list[tuple[str, str]], shared: bool) -> None:
         """Take note of what a new worker has found on its node, and send it the data that it lacks."""
@@ -334,6 +344,8 @@ class _Workers:
             case Broken():
                 worker.end()
                 self._backlog.fail(task, message.reason)
+            case Deserted():
+                self._lose(worker, message.reason)
             case Event():
                 if message.state != "running":
                     worker.end()
@@ -353,10 +365,16 @@ class _Workers:
             self._workers.remove(worker)
         worker.end()
         ray.kill(worker.actor)
+        if worker.group:
+            remove_placement_group(worker.group)
 
     def _bury(self, worker: _Worker, error: RayError) -> None:
-        """A worker is lost: its cell goes on elsewhere, unless it takes its workers with it."""
-        task, why = worker.task, _last_line(error)
+        """A worker is lost."""
+        self._lose(worker, f"its worker was lost: {_last_line(error)}")
+
+    def _lose(self, worker: _Worker, why: str) -> None:
+        """A cell loses its worker or one of its devices: it goes on elsewhere, unless it takes its workers with it."""
+        task = worker.task
         self._dismiss(worker)
         if task is None:
             self._stillborn += 1
@@ -366,7 +384,7 @@ class _Workers:
             return
         lost = self._lost[task.folder.name] = self._lost.get(task.folder.name, 0) + 1
         if lost == ATTEMPTS:
-            self._backlog.fail(task, f"its worker was lost {lost} times: {why}")
+            self._backlog.fail(task, f"{why}; so {lost} of its workers were lost")
             return
-        self._backlog.say(task, "interrupted", f"its worker was lost, another goes on ({why})")
+        self._backlog.say(task, "interrupted", f"{why}; another goes on")
         self._backlog.put_back(task)

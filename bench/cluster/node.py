@@ -20,14 +20,18 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.cluster.parcels import Link, Part, Report, Sender, write
 from bench.data import Dataset
-from bench.errors import UserError
+from bench.errors import Lost, UserError
 from bench.runs import store
 from bench.runs.crew import CellTask, Held
 from bench.runs.progress import Event
 from bench.runs.provenance import harness_code
+
+if TYPE_CHECKING:
+    from bench.cluster.devices import Devices
 
 DATA_ROOT = "BENCH_DATA_ROOT"
 """Environment of a node whose data lie elsewhere than `--data-root` says."""
@@ -48,7 +52,14 @@ class Broken:
     reason: str
 
 
-Message = Event | Held | Part | Link | Report | Broken
+@dataclass(frozen=True)
+class Deserted:
+    """A worker's word that another device of its cell is no more."""
+
+    reason: str
+
+
+Message = Event | Held | Part | Link | Report | Broken | Deserted
 
 
 @dataclass(frozen=True)
@@ -171,10 +182,25 @@ def data_root(given: str) -> Path:
     return Path(os.environ.get(DATA_ROOT, given))
 
 
-class CellWorker:
-    """An actor that runs one cell after the other, and is asked for what it has to say (`take`)."""
+def provide(name: str, options: str, dataset: Dataset) -> None:
+    """Take over a data set that is missing here; it lies in the node's memory once, for all its workers."""
+    from bench.runs import loading
 
-    def __init__(self) -> None:
+    # a copy: what lies in Ray's memory may not be written to, which torch does not know
+    loading.provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))
+
+
+class CellWorker:
+    """An actor that runs one cell after the other, and is asked for what it has to say (`take`).
+
+    Args:
+        devices: of a cell, this one included; the others are actors of this one, and end with it.
+        each: resources of a device, by Ray's names.
+    """
+
+    def __init__(self, devices: int, each: dict[str, float]) -> None:
+        self._devices, self._each = devices, each
+        self._others: Devices | None = None
         self._messages: queue.Queue[Message] = queue.Queue(8)  # a cell waits where its news are not fetched
         self._unwanted: set[str] = set()
 
@@ -183,16 +209,17 @@ class CellWorker:
         import ray
 
         wrong, missing = look(needs)
+        if self._devices > 1 and not wrong:
+            from bench.cluster.devices import Devices
+
+            self._others = Devices(self._devices - 1, self._each, needs)
         path, text = Path(token[0]), token[1]
         shared = path.is_file() and path.read_text(encoding="utf-8") == text
         return ray.get_runtime_context().get_node_id(), wrong, missing, shared
 
     def provide(self, name: str, options: str, dataset: Dataset) -> None:
-        """Take over a data set that is missing here; it lies in the node's memory once, for all its workers."""
-        from bench.runs.loading import provide
-
-        # a copy: what lies in Ray's memory may not be written to, which torch does not know
-        provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))
+        """Take over a data set that is missing here."""
+        provide(name, options, dataset)
 
     def receive(self, cell: str, part: Part) -> None:
         """A file of a cell that was begun before, where the run folder is not shared."""
@@ -222,6 +249,8 @@ class CellWorker:
             self._train(task, folder, self._messages.put if shared else self._send_from(folder))
         except store.BusyError as error:
             self._messages.put(Held(error.holder))
+        except Lost as error:
+            self._messages.put(Deserted(str(error)))
         except Exception as error:  # of what surrounds the cell, as loading a plug-in: it ends the cell all the same
             self._messages.put(Broken(str(error) or type(error).__name__))
         if not shared:
@@ -242,7 +271,15 @@ class CellWorker:
         sys.stdout.flush()
         options = Options.model_validate_json(task.options)
         options = options.model_copy(update={"data_root": data_root(str(options.data_root))})
-        run_cell(task.settings, folder, options, report=report, stop=lambda: task.folder.name in self._unwanted)
+        others = self._others
+        run_cell(
+            task.settings,
+            folder,
+            options,
+            report=report,
+            stop=lambda: task.folder.name in self._unwanted,
+            helpers=others.take_up if others else None,
+        )
 
     def _send_from(self, folder: Path) -> Callable[[Event], None]:
         sender = Sender(folder)

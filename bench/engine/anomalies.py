@@ -20,12 +20,17 @@ class Diverged(Exception):
     Attributes:
         round: the server version being computed, from 0 (-1: not known yet).
         what: what is not finite, and where.
+        owner: whose training it was.
     """
 
-    def __init__(self, what: str, round: int = -1) -> None:
-        super().__init__(what)
+    def __init__(self, what: str, round: int = -1, owner: int = SERVER) -> None:
+        super().__init__(what, round, owner)
         self.what = what
         self.round = round
+        self.owner = owner
+
+    def __str__(self) -> str:
+        return self.what
 
 
 def who(one: Prepared) -> str:
@@ -42,12 +47,12 @@ def check(one: Prepared, trained: Trained, first: str = "") -> None:
     Raises:
         Diverged: it is not.
     """
-    began = f"; first {first}" if first else ""
+    began, owner = f"; first {first}" if first else "", one.address.owner
     for name, value in trained.values.items():
         if not _is_finite(value.weights if isinstance(value, Params) else value):
-            raise Diverged(f"part {name!r} of {who(one)} is not finite after training{began}")
+            raise Diverged(f"part {name!r} of {who(one)} is not finite after training{began}", owner=owner)
     if not _is_finite(trained.loss):
-        raise Diverged(f"the loss of {who(one)} is not finite{began}")
+        raise Diverged(f"the loss of {who(one)} is not finite{began}", owner=owner)
 
 
 def check_sums(owner: int, sums: ClassSums) -> None:
@@ -58,7 +63,7 @@ def check_sums(owner: int, sums: ClassSums) -> None:
     """
     if not (_is_finite(sums.sum) and (sums.outer is None or _is_finite(sums.outer))):
         whose = "the server" if owner == SERVER else f"client {owner}"
-        raise Diverged(f"the class statistics of {whose} are not finite")
+        raise Diverged(f"the class statistics of {whose} are not finite", owner=owner)
 
 
 class Watch:

@@ -2,16 +2,15 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bench.data import Indices
-from bench.engine.anomalies import Watch, check, check_sums, who
+from bench.engine.anomalies import Diverged, Watch, check, check_sums, who
 from bench.engine.backends import EAGER, fastest, one_line
 from bench.engine.batches import Address
 from bench.engine.device import gpu_memory_ran_out, lanes_on
@@ -19,8 +18,10 @@ from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
 from bench.engine.gradient import as_train, gradient_of
 from bench.engine.packing import lanes_for
-from bench.engine.predict import Task, accuracy_and_loss, class_sums, outputs
+from bench.engine.predict import Task, accuracy_and_loss, class_sums, outputs, samples_abreast
 from bench.engine.prepare import Prepared, Preparer
+from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, fit_into
+from bench.engine.team import Errand, Helpers, Job, Team
 from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program
 from bench.params import Params, Spec
@@ -31,10 +32,8 @@ from bench.requests import (
     Exchange,
     Gradient,
     Predict,
-    Request,
     Train,
     Trained,
-    Upload,
 )
 from bench.settings import Settings
 
@@ -42,64 +41,7 @@ Look = Predict | Evaluate | ClassStats
 Executor = Literal["auto", "sequential", "cohort", "debug"]
 
 
-class Work(NamedTuple):
-    """What a program had done, for the clock: steps, and samples, each as often as a gradient or a look read it."""
-
-    steps: int
-    samples: int
-
-
-class Sent(NamedTuple):
-    """A message that a program sent; with `waits` it waited for the reply (`Exchange`)."""
-
-    values: dict[str, Any]
-    weight: float | None = None
-    waits: bool = False
-    reply: Any = None
-
-
-@dataclass
-class ProgramRun:
-    """A program under way.
-
-    Attributes:
-        owner: a client's id, or SERVER.
-        program: the generator.
-        address: whose draws it makes.
-        events: what it did, in order.
-        result: what it returned.
-        limit: how many steps it may still take; trainings end there (None: as many as they ask for).
-    """
-
-    owner: int
-    program: Program
-    address: Address
-    events: list[Work | Sent] = field(default_factory=list)
-    result: Any = None
-    waiting: Request | None = None
-    done: bool = False
-    fitted: bool = False
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is no program: a round without a `yield` is an ordinary function, which has run already."""
-        if not hasattr(self.program, "send"):
-            raise TypeError(
-                f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "
-                "for instance Train(...) and then Upload(...)"
-            )
-
-    @property
-    def uploaded(self) -> bool:
-        """Whether it has sent a message that it does not wait for."""
-        return any(isinstance(event, Sent) and not event.waits for event in self.events)
-
-
-Budget = Callable[[], Mapping[int, int]]
-"""By owner, how many steps fit into the time until the next broadcast."""
-
 _SLOW = "On a GPU its clients would train tens of times slower; --allow-fallback takes that"
-Reply = Callable[[list[Message]], Mapping[int, Any]]
 
 
 class Engine:
@@ -117,7 +59,8 @@ class Engine:
         notices: what the user should know of what happened so far.
         failed: backends that could not run a step (see `bench.engine.backends`).
         done: what programs had done so far, of clients and of the server.
-        steps, images, seconds: client steps trained so far, the samples in them, and what drawing and training took.
+        steps, images, seconds: client steps trained so far on this device, the samples in them, and what drawing and
+            training took.
     """
 
     def __init__(
@@ -148,6 +91,11 @@ class Engine:
         self._preparer = Preparer(device_data, settings)
         values = hp_values(hyper, self.dtype, device_data.device)
         self._trainer = Trainer(device_data, values, self.dtype, recordings or GraphCache())
+        self._team: Team | None = None
+
+    def share_with(self, helpers: Helpers) -> None:
+        """Have a part of the clients trained and looked at by engines elsewhere; it changes no byte."""
+        self._team = Team(helpers, [len(one) for one in self.device_data.partition.train])
 
     def run(self, programs: list[ProgramRun], reply: Reply | None = None, budget: Budget | None = None) -> None:
         """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.
@@ -156,18 +104,18 @@ class Engine:
         stands there or has ended.
         """
         for p in programs:
-            _advance(p, None)
+            advance(p, None)
         while open_ := [p for p in programs if not p.done]:
             fit = [p for p in open_ if budget and p.uploaded and not p.fitted and isinstance(p.waiting, Train)]
             if budget and len(fit) == len(open_):
-                _fit(fit, budget())
+                fit_into(fit, budget())
                 continue
             work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
             if fit:  # the others go on until all stand there
                 work = [p for p in work if id(p) not in map(id, fit)]
             answers = self._answer(work) if work else self._exchange(open_, reply)
             for p, answer in zip(work or open_, answers, strict=True):
-                _advance(p, answer)
+                advance(p, answer)
 
     def finish(self, owner: int, program: Program | Any, address: Address) -> Any:
         """The result of one program, or the value itself where no program is needed."""
@@ -193,25 +141,23 @@ class Engine:
 
     def _answer(self, programs: list[ProgramRun]) -> list[Any]:
         """The answers to what the programs wait for, each kind of request in groups."""
-        trainings: dict[int, Train] = {}
-        gradients: dict[int, Gradient] = {}
+        jobs: dict[int, Job] = {}
         looks: dict[int, Look] = {}
         for i, p in enumerate(programs):
             request = p.waiting
             if isinstance(request, Train):
-                trainings[i] = request
+                jobs[i] = Job(request, p.address, p.limit)
             elif isinstance(request, Gradient):
-                gradients[i], trainings[i] = request, as_train(request)
+                jobs[i] = Job(request, p.address, None)  # a gradient is of all samples or wrong
             else:
                 assert isinstance(request, Look), f"not a request: {request!r}"
                 looks[i] = request
         answers: dict[int, Any] = {}
-        for owners, group in self._grouped(programs, trainings):
-            answers |= zip(owners, self.train(group), strict=True)
-            for i, one, samples in zip(owners, group, self._trainer.samples(group), strict=True):
-                self._note(programs[i], Work(one.steps, samples))
-        for i, gradient in gradients.items():
-            answers[i] = gradient_of(gradient, answers[i])
+        for (i, job), (answer, work) in zip(jobs.items(), self._trainings(list(jobs.values())), strict=True):
+            answers[i] = answer
+            self._note(programs[i], work)
+            if job.limit is not None:
+                programs[i].limit = job.limit - work.steps
         if looks:
             answers |= self._look(programs, looks)
         return [answers[i] for i in range(len(programs))]
@@ -223,20 +169,50 @@ class Engine:
         before = self.done[who]
         self.done[who] = Work(before.steps + work.steps, before.samples + work.samples)
 
-    def _grouped(
-        self, programs: list[ProgramRun], trainings: dict[int, Train]
-    ) -> list[tuple[list[int], list[Prepared]]]:
-        """Requests of one recipe together, with whose they are."""
+    def _trainings(self, jobs: list[Job]) -> list[tuple[Any, Work]]:
+        """The answers and what they took, whichever device they are run on."""
+        if not jobs or not self._team or any(job.address.owner == SERVER for job in jobs):
+            return self._train_here(jobs)
+        return self._team.train(self, jobs)
+
+    def do(self, errand: Errand) -> list[Any]:
+        """Trainings or looks, on this device."""
+        if errand.jobs:
+            return self._train_here(errand.jobs)
+        return self._outputs_here(errand.samples, errand.tasks, errand.output, errand.abreast)
+
+    def _train_here(self, jobs: Sequence[Job]) -> list[tuple[Any, Work]]:
+        """Train in groups of one recipe.
+
+        Raises:
+            Diverged: a trained value is not finite; of the first job for which it is so.
+        """
+        found: dict[int, tuple[Any, Work]] = {}
+        diverged: list[Diverged] = []
+        for places, group in self._grouped(jobs):
+            try:
+                trained = self.train(group)
+            except Diverged as error:
+                diverged.append(error)
+                continue
+            for i, one, answer, samples in zip(places, group, trained, self._trainer.samples(group), strict=True):
+                request = jobs[i].request
+                asked = gradient_of(request, answer) if isinstance(request, Gradient) else answer
+                found[i] = asked, Work(one.steps, samples)
+        if diverged:
+            owners = [job.address.owner for job in jobs]
+            raise min(diverged, key=lambda error: owners.index(error.owner))
+        return [found[i] for i in range(len(jobs))]
+
+    def _grouped(self, jobs: Sequence[Job]) -> list[tuple[list[int], list[Prepared]]]:
+        """Requests of one recipe together, with their places."""
         start = time.perf_counter()
         groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
-        for i, request in trainings.items():
-            p = programs[i]
-            limit = p.limit if isinstance(p.waiting, Train) else None  # a gradient is of all samples or wrong
-            prepared = self._preparer.prepare(request, p.address, limit)
-            if limit is not None:
-                p.limit = limit - prepared.steps
-            owners, group = groups.setdefault(id(prepared.recipe), ([], []))
-            owners.append(i)
+        for i, (request, address, limit) in enumerate(jobs):
+            train = as_train(request) if isinstance(request, Gradient) else request
+            prepared = self._preparer.prepare(train, address, limit)
+            places, group = groups.setdefault(id(prepared.recipe), ([], []))
+            places.append(i)
             group.append(prepared)
         self.seconds += time.perf_counter() - start
         return list(groups.values())
@@ -356,7 +332,8 @@ class Engine:
                 by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
         found: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
         for (samples, kind, _), tasks in by_kind.items():
-            rows = self.outputs(samples, [task for _, _, task in tasks], kind)
+            owners = [programs[i].owner for i, _, _ in tasks]
+            rows = self.outputs(samples, [task for _, _, task in tasks], kind, owners)
             for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
                 found[i][k] = (row, positions)
         answers: dict[int, Any] = {}
@@ -372,11 +349,23 @@ class Engine:
             answers |= self._scores(samples, scored)
         return answers
 
-    def outputs(self, samples: Any, tasks: list[Task], output: Any = "logits") -> list[Tensor]:
-        """Outputs of model values on samples of one pool."""
-        lanes = 0 if self.executor in ("sequential", "debug") else self._lanes_for(len(tasks))
+    def outputs(
+        self, samples: Any, tasks: list[Task], output: Any = "logits", owners: Sequence[int] | None = None
+    ) -> list[Tensor]:
+        """Outputs of model values on samples of one pool.
+
+        Args:
+            owners: the client whose model each is, or SERVER, so that it is looked at where it was trained.
+        """
+        abreast = 0 if self.executor in ("sequential", "debug") else samples_abreast(tasks)
+        if not self._team:
+            return self._outputs_here(samples, tasks, output, abreast)
+        return self._team.look(self, samples, tasks, output, abreast, owners or [SERVER] * len(tasks))
+
+    def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, abreast: int) -> list[Tensor]:
         pool, used = self.device_data.pool(samples), self._trainer.used
-        found = outputs(pool, tasks, output=output, lanes=lanes, threads=self._cohorts, used=used)
+        lanes, threads = self._lanes_for(len(tasks)), self._cohorts
+        found = outputs(pool, tasks, output=output, lanes=lanes, abreast=abreast, threads=threads, used=used)
         self._look_for_failures()
         return found
 
@@ -420,24 +409,3 @@ def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) 
             torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
         )
     return found
-
-
-def _fit(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
-    for p in programs:
-        assert isinstance(p.waiting, Train)
-        p.waiting, p.fitted = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
-
-
-def _advance(p: ProgramRun, answer: Any) -> None:
-    """Go on to the next request that needs an answer; uploads need none."""
-    while True:
-        try:
-            request = p.program.send(answer)
-        except StopIteration as stop:
-            p.result, p.waiting, p.done = stop.value, None, True
-            return
-        if not isinstance(request, Upload):
-            p.waiting = request
-            return
-        p.events.append(Sent(dict(request.values), request.weight))
-        answer = None

@@ -35,25 +35,62 @@ def outputs(
     *,
     output: Output = "logits",
     lanes: int = 0,
+    abreast: int = 0,
     threads: int = 1,
     used: set[Recorded] | None = None,
 ) -> list[Tensor]:
-    """For each task `[samples, ...]` outputs, detached; with lanes, small models on few samples go side by side.
+    """For each task `[samples, ...]` outputs, detached; small models on few samples go side by side.
 
-    What is recorded for that is put into `used`.
+    Args:
+        lanes: models side by side.
+        abreast: what `samples_abreast` says of these tasks, and of those that other devices have.
+        used: what is recorded is put into it.
     """
     one_by_one = any(better_alone(w.spec) for w, _ in tasks)
     if not one_by_one and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
         threads = 1
-    few = [task for task in tasks if 0 < len(task[1]) <= _FEW] if lanes else []
-    if len(few) < 2 or one_by_one or len({w.spec for w, _ in few}) > 1:
+    few = [_is_few(task) and abreast > 0 for task in tasks]
+    many = [task for task, one in zip(tasks, few, strict=True) if not one]
+    small = [task for task, one in zip(tasks, few, strict=True) if one]
+    if not small:
         return _alone(pool, tasks, output, threads)
-    many = [task for task in tasks if not 0 < len(task[1]) <= _FEW]
-    look = _look(few[0][0].spec, output, pool.dtype, pool.y.device)
+    look = _look(small[0][0].spec, output, pool.dtype, pool.y.device)
     if used is not None:
         used.add(look)
-    abreast, alone = iter(_abreast(pool, few, look, lanes, threads)), iter(_alone(pool, many, output, threads))
-    return [next(abreast if 0 < len(task[1]) <= _FEW else alone) for task in tasks]
+    side = iter(_abreast(pool, small, look, lanes, abreast, threads))
+    alone = iter(_alone(pool, many, output, threads))
+    return [next(side if one else alone) for one in few]
+
+
+def _is_few(task: Task) -> bool:
+    return 0 < len(task[1]) <= _FEW
+
+
+def samples_abreast(tasks: Sequence[Task]) -> int:
+    """Samples per call and lane where the small models of these tasks go side by side; 0: each model is run alone.
+
+    Bytes depend on it, so it is decided for all tasks together, however many devices share them.
+    """
+    few = [task for task in tasks if _is_few(task)]
+    if len(few) < 2 or any(better_alone(w.spec) for w, _ in tasks) or len({w.spec for w, _ in few}) > 1:
+        return 0
+    return _piece(tuple(len(positions) for _, positions in few))
+
+
+@functools.lru_cache(64)  # asked for the same clients again and again
+def _piece(lengths: tuple[int, ...]) -> int:
+    n = np.array(lengths)
+    return min(_ABREAST, key=lambda length: int((-(-n // length)).sum() * (length + _PER_CALL)))
+
+
+def cut(task: Task, parts: int, device: str) -> list[Task]:
+    """A task as up to so many, for several devices; no call on samples is another one for it."""
+    w, positions = task
+    size = samples_at_once(device, convolutional=is_convolutional(w.spec))
+    calls = len(positions) // size  # what is left over stays with the last of them
+    parts = max(1, min(parts, calls))
+    marks = [calls * k // parts * size for k in range(parts)] + [len(positions)]
+    return [(w, positions[a:b]) for a, b in itertools.pairwise(marks)]
 
 
 def samples_at_once(device: str, *, convolutional: bool) -> int:
@@ -107,10 +144,10 @@ def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
     return torch.split(positions, samples_at_once(positions.device.type, convolutional=is_convolutional(spec)))
 
 
-def _abreast(pool: Pool, tasks: Sequence[Task], look: Recorded, lanes: int, threads: int) -> list[Tensor]:
+def _abreast(pool: Pool, tasks: Sequence[Task], look: Recorded, lanes: int, length: int, threads: int) -> list[Tensor]:
     """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
     lengths = tuple(len(positions) for _, positions in tasks)
-    pieces, places, real = _pieces(lengths, lanes)
+    pieces, places, real = _pieces(lengths, lanes, length)
     models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
     models += [models[0]] * (-len(models) % lanes)
     weights, buffers = [w.weights for w in models], [w.buffers for w in models]
@@ -136,7 +173,7 @@ def _abreast(pool: Pool, tasks: Sequence[Task], look: Recorded, lanes: int, thre
 
 
 @functools.lru_cache(64)  # asked for the same clients again and again
-def _pieces(lengths: tuple[int, ...], lanes: int) -> tuple[list[int], Indices, Indices]:
+def _pieces(lengths: tuple[int, ...], lanes: int, length: int) -> tuple[list[int], Indices, Indices]:
     """Lists of samples, which lie one after the other, cut into pieces for lanes.
 
     Returns:
@@ -144,7 +181,6 @@ def _pieces(lengths: tuple[int, ...], lanes: int) -> tuple[list[int], Indices, I
         list fills up its last piece and the first one of all what lanes are left; and which of these places are real.
     """
     n = np.array(lengths)
-    length = min(_ABREAST, key=lambda length: (-(-n // length)).sum() * (length + _PER_CALL))
     pieces = -(-n // length)
     begins, size = np.cumsum(n) - n, pieces * length
     within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bench.engine.engine import Work
+from bench.engine.programs import Work
 from bench.federation.traffic import Size
 from bench.profiles import Amount, Profile, Spread
 from bench.rng import generator

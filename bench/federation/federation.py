@@ -16,10 +16,11 @@ from bench.engine.anomalies import Diverged
 from bench.engine.batches import Address
 from bench.engine.device import settle
 from bench.engine.device_data import SERVER, DeviceData
-from bench.engine.engine import Budget, Engine, Executor, ProgramRun, Sent, Work
+from bench.engine.engine import Engine, Executor
 from bench.engine.executors import GraphCache
 from bench.engine.kernels import cpu_kernels
 from bench.engine.memory import keep_freed_memory
+from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.errors import UserError
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator

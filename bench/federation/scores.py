@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from bench.data import Indices
-from bench.engine.device_data import DeviceData
+from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.engine.predict import Task, accuracy_and_loss
 from bench.params import Params
@@ -92,7 +92,8 @@ class Scorer:
         tasks += [(models[i], self._own[i]) for models in own.values() for i in sorted(models)]
         if not tasks:
             return
-        hit, loss = self._look(tasks)
+        owners = [] if generic is None else [SERVER]
+        hit, loss = self._look(tasks, owners + [i for models in own.values() for i in sorted(models)])
         begin = 0
         if generic is not None:
             begin = len(self._needed)
@@ -122,9 +123,9 @@ class Scorer:
     def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
 
-    def _look(self, tasks: list[Task]) -> tuple[Floats, Floats]:
+    def _look(self, tasks: list[Task], owners: list[int]) -> tuple[Floats, Floats]:
         """Per sample of the tasks, one after the other: right or not, and loss."""
-        logits = self._engine.outputs("train", tasks)
+        logits = self._engine.outputs("train", tasks, owners=owners)
         found = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate([p for _, p in tasks]))
         right, loss = torch.stack([values.to(torch.float64) for values in found]).cpu().numpy()
         return right, loss

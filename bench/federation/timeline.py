@@ -8,7 +8,7 @@ uploads leave at the end of the local work, A = max_j(s_j + G_j + P_j + U_j), an
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from bench.engine.engine import ProgramRun, Sent, Work
+from bench.engine.programs import ProgramRun, Sent, Work
 from bench.federation.clock import Clock
 from bench.federation.in_flight import InFlight
 from bench.federation.traffic import Ledger, Size

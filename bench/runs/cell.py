@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bench.data import Dataset, Partition
 from bench.engine.engine import Executor
 from bench.engine.executors import GraphCache
-from bench.errors import UserError, shortage
+from bench.engine.team import Helpers
+from bench.errors import Lost, UserError, shortage
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import load_file
@@ -60,6 +61,9 @@ class Options(BaseModel):
     plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
 
 
+FindHelpers = Callable[[Settings, Options, Mapping[str, Any]], Helpers]
+
+
 class CellConfig(BaseModel):
     """What `python -m bench.runs.cell` reads."""
 
@@ -76,14 +80,19 @@ def run_cell(
     options: Options,
     report: Callable[[Event], None] = lambda event: None,
     stop: Callable[[], bool] = lambda: False,
+    helpers: FindHelpers | None = None,
 ) -> Status:
     """Run one cell to its end, or until `stop()` is true at a version boundary.
 
     A finished cell is left alone; a half-done one goes on from its checkpoint. A failure ends in the status and in
     `error.txt`, never in an exception, so that one cell cannot stop the others.
 
+    Args:
+        helpers: what finds other devices for the cell, given its recorded path.
+
     Raises:
         bench.runs.store.BusyError: another process works on the cell.
+        bench.errors.Lost: a helper is no more; the folder is that of a cell whose process was killed.
     """
     for file in options.plugins:
         load_file(file)
@@ -98,7 +107,7 @@ def run_cell(
         (folder / "error.txt").unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
         with _logged(folder / "log.txt"):
-            return _Run(settings, folder, options, report, stop).run()
+            return _Run(settings, folder, options, report, stop, helpers).run()
 
 
 class _Run:
@@ -111,7 +120,9 @@ class _Run:
         options: Options,
         report: Callable[[Event], None],
         stop: Callable[[], bool],
+        helpers: FindHelpers | None,
     ) -> None:
+        self.helpers = helpers
         self.settings = settings
         self.folder = folder
         self.options = options
@@ -132,6 +143,8 @@ class _Run:
         self._write_status()
         try:
             state, reason = self._train()
+        except Lost:
+            raise
         except Diverged as error:
             state, reason = "diverged", f"round {error.round + 1}: {error.what}"
         except UserError as error:
@@ -169,26 +182,12 @@ class _Run:
             store.write_text(self.folder / "error.txt", text)
 
     def _train(self) -> tuple[store.State, str]:
-        dataset, partition, public = load_all(self.settings, self.options.data_root)
+        federation, dataset, partition = build(self.settings, self.options)
         _write_partition(self.folder / "partition.json", dataset, partition)
         if self.settings.shifts and dataset.x.ndim == 4:
             store.write_json(self.folder / "samples.json", shown_samples(dataset, partition))
-        device = choose_device(self.options.device)
-        offload = rest_on_host(self.settings, dataset.shape, dataset.num_classes, device, self.options.cells)
-        if offload:
-            log.info("the clients' models are too many for the GPU: they rest in the host's memory")
-        federation = Federation(
-            self.settings,
-            dataset,
-            partition,
-            device=device,
-            executor=self.options.executor,
-            threads=self.options.threads,
-            public=public,
-            offload=offload,
-            recordings=_recordings(self.settings, device),
-            allow_fallback=self.options.allow_fallback,
-        )
+        if self.helpers:
+            federation.engine.share_with(self.helpers(self.settings, self.options, federation.path))
         self.status = replace(
             self.status,
             path=dict(federation.path),
@@ -314,6 +313,32 @@ def _seen(status: Status, federation: Federation) -> Status:
     """The status with how far a federation is, and how it came there."""
     engine, warnings = federation.engine, list(federation.warnings)
     return replace(status, rounds=federation.version, warnings=warnings, backend=engine.backend, steps=engine.steps_are)
+
+
+def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Partition]:
+    """A cell before its first round, and its data.
+
+    Raises:
+        UserError: its data, its device or its settings do not allow it.
+    """
+    dataset, partition, public = load_all(settings, options.data_root)
+    device = choose_device(options.device)
+    offload = rest_on_host(settings, dataset.shape, dataset.num_classes, device, options.cells)
+    if offload:
+        log.info("the clients' models are too many for the GPU: they rest in the host's memory")
+    federation = Federation(
+        settings,
+        dataset,
+        partition,
+        device=device,
+        executor=options.executor,
+        threads=options.threads,
+        public=public,
+        offload=offload,
+        recordings=_recordings(settings, device),
+        allow_fallback=options.allow_fallback,
+    )
+    return federation, dataset, partition
 
 
 def _recordings(settings: Settings, device: str) -> GraphCache:

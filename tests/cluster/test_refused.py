@@ -35,7 +35,7 @@ def refused(bench: Bench, grid: Grid, tmp_path: Path) -> Callable[..., str]:
 
 
 def test_options_that_contradict_each_other(refused: Callable[..., str]) -> None:
-    assert "--cpus-per-cell and --gpus-per-cell are for --ray" in refused("--cpus-per-cell", 1)
+    assert "--cpus-, --gpus- and --devices-per-cell are for --ray" in refused("--cpus-per-cell", 1)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:no", "ray://127.0.0.1:1"])

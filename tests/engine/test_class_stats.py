@@ -9,7 +9,7 @@ import torch
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import Address
 from bench.engine.device_data import SERVER
-from bench.engine.engine import ProgramRun, Work
+from bench.engine.programs import ProgramRun, Work
 from bench.forward import Forward
 from bench.method import ClassStats, ClassSums, Params, Program, Train, cross_entropy
 from tests.engine.problems import toy, toy_data

@@ -11,7 +11,8 @@ from torch import Tensor
 from bench.engine import backends, device
 from bench.engine import predict as outputs
 from bench.engine.batches import Address
-from bench.engine.engine import Executor, ProgramRun
+from bench.engine.engine import Executor
+from bench.engine.programs import ProgramRun
 from bench.federation.federation import Diverged, Federation
 from bench.forward import Forward
 from bench.method import (

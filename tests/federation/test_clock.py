@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bench.engine.engine import Work
+from bench.engine.programs import Work
 from bench.errors import UserError
 from bench.federation.clock import Clock
 from bench.federation.federation import Federation

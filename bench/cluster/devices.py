@@ -1,0 +1,152 @@
+"""One cell over many devices: actors that hold an engine of the cell each, and the cell's side of them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import get_current_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from bench.cluster.connect import actor_options
+from bench.cluster.node import Needs, data_root, look, provide
+from bench.cluster.wire import Flat, Parcel, Wire, flat
+from bench.data import Dataset
+from bench.engine.team import Condition, Errand, News, serve
+from bench.errors import Lost, UserError
+from bench.runs.cell import Options, build
+from bench.runs.loading import read_data
+from bench.settings import Settings
+
+
+class DeviceWorker:
+    """An actor with an engine of one cell after the other. Of the federation around it nothing else is used."""
+
+    def ready(self, needs: Needs) -> tuple[str, str, list[tuple[str, str]]]:
+        """The node's id, and of `look`."""
+        self._needs = needs
+        torch.set_num_threads(1)  # the recorded path's
+        return ray.get_runtime_context().get_node_id(), *look(needs)
+
+    def provide(self, name: str, options: str, dataset: Dataset) -> None:
+        """Take over a data set that is missing here."""
+        provide(name, options, dataset)
+
+    def begin(self, settings: Settings, options: str) -> dict[str, Any] | str:
+        """Make a cell's engine; its recorded path, or what is wrong."""
+        chosen = Options.model_validate_json(options)
+        try:
+            federation = build(settings, chosen.model_copy(update={"data_root": data_root(self._needs.data_root)}))[0]
+        except UserError as error:
+            return str(error)
+        self._engine = federation.engine
+        self._wire = Wire(self._engine.device_data.home, near=False)
+        return dict(federation.path)
+
+    def answer(self, parcel: Parcel, shared: dict[int, Any]) -> Parcel:
+        """Do an errand. What several devices get lies in Ray's memory once; `shared` has references to it by number."""
+        parcel.tensors |= dict(zip(shared, ray.get(list(shared.values())), strict=True))
+        errand, condition = self._wire.unpack(parcel)
+        found = self._wire.pack(serve(self._engine, errand, condition))
+        found.tensors = {number: flat(tensor) for number, tensor in found.tensors.items()}
+        return found
+
+
+class Devices:
+    """The other devices of a cell's worker (`bench.engine.team.Helpers`).
+
+    Args:
+        count: how many; their places are those of this worker's placement group after its own.
+        each: resources of one, by Ray's names.
+
+    Attributes:
+        sent, received: bytes of tensors so far; what goes to several devices counts once.
+    """
+
+    def __init__(self, count: int, each: Mapping[str, float], needs: Needs) -> None:
+        options = {"num_cpus": each["CPU"], "num_gpus": each["GPU"], "memory": each["memory"]}
+        options |= {**actor_options(), "max_concurrency": 1}
+        group = get_current_placement_group()
+        assert group is not None
+        self._needs = needs
+        self._actors: list[Any] = []
+        for place in range(1, 1 + count):
+            there = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
+            self._actors.append(ray.remote(DeviceWorker).options(scheduling_strategy=there, **options).remote())
+        self._ready = [actor.ready.remote(needs) for actor in self._actors]
+        self._wires: list[Wire] = []
+        self.sent = self.received = 0
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    def take_up(self, settings: Settings, options: Options, path: Mapping[str, Any]) -> "Devices":
+        """Go over to a cell, whose recorded path has to be that of all devices.
+
+        Raises:
+            UserError: a device is not like the others.
+        """
+        self._meet()
+        begun = [actor.begin.remote(settings, options.model_dump_json()) for actor in self._actors]
+        for k, one in enumerate(begun):
+            found = self._get(k, one)
+            if isinstance(found, str):
+                raise UserError(f"{self._name(k)}: {found}")
+            if found != path:
+                other = ", ".join(f"{key} {path[key]} -> {found[key]}" for key in path if path[key] != found[key])
+                raise UserError(f"{self._name(k)} computes in another way ({other}): give a cell devices of one kind")
+        home = torch.device("cpu") if path["models"] == "cpu" else torch.device(path["models"])
+        self._wires = [Wire(home, near=True) for _ in self._actors]
+        self.sent = self.received = 0
+        return self
+
+    def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
+        """Send errands out; a tensor for several devices is sent once."""
+        asked = [(k, errand) for k, errand in enumerate(errands) if errand]
+        parcels = {k: self._wires[k].pack((errand, condition)) for k, errand in asked}
+        tensors = {id(t): t for parcel in parcels.values() for t in parcel.tensors.values()}
+        used = Counter(id(t) for parcel in parcels.values() for t in parcel.tensors.values())
+        flats = {at: flat(t) for at, t in tensors.items()}
+        self.sent += sum(one.content.nbytes for one in flats.values())
+        references = {at: ray.put(flats[at]) for at, count in used.items() if count > 1}
+        waits = []
+        for k, parcel in parcels.items():
+            ids = {number: id(t) for number, t in parcel.tensors.items()}
+            shared = {number: references[at] for number, at in ids.items() if at in references}
+            parcel.tensors = {number: flats[at] for number, at in ids.items() if at not in references}
+            waits.append(self._waiting(k, self._actors[k].answer.remote(parcel, shared)))
+        return waits
+
+    def _waiting(self, k: int, asked: Any) -> Callable[[], News]:
+        def wait() -> News:
+            parcel: Parcel = self._get(k, asked)
+            self.received += sum(one.content.nbytes for one in parcel.tensors.values() if isinstance(one, Flat))
+            news: News = self._wires[k].unpack(parcel)
+            return news
+
+        return wait
+
+    def _meet(self) -> None:
+        """Wait until all are there, and send them the data that they lack."""
+        ready, self._ready = self._ready, []
+        for k, one in enumerate(ready):
+            node, wrong, missing = self._get(k, one)
+            if wrong:
+                raise UserError(f"{self._name(k)} on node {node}: {wrong}")
+            for name, options in missing:
+                data = ray.put(read_data(name, options, data_root(self._needs.data_root)))
+                self._get(k, self._actors[k].provide.remote(name, options, data))
+
+    def _get(self, k: int, asked: Any) -> Any:
+        try:
+            return ray.get(asked)
+        except RayTaskError:
+            raise
+        except RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise Lost(f"{self._name(k)} was lost: {(lines or [type(error).__name__])[-1][:300]}") from None
+
+    def _name(self, k: int) -> str:
+        return f"device {k + 2} of {1 + len(self._actors)}"

@@ -1,0 +1,172 @@
+"""What the engines of one cell say to each other: no tensor, layout or function is sent twice to one that has it."""
+
+import copyreg
+import io
+import pickle
+import weakref
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from types import FunctionType, MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from ray import cloudpickle
+from torch import Tensor
+
+from bench.params import Spec
+
+
+class Flat(NamedTuple):
+    """A tensor's bytes and what makes a tensor of them."""
+
+    content: npt.NDArray[np.uint8]
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+@dataclass
+class Parcel:
+    """A value under way.
+
+    Attributes:
+        data: the value, pickled, with numbers in place of tensors, layouts and functions.
+        fixed: layouts and functions that go for the first time, by number.
+        tensors: as they are packed, `Flat` when they travel; by number.
+        forgotten: numbers of tensors that nobody asks for any more.
+    """
+
+    data: bytes = b""
+    fixed: dict[int, bytes] = field(default_factory=dict)
+    tensors: dict[int, Any] = field(default_factory=dict)
+    forgotten: list[int] = field(default_factory=list)
+
+
+class _Known(NamedTuple):
+    tensor: "weakref.ref[Tensor]"
+    number: int
+    version: int
+
+
+class Wire:
+    """One end of a connection. The far end keeps every tensor until the near one, which knows it, has dropped it:
+    what a client's state holds from one round to the next goes out once at most.
+
+    Args:
+        home: where tensors that arrive are put.
+        near: whether this is the end that asks; the other one answers.
+    """
+
+    def __init__(self, home: torch.device, *, near: bool) -> None:
+        self._home = home
+        self._near = near
+        self._next = 0 if near else 1  # each end has its own numbers
+        self._fixed: dict[Hashable, int] = {}
+        self._objects: dict[int, Any] = {}
+        self._known: dict[int, _Known] = {}  # at the near end, by id
+        self._dead: list[_Known] = []
+        self._held: dict[int, Tensor] = {}  # at the far end
+
+    def pack(self, value: Any) -> Parcel:
+        """A value for the other end."""
+        parcel, here, out = Parcel(), dict[int, int](), io.BytesIO()
+        pickler = pickle.Pickler(out, protocol=5)
+
+        def number_of(one: Any) -> int | None:
+            if isinstance(one, Tensor):
+                if id(one) not in here:
+                    here[id(one)] = self._number(one, parcel)
+                return here[id(one)]
+            return self._fix(one, parcel) if isinstance(one, Spec | FunctionType) else None
+
+        pickler.dispatch_table = _REDUCED
+        pickler.persistent_id = number_of  # type: ignore[method-assign]
+        pickler.dump(value)
+        parcel.data = out.getvalue()
+        dead, self._dead = self._dead, []
+        for known in dead:
+            parcel.forgotten.append(known.number)
+        return parcel
+
+    def unpack(self, parcel: Parcel) -> Any:
+        """A value of the other end."""
+        for number in parcel.forgotten:
+            self._held.pop(number, None)
+        for number, data in parcel.fixed.items():
+            self._objects[number] = one = pickle.loads(data)
+            self._fixed[one] = number
+        arrived = {number: _tensor(flat).to(self._home) for number, flat in parcel.tensors.items()}
+        if self._near:
+            for number, tensor in arrived.items():
+                self._know(tensor, number)
+        else:
+            self._held |= arrived
+        unpickler = pickle.Unpickler(io.BytesIO(parcel.data))
+
+        def find(number: int) -> Any:
+            if number in self._objects:
+                return self._objects[number]
+            return arrived[number] if number in arrived else self._held[number]
+
+        unpickler.persistent_load = find  # type: ignore[method-assign]
+        return unpickler.load()
+
+    def _number(self, tensor: Tensor, parcel: Parcel) -> int:
+        known = self._known.get(id(tensor))
+        if known and known.tensor() is tensor and known.version == _version(tensor):
+            return known.number
+        number = self._draw()
+        parcel.tensors[number] = tensor
+        if self._near:
+            self._know(tensor, number)
+        else:
+            self._held[number] = tensor
+        return number
+
+    def _know(self, tensor: Tensor, number: int) -> None:
+        """Take note of a tensor that the far end has too, until it is dropped here or changed."""
+        at = id(tensor)
+        if at in self._known:
+            self._dead.append(self._known.pop(at))
+
+        def drop(reference: "weakref.ref[Tensor]") -> None:
+            if at in self._known and self._known[at].tensor is reference:
+                self._dead.append(self._known.pop(at))
+
+        self._known[at] = _Known(weakref.ref(tensor, drop), number, _version(tensor))
+
+    def _fix(self, one: Any, parcel: Parcel) -> int:
+        if one not in self._fixed:
+            number = self._fixed[one] = self._draw()
+            self._objects[number] = one
+            parcel.fixed[number] = cloudpickle.dumps(one)  # type: ignore[no-untyped-call]
+        return self._fixed[one]
+
+    def _draw(self) -> int:
+        self._next += 2
+        return self._next
+
+
+def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(content)  # which pickle finds under no name
+
+
+_REDUCED = copyreg.dispatch_table | {MappingProxyType: lambda one: (_read_only, (dict(one),))}
+"""How values that pickle does not know are made again."""
+
+
+def flat(tensor: Tensor) -> Flat:
+    """A tensor ready to travel."""
+    there = tensor.detach().cpu().contiguous()
+    return Flat(there.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
+
+
+def _tensor(flat: Flat) -> Tensor:
+    found = torch.empty(flat.shape, dtype=flat.dtype)
+    np.copyto(found.reshape(-1).view(torch.uint8).numpy(), flat.content)  # what lies in Ray's memory is read-only
+    return found
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

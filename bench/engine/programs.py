@@ -1,0 +1,91 @@
+"""Programs of clients and of the server under way: what they wait for, and what they have done."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bench.engine.batches import Address
+from bench.method import Message, Program
+from bench.requests import Request, Train, Upload
+
+
+class Work(NamedTuple):
+    """What a program had done, for the clock: steps, and samples, each as often as a gradient or a look read it."""
+
+    steps: int
+    samples: int
+
+
+class Sent(NamedTuple):
+    """A message that a program sent; with `waits` it waited for the reply (`Exchange`)."""
+
+    values: dict[str, Any]
+    weight: float | None = None
+    waits: bool = False
+    reply: Any = None
+
+
+@dataclass
+class ProgramRun:
+    """A program under way.
+
+    Attributes:
+        owner: a client's id, or SERVER.
+        program: the generator.
+        address: whose draws it makes.
+        events: what it did, in order.
+        result: what it returned.
+        limit: how many steps it may still take; trainings end there (None: as many as they ask for).
+    """
+
+    owner: int
+    program: Program
+    address: Address
+    events: list[Work | Sent] = field(default_factory=list)
+    result: Any = None
+    waiting: Request | None = None
+    done: bool = False
+    fitted: bool = False
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no program: a round without a `yield` is an ordinary function, which has run already."""
+        if not hasattr(self.program, "send"):
+            raise TypeError(
+                f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "
+                "for instance Train(...) and then Upload(...)"
+            )
+
+    @property
+    def uploaded(self) -> bool:
+        """Whether it has sent a message that it does not wait for."""
+        return any(isinstance(event, Sent) and not event.waits for event in self.events)
+
+
+Budget = Callable[[], Mapping[int, int]]
+"""By owner, how many steps fit into the time until the next broadcast."""
+
+Reply = Callable[[list[Message]], Mapping[int, Any]]
+"""The server's answer to messages that wait for one, by owner."""
+
+
+def fit_into(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
+    """Have each program's next training take so many steps, by owner."""
+    for p in programs:
+        assert isinstance(p.waiting, Train)
+        p.waiting, p.fitted = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
+
+
+def advance(p: ProgramRun, answer: Any) -> None:
+    """Go on to the next request that needs an answer; uploads need none."""
+    while True:
+        try:
+            request = p.program.send(answer)
+        except StopIteration as stop:
+            p.result, p.waiting, p.done = stop.value, None, True
+            return
+        if not isinstance(request, Upload):
+            p.waiting = request
+            return
+        p.events.append(Sent(dict(request.values), request.weight))
+        answer = None

@@ -1,0 +1,205 @@
+"""Devices that share the clients of one cell: who trains whom, and how the answers come together.
+
+A client's bytes do not depend on its cohort, so that any number of devices gives those of one.
+"""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from bench.engine.anomalies import Diverged
+from bench.engine.batches import Address
+from bench.engine.device_data import SERVER, DeviceData
+from bench.engine.predict import Task, cut
+from bench.requests import Gradient, Train
+
+_SLACK = 1.1  # of a device's even share: so much it may have for its clients to be trained where their state is
+
+
+class Job(NamedTuple):
+    """A training of one program, of at most `limit` steps."""
+
+    request: Train | Gradient
+    address: Address
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What an engine is to do by itself: trainings, or else looks at models; one answer for each.
+
+    Attributes:
+        owners: of each of them, a client's id or SERVER; costs: samples, to share them out by.
+        jobs: the trainings.
+        tasks: the looks, on `samples` for an `output`, `abreast` (see `bench.engine.predict.samples_abreast`).
+    """
+
+    owners: Sequence[int]
+    costs: Sequence[int]
+    jobs: Sequence[Job] = ()
+    tasks: Sequence[Task] = ()
+    samples: Any = "train"
+    output: Any = "logits"
+    abreast: int = 0
+
+    def only(self, places: Sequence[int]) -> "Errand":
+        """That part of it."""
+        return replace(
+            self,
+            owners=[self.owners[i] for i in places],
+            costs=[self.costs[i] for i in places],
+            jobs=[self.jobs[i] for i in places] if self.jobs else (),
+            tasks=[self.tasks[i] for i in places] if self.tasks else (),
+        )
+
+
+class Condition(NamedTuple):
+    """What engines of one cell have learned while they ran (see `bench.engine.engine.Engine`)."""
+
+    lanes: int
+    failed: list[str]
+    fallbacks: list[str]
+
+
+class News(NamedTuple):
+    """What a helper says: the answers or what kept it from them, and what it has learned."""
+
+    found: "list[Any] | Exception"
+    condition: Condition
+    notices: list[str]
+
+
+class Engine(Protocol):
+    """What is asked of `bench.engine.engine.Engine` here."""
+
+    device_data: DeviceData
+    lanes: int
+    failed: list[str]
+    fallbacks: list[str]
+    notices: list[str]
+
+    def do(self, errand: Errand) -> list[Any]:
+        """Do it here."""
+
+
+class Helpers(Protocol):
+    """Engines of the same cell in other processes, each on a device of its own."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
+        """Have each of them do an errand (see `serve`), if it has one; what is returned waits for what comes of these.
+
+        Raises:
+            bench.errors.Lost: a helper is no more. The functions that are returned raise it, too.
+        """
+
+
+def serve(engine: Engine, errand: Errand, condition: Condition) -> News:
+    """Do what a helper is asked for."""
+    _heed(engine, condition)
+    found = _attempt(engine, errand)
+    if isinstance(found, Exception):
+        found.add_note("".join(traceback.format_exception(found)))  # it has another one where it is raised again
+    notices = list(engine.notices)
+    engine.notices.clear()
+    return News(found, _condition(engine), notices)
+
+
+def _condition(engine: Engine) -> Condition:
+    return Condition(engine.lanes, list(engine.failed), list(engine.fallbacks))
+
+
+def _heed(engine: Engine, condition: Condition) -> None:
+    """Have an engine know what another one has learned."""
+    engine.lanes = min(engine.lanes, condition.lanes)
+    engine.failed += [name for name in condition.failed if name not in engine.failed]
+    engine.fallbacks += [name for name in condition.fallbacks if name not in engine.fallbacks]
+
+
+def _attempt(engine: Engine, errand: Errand) -> list[Any] | Exception:
+    try:
+        return engine.do(errand)
+    except Exception as error:  # it is raised where the shares come together
+        return error
+
+
+@dataclass
+class Team:
+    """This process and its helpers.
+
+    Attributes:
+        helpers: the other devices.
+        sizes: training samples of each client.
+    """
+
+    helpers: Helpers
+    sizes: Sequence[int]
+    _homes: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shares = _shares(range(len(self.sizes)), self.sizes, 1 + len(self.helpers), [])
+        homes = {client: device for device, share in enumerate(shares) for client in share}
+        self._homes = [homes[client] for client in range(len(self.sizes))]
+
+    def train(self, engine: Engine, jobs: Sequence[Job]) -> list[Any]:
+        """The answers to trainings of clients."""
+        owners = [job.address.owner for job in jobs]
+        return self._do(engine, Errand(owners, [self.sizes[i] for i in owners], jobs=jobs))
+
+    def look(
+        self, engine: Engine, samples: Any, tasks: Sequence[Task], output: Any, abreast: int, owners: Sequence[int]
+    ) -> list[Tensor]:
+        """The outputs of models; those of a client's where it trains, those of the server's by all devices."""
+        kind = engine.device_data.device.type
+        parts = [
+            cut(task, 1 + len(self.helpers), kind) if owner == SERVER else [task]
+            for task, owner in zip(tasks, owners, strict=True)
+        ]
+        whose = [owner for owner, own in zip(owners, parts, strict=True) for _ in own]
+        pieces = [piece for own in parts for piece in own]
+        costs = [len(positions) for _, positions in pieces]
+        errand = Errand(whose, costs, tasks=pieces, samples=samples, output=output, abreast=abreast)
+        found = iter(self._do(engine, errand))
+        return [torch.cat([next(found) for _ in own]) for own in parts]
+
+    def _do(self, engine: Engine, errand: Errand) -> list[Any]:
+        """Have it done by all devices; the answers are in the order that was asked in.
+
+        Raises:
+            Diverged: of the first client for which it is so.
+        """
+        shares = _shares(errand.owners, errand.costs, 1 + len(self.helpers), self._homes)
+        waits = self.helpers.begin([errand.only(share) if share else None for share in shares[1:]], _condition(engine))
+        found = [_attempt(engine, errand.only(shares[0]))] if shares[0] else []
+        for wait in waits:
+            news = wait()
+            _heed(engine, news.condition)
+            engine.notices += [text for text in news.notices if text not in engine.notices]
+            found.append(news.found)
+        errors = [one for one in found if isinstance(one, Exception)]
+        if errors:
+            raise min(errors, key=lambda e: errand.owners.index(e.owner) if isinstance(e, Diverged) else -1)
+        places = [i for share in shares for i in share]
+        answers = dict(zip(places, (one for own in found if isinstance(own, list) for one in own), strict=True))
+        return [answers[i] for i in range(len(places))]
+
+
+def _shares(owners: Sequence[int], costs: Sequence[int], devices: int, homes: Sequence[int]) -> list[list[int]]:
+    """Places by device: clients first, the largest of all, at home as far as that keeps the shares even; what is left
+    goes where least is."""
+    found: list[list[int]] = [[] for _ in range(devices)]
+    loads = [0.0] * devices
+    limit = max(_SLACK * sum(costs) / devices, *costs, 0) if costs else 0.0
+    for i in sorted(range(len(owners)), key=lambda i: (owners[i] == SERVER, -costs[i])):
+        device = loads.index(min(loads))
+        if homes and owners[i] != SERVER and loads[homes[owners[i]]] + costs[i] <= limit:
+            device = homes[owners[i]]
+        found[device].append(i)
+        loads[device] += costs[i]
+    return [sorted(share) for share in found]

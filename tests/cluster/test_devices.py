@@ -1,0 +1,90 @@
+"""One cell over several actors of a real cluster: the bytes of one worker."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nodes import Nodes
+from tests.cluster.test_cells import assert_undisturbed, command, texts
+from tests.cluster.test_team import KINDS
+from tests.runs.helpers import contents, wait_for
+from tests.warm import Start
+
+pytestmark = [pytest.mark.long, pytest.mark.faults]
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Grid = Callable[..., Path]
+Node = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def others(nodes: Nodes) -> Iterator[list[Node]]:
+    """Two nodes beside the head: places for three actors."""
+    found = [nodes.add(name) for name in ("second", "third")]
+    yield found
+    for node in found:
+        if node.poll() is None:
+            nodes.kill(node)
+
+
+@pytest.mark.usefixtures("others")
+def test_methods_of_each_kind(bench: Bench, nodes: Nodes, grid: Grid, arrays: Path, tmp_path: Path) -> None:
+    """Over two and over three actors what one worker computes."""
+    public = {"name": "npz", "path": str(arrays), "size": 20}
+    methods = [{"name": name, "set": {"public": public}} if name == "comet" else name for name in KINDS]
+    file = grid(methods=methods)
+    runs = [tmp_path / str(devices) for devices in (2, 3)]
+    for run, devices in zip(runs, (2, 3), strict=True):
+        bench(*command(nodes, file, run), "--devices-per-cell", devices)
+    assert_undisturbed(runs[0], tmp_path)
+    assert contents(runs[0]) == contents(runs[1])
+
+
+@pytest.mark.usefixtures("odd_methods", "others")
+def test_checkpoints_go_from_one_number_to_another(
+    bench: Bench, start: Start, nodes: Nodes, grid: Grid, tmp_path: Path
+) -> None:
+    """Three actors, then two, then a worker without Ray."""
+    run = tmp_path / "run"
+    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
+    for devices, rounds in ((3, 3), (2, 12)):
+        with start(*arguments, "--devices-per-cell", devices, "--checkpoint-seconds", 0.3) as process:
+            wait_for(process, run, rounds)
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=100)
+        assert process.returncode == 130, err
+    bench(*arguments[:5], "--device", "cpu")
+    assert sum(text.count("going on after round") for text in texts(run)) == 2
+    assert_undisturbed(run, tmp_path)
+
+
+@pytest.mark.usefixtures("odd_methods")
+def test_a_node_with_one_of_the_actors_is_killed(start: Start, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
+    """The cell goes on from its last checkpoint once another node has come."""
+    run, second = tmp_path / "run", nodes.add("second")
+    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
+    with start(*arguments, "--devices-per-cell", 2, "--checkpoint-seconds", 0.3) as process:
+        wait_for(process, run, 4)
+        deadline = time.monotonic() + 60
+        while not list(run.glob("*/checkpoint/*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        nodes.kill(second)
+        third = nodes.add("third")
+        _, err = process.communicate(timeout=200)
+    nodes.kill(third)
+    assert process.returncode == 0, err
+    assert "another goes on" in err
+    assert_undisturbed(run, tmp_path)
+
+
+@pytest.mark.usefixtures("others")
+def test_more_devices_than_there_are(bench: Bench, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
+    found = bench(*command(nodes, grid(methods=["fedavg"]), tmp_path / "run"), "--devices-per-cell", 4, code=2)
+    assert "\nbench: --devices-per-cell 4: the cluster has room for 3 of them" in found.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,134 @@
+"""One cell over several engines, here in one process; what they say to each other is packed as between processes."""
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from bench.conformance.toy_problem import ROUNDS, advance, difference, trial
+from bench.engine.anomalies import Diverged
+from bench.engine.engine import Engine
+from bench.engine.team import Condition, Errand, News, serve
+from bench.federation.federation import Federation
+from bench.method import METHODS
+
+pytest.importorskip("ray")
+
+from bench.cluster.wire import Parcel, Wire, flat
+
+KINDS = ("fedavg", "scd", "fedfomo", "comet", "fedbuff")
+OTHERS = sorted(set(METHODS.names()) - set(KINDS))
+IN_LANES_ONLY = "fedgen"
+"""Its clients' bytes depend on the lane that they are in, with several threads as well: in the last bit."""
+
+
+class Beside:
+    """Helpers (`bench.engine.team.Helpers`) in this process; `sent` are the bytes that each errand took."""
+
+    def __init__(self, engines: list[Engine]) -> None:
+        self._engines = engines
+        homes = [engine.device_data.home for engine in engines]
+        self._wires = [(Wire(home, near=True), Wire(home, near=False)) for home in homes]
+        self.sent: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
+        """Do the errands, each where it belongs."""
+        found = []
+        for engine, (near, far), errand in zip(self._engines, self._wires, errands, strict=True):
+            if errand:
+                parcel = travelled(near.pack((errand, condition)))
+                self.sent.append(sum(one.content.nbytes for one in parcel.tensors.values()))
+                answer = travelled(far.pack(serve(engine, *far.unpack(parcel))))
+                found.append(functools.partial(near.unpack, answer))
+        return found
+
+
+def travelled(parcel: Parcel) -> Parcel:
+    """With bytes in place of tensors."""
+    parcel.tensors = {number: flat(tensor) for number, tensor in parcel.tensors.items()}
+    return parcel
+
+
+def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Beside]:
+    """A federation whose clients several engines have."""
+    federation = trial(method, **changes)
+    beside = Beside([trial(method, **changes).engine for _ in range(1, devices)])
+    if devices > 1:
+        federation.engine.share_with(beside)
+    return federation, beside
+
+
+def assert_same_bytes(method: str) -> None:
+    """Over two and three engines as over one, and from checkpoints that went from one number to another."""
+    executor = "sequential" if method == IN_LANES_ONLY else "cohort"
+    expected = advance(trial(method, executor=executor), ROUNDS)
+    assert not difference(expected, advance(shared(method, 3, executor=executor)[0], ROUNDS))
+    state: Any = None
+    for devices in (2, 1, 3):
+        federation, _ = shared(method, devices, executor=executor)
+        if state:
+            federation.restore(state[0], json.loads(json.dumps(state[1])))
+        found = advance(federation, 1)
+        state = federation.state()
+    assert not difference(expected, found)
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_methods_of_each_kind(method: str) -> None:
+    assert_same_bytes(method)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", OTHERS)
+def test_all_other_methods(method: str) -> None:
+    assert_same_bytes(method)
+
+
+def test_clients_stay_with_the_engine_that_has_their_state() -> None:
+    """A round and its evaluation send the broadcast alone, though clients go on from models of their own."""
+    federation, beside = shared("ditto", 2, participation=1.0)
+    for _ in range(ROUNDS):
+        beside.sent.clear()
+        federation.advance()
+        federation.evaluate()
+        assert 0 < sum(beside.sent) <= 2 * federation.server.state["model"].weights.nbytes  # the old and the new one
+
+
+def test_the_first_client_that_diverges_is_named_whoever_trains_it() -> None:
+    said = []
+    for devices in (1, 2, 3):
+        with pytest.raises(Diverged) as found:
+            advance(shared("fedavg", devices, lr=1e200)[0], ROUNDS)
+        said.append((str(found.value), found.value.round, found.value.owner))
+    assert len(set(said)) == 1
+
+
+def test_a_tensor_that_is_changed_in_place_travels_again() -> None:
+    near, far = (Wire(torch.device("cpu"), near=end) for end in (True, False))
+    tensor = torch.zeros(3)
+    for value, travels in ((0.0, True), (0.0, False), (1.0, True), (1.0, False)):
+        if value != tensor[0]:
+            tensor.fill_(value)
+        parcel = travelled(near.pack([tensor]))
+        assert bool(parcel.tensors) == travels
+        assert far.unpack(parcel)[0].tolist() == [value] * 3
+    del tensor
+    far.unpack(near.pack([]))
+    assert not far._held
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_tensors_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    near, far = (Wire(torch.device("cpu"), near=end) for end in (True, False))
+    tensor = torch.arange(6)[: torch.Size(shape).numel()].reshape(shape).to(dtype)
+    found = far.unpack(travelled(near.pack(tensor)))
+    assert found.dtype == dtype
+    assert found.shape == tensor.shape
+    assert found.equal(tensor)
