@@ -8,6 +8,7 @@ readers.
 import io
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ _ACROSS = 4  # panels side by side at most
 _PAGE, _PHONE = 11.0, 4.0  # inches
 _LINE = 0.19  # inches of a legend's entry
 _LETTER = 0.078  # inches of a letter in a legend, about
+_BOLD = 0.072  # inches of a letter in a panel's title, about
+_TICKS = 0.45  # inches of the numbers and words beside the first panel of a row
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Canvas(MatplotlibFigure):
         aside = 0.5 + _LETTER * max(map(len, self.key), default=0)
         beside = beside and bool(self.key) and _LINE * (len(self.key) + 1) <= rows * self.panel[1] and aside < width / 3
         room = (width - (aside if beside else 0)) / columns
+        self._fold_titles(int((room - _TICKS / columns) / _BOLD))
         scale = min(1.35, max(0.85, room / self.panel[0]))
         taken = columns * min(room, 1.7 * self.panel[0]) + (aside if beside else 0)
         below = 0.0
@@ -122,6 +126,11 @@ class Canvas(MatplotlibFigure):
         self._place(rows, columns, lines, one_row=one_row)
         self.draw_without_rendering()
         self.set_layout_engine("none")
+
+    def _fold_titles(self, letters: int) -> None:
+        """Break titles that are wider than their panels, which would run into each other."""
+        for axis in (axis for block in self.blocks for axis in block):
+            axis.set_title(textwrap.fill(axis.get_title().replace("\n", " "), max(letters, 12)))
 
     def _place(self, rows: int, columns: int, lines: list[int], *, one_row: bool) -> None:
         grid = self.add_gridspec(rows, columns)

@@ -201,3 +201,17 @@ def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
     sent = [line.get_xdata()[0] for axis in drawn[0].axes if "mega" in axis.get_xlabel() for line in axis.lines]
     assert steps == [10, 20] * 2
     assert sent == pytest.approx([0.8] * 4)
+
+
+def test_titles_do_not_run_into_each_other():
+    """On a phone two panels stand side by side, and titles of tasks are longer than they are wide."""
+    names = [f"digits, α={alpha:g}, clients=20, C=1" for alpha in (10, 1, 0.3, 0.1)]
+    with canvas.drawing(names, 1) as (sheet, axes):
+        for axis, name in zip(axes, names, strict=True):
+            axis.plot([0, 1], [40, 60])
+            axis.set(title=name, ylabel="GM accuracy (%)")
+        for width, across in ((4.0, 2), (11.0, 4)):
+            sheet.arrange(width, across, beside=False)
+            boxes = [axis.title.get_window_extent() for axis in axes]
+            assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+            assert [axis.get_title().replace("\n", " ") for axis in axes] == names
