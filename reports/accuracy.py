@@ -13,7 +13,7 @@ from reports.figure import Figure, scores
 from reports.load import Store
 from reports.setting import described
 from reports.standings import by_unit, column_marks, complete, family
-from reports.tables import LEGEND, Column, Entry, Table, number, words
+from reports.tables import LEGEND, Column, Table, TableEntry, number, words
 
 GM = Figure("GM", "gm", "global", "")
 PM = Figure("PM", "pm", "local", "train_size")
@@ -89,7 +89,7 @@ def all_figures_table(store: Store) -> Table:
         summary = statistics.summarise(list(store.scores(row, task, *figure).values()))
         interval = statistics.within_percent(summary.mean, (summary.high - summary.low) / 2)
         numbers = (summary.mean, summary.std, *interval)
-        entries = (words(task), *(words(part or "–") for part in figure), Entry(summary.n, decimals=0))
+        entries = (words(task), *(words(part or "–") for part in figure), TableEntry(summary.n, decimals=0))
         rows.append((row, (*entries, *map(number, numbers))))
     caption = (
         "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over "
@@ -116,7 +116,7 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
                     continue
                 points = [number(x, signed=True) for x in (result.difference, result.low, result.high)]
                 effect = [number(x) for x in (result.effect, result.effect_low, result.effect_high)]
-                head = (words(task), words(figure.name), Entry(result.n, decimals=0))
+                head = (words(task), words(figure.name), TableEntry(result.n, decimals=0))
                 rows.append((row, (*head, *points, _p_value(p), *effect)))
     caption = (
         f"Difference from {base} in percentage points, paired by seed (methods of one seed share partition, initial "
@@ -157,7 +157,7 @@ def ranking(store: Store, figure: Figure, chosen: str) -> statistics.CriticalDif
     return statistics.critical_difference(list(compared), means.T)
 
 
-def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *, marked: bool) -> dict[str, Entry]:
+def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *, marked: bool) -> dict[str, TableEntry]:
     """One column of the main table, by row."""
     marks, clones = column_marks(store, task, figure, chosen)
     f = store.figures
@@ -175,7 +175,7 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *,
         same = f"= {clones[row]}" if row in clones else ""
         note = "; ".join(part for part in (n, problems, same) if part)
         spread = None if math.isnan(summary.std) else summary.std
-        column[row] = Entry(
+        column[row] = TableEntry(
             summary.mean, spread, f"({note})" if note else "", marks.get(row, "") if marked else "", row in derived
         )
     return column
@@ -200,8 +200,8 @@ class Aggregate:
     """A row over all tasks; nan and None where it is not ranked, or is the reference itself."""
 
     rank: float
-    middle: statistics.Estimate
-    better: statistics.Estimate | None
+    middle: statistics.Bounded
+    better: statistics.Bounded | None
 
 
 def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate]:
@@ -225,12 +225,12 @@ def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate
     }
 
 
-def _aggregate_entries(found: Aggregate) -> tuple[Entry, ...]:
+def _aggregate_entries(found: Aggregate) -> tuple[TableEntry, ...]:
     middle, better = found.middle, found.better
     entries = [number(x) for x in (found.rank, middle.value, middle.low, middle.high)]
     last = [words("–")] * 3 if better is None else [number(x) for x in (better.value, better.low, better.high)]
     return (*entries, *last)
 
 
-def _p_value(p: float) -> Entry:
+def _p_value(p: float) -> TableEntry:
     return words("<0.001") if p < 0.001 else number(p, decimals=3)

@@ -10,7 +10,7 @@ import numpy as np
 
 from reports.accuracy import HEADLINE, selection
 from reports.load import TASK_FIELDS, Cell, load, setting_text
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Table, TableEntry, number, words
 
 _ABSENT = ("not in the grid", [np.nan] * len(HEADLINE))
 _NOT_SCIENCE = ("label", "case")
@@ -42,7 +42,7 @@ def compare_runs(before: Path, after: Path) -> Table:
         UserError: a folder is not a run.
     """
     pairs = _pairs(_cells(before), _cells(after))
-    rows: list[tuple[float, str, tuple[Entry, ...]]] = []
+    rows: list[tuple[float, str, tuple[TableEntry, ...]]] = []
     for old, new in pairs:
         (state, figures), (new_state, new_figures) = (
             _ABSENT if one is None else (one.state, one.figures) for one in (old, new)

@@ -11,7 +11,7 @@ from reports import statistics
 from reports.accuracy import GM, PM, SELECTION_TEXT, reference
 from reports.figure import Figure
 from reports.load import Store
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Table, TableEntry, number, words
 
 MEGABYTE = 1e6
 _BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
@@ -168,7 +168,7 @@ def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
     return (float(first["round"]), float(first["megabytes"]), float(first["seconds"]))
 
 
-def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int) -> Entry:
+def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int) -> TableEntry:
     """Cost `k` of `reached`: of a run that misses the target, what it has spent is a lower bound and counts as such."""
     firsts = [reached(one, target)[k] for one in runs]
     hits = [value for value in firsts if not np.isnan(value)]
@@ -179,11 +179,11 @@ def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int) -> Entry:
         return _mean(hits, decimals)
     name = ("round", "megabytes", "seconds")[k]
     spent = sum(float(one[name].max()) for one, first in zip(runs, firsts, strict=True) if np.isnan(first))
-    return Entry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{len(runs)})", decimals=decimals)
+    return TableEntry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{len(runs)})", decimals=decimals)
 
 
-def _mean(values: "list[float] | pd.Series[float]", decimals: int) -> Entry:
+def _mean(values: "list[float] | pd.Series[float]", decimals: int) -> TableEntry:
     summary = statistics.summarise(np.asarray(values, dtype=float))
     if np.isnan(summary.mean):
         return words("–")
-    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=decimals)
+    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=decimals)

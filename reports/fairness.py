@@ -12,7 +12,7 @@ from reports import statistics
 from reports.accuracy import PM
 from reports.figure import Figure
 from reports.load import Store
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Table, TableEntry, number, words
 
 LEAST = 5
 """Test samples: the accuracy of a client with fewer says next to nothing of how it differs from others."""
@@ -162,11 +162,11 @@ def _readings(tested: pd.DataFrame, *address: str) -> list[float]:
     return [float(measure(one).mean()) for measure in MEASURES.values() for one in accuracies]
 
 
-def _over_seeds(values: statistics.Floats) -> Entry:
+def _over_seeds(values: statistics.Floats) -> TableEntry:
     summary = statistics.summarise(values)
     if np.isnan(summary.mean):
         return words("–")
-    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=1)
+    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=1)
 
 
 def _rank_correlation(gain: pd.DataFrame) -> dict[tuple[str, str], float]:

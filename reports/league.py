@@ -18,7 +18,7 @@ from reports.profiles import performance_profiles
 from reports.ranking import Ranked, rank
 from reports.sections import Section
 from reports.standings import Family, column_marks, family
-from reports.tables import Column, Entry, Mark, Table, number, words
+from reports.tables import Column, Mark, Table, TableEntry, number, words
 from reports.tradeoff import tradeoff
 
 _HERE = Path(__file__).parent
@@ -125,21 +125,21 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
     )
 
 
-def _place(row: str, compared: Family, place: Ranked | None) -> tuple[Entry, Entry]:
+def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry, TableEntry]:
     """Tier and rank interval, or why there is none."""
     if place is None:
         return words(compared.left_out.get(row, "–")), words("–")
     note = f"= {compared.clones[row]}" if row in compared.clones else ""
     ranks = f"{place.first}" if place.first == place.last else f"{place.first}–{place.last}"
-    return Entry(place.tier, decimals=0, note=note), words(ranks)
+    return TableEntry(place.tier, decimals=0, note=note), words(ranks)
 
 
-def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> Entry:
+def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> TableEntry:
     found = list(scores(store, row, task, figure, chosen).values())
     if not found:
         return words("–")
     spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
-    return Entry(float(np.mean(found)), spread, mark=mark, n=len(found))
+    return TableEntry(float(np.mean(found)), spread, mark=mark, n=len(found))
 
 
 def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
@@ -152,9 +152,9 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
         marks, _ = column_marks(store, task, figure, chosen)
         order = sorted(compared.scores, key=lambda row: -mean[row])
         derived = sorted((row for row in mean if compared.left_out.get(row) == "derived"), key=lambda row: -mean[row])
-        entries = [Entry(mean[row], note=row) for row in order[:_LEADERS]]
+        entries = [TableEntry(mean[row], note=row) for row in order[:_LEADERS]]
         entries += [words("–")] * (_LEADERS - len(order))
-        entries += [Entry(mean[row], note=row, derived=True) for row in derived[:1]] or [words("–")]
+        entries += [TableEntry(mean[row], note=row, derived=True) for row in derived[:1]] or [words("–")]
         entries.append(number(sum(marks.get(row, "") in ("equal", "near") for row in order[1:]), decimals=0))
         rows.append((task, (*entries, number(len(order), decimals=0))))
     columns = tuple(

@@ -14,7 +14,7 @@ from reports import fairness, statistics
 from reports.accuracy import GM, PM, PM_EQUAL
 from reports.figure import Figure
 from reports.load import Cell, Store
-from reports.tables import Entry, words
+from reports.tables import TableEntry, words
 
 AMBIGUOUS = "ambiguous"
 """Printed in place of a number."""
@@ -59,7 +59,7 @@ class Ours:
         return fairness.gains(self.clients, self.store)
 
 
-def measured(ours: Ours, metric: str, place: Place) -> Entry:
+def measured(ours: Ours, metric: str, place: Place) -> TableEntry:
     """Ours for one printed number of a metric of `MEASURES`; where no cell is done, what became of them.
 
     `AMBIGUOUS` where the cells of a method there are not the seeds of one: their mean would be nobody's.
@@ -77,7 +77,7 @@ def _done(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.state == "done"]
 
 
-def _accuracy(figure: Figure, ours: Ours, place: Place) -> Entry:
+def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
     """Mean and standard deviation over seeds; of one client where the table has clients on an axis."""
     if place.axes.get("client_id", "mean") != "mean":
         return _client_accuracy(ours, place)
@@ -95,14 +95,14 @@ def _accuracy(figure: Figure, ours: Ours, place: Place) -> Entry:
     return _over_seeds(scores, derived=derived)
 
 
-def _client_accuracy(ours: Ours, place: Place) -> Entry:
+def _client_accuracy(ours: Ours, place: Place) -> TableEntry:
     """Of the client that the paper calls `c1`, `c2` and so on."""
     at = int(place.axes["client_id"].removeprefix("c")) - 1
     own = [_rows_of(ours.clients, cell).sort_values("client")["accuracy"] for cell in place.cells]
     return _over_seeds([float(one.iloc[at]) for one in own if at < len(one)])
 
 
-def _rounds_to(target: float, ours: Ours, place: Place) -> Entry:
+def _rounds_to(target: float, ours: Ours, place: Place) -> TableEntry:
     """Rounds until the first evaluation at or above the target; how many seeds got there, if not all."""
     found = list(_first_rounds(place.cells, target))
     there = [one for one in found if math.isfinite(one)]
@@ -111,7 +111,7 @@ def _rounds_to(target: float, ours: Ours, place: Place) -> Entry:
     return _over_seeds(there, note=f"({len(there)} of {len(found)} seeds)" if len(there) < len(found) else "")
 
 
-def _speedup(target: float, ours: Ours, place: Place) -> Entry:
+def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
     """Rounds of the slowest method that reaches the target, divided by the method's own; geometric means over seeds.
 
     A method counts as having reached it where all its seeds have: else its figure would be that of the lucky ones.
@@ -123,7 +123,7 @@ def _speedup(target: float, ours: Ours, place: Place) -> Entry:
     there = sum(map(math.isfinite, rounds[0]))
     if math.isinf(own):
         return words(f"{there} of {len(rounds[0])} seeds")
-    return Entry(slowest / own, note=f"(n={there})")
+    return TableEntry(slowest / own, note=f"(n={there})")
 
 
 def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
@@ -140,16 +140,16 @@ def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
         yield float(curve[100 * curve["value"] >= target]["round"].min()) if len(curve) else math.inf
 
 
-def _gain(ours: Ours, place: Place) -> Entry:
+def _gain(ours: Ours, place: Place) -> TableEntry:
     """Gain over training alone: mean over clients, and standard deviation over clients, both averaged over seeds."""
     own = [_rows_of(ours.gains, cell)["gain"] for cell in place.cells]
     own = [one for one in own if len(one)]
     if not own:
         return words("–")
-    return Entry(float(np.mean([one.mean() for one in own])), float(np.mean([one.std(ddof=1) for one in own])))
+    return TableEntry(float(np.mean([one.mean() for one in own])), float(np.mean([one.std(ddof=1) for one in own])))
 
 
-def _new_clients(ours: Ours, place: Place) -> Entry:
+def _new_clients(ours: Ours, place: Place) -> TableEntry:
     """Accuracy of the clients held out, each counting the same, after the most epochs of adapting."""
     values = []
     for cell in _done(place.cells):
@@ -160,16 +160,16 @@ def _new_clients(ours: Ours, place: Place) -> Entry:
     return _over_seeds(values)
 
 
-def _images_per_second(ours: Ours, place: Place) -> Entry:
+def _images_per_second(ours: Ours, place: Place) -> TableEntry:
     return _over_seeds(list(_throughput(place.cells)))
 
 
-def _relative_speed(ours: Ours, place: Place) -> Entry:
+def _relative_speed(ours: Ours, place: Place) -> TableEntry:
     """In percent of the table's first method."""
     base, own = list(_throughput(place.reference)), list(_throughput(place.cells))
     if not base:
         return words("–")
-    return Entry(100 * statistics.geometric(own)[0] / statistics.geometric(base)[0], note=f"(n={len(own)})")
+    return TableEntry(100 * statistics.geometric(own)[0] / statistics.geometric(base)[0], note=f"(n={len(own)})")
 
 
 def _throughput(cells: list[Cell]) -> Iterator[float]:
@@ -181,7 +181,7 @@ def _throughput(cells: list[Cell]) -> Iterator[float]:
         yield selected * float(np.mean(samples)) * settings.epochs * settings.rounds / timing["seconds"]
 
 
-def _scalars(ours: Ours, place: Place) -> Entry:
+def _scalars(ours: Ours, place: Place) -> TableEntry:
     """Scalars sent, buffers apart; what many clients receive counts once."""
     totals = []
     for cell in _done(place.cells):
@@ -191,7 +191,7 @@ def _scalars(ours: Ours, place: Place) -> Entry:
     return _over_seeds(totals)
 
 
-def _of_partition(count: Callable[[dict[str, Any]], float], ours: Ours, place: Place) -> Entry:
+def _of_partition(count: Callable[[dict[str, Any]], float], ours: Ours, place: Place) -> TableEntry:
     """Mean over clients."""
     return _over_seeds([count(cell.json("partition")) for cell in _done(place.cells)])
 
@@ -200,12 +200,12 @@ def _rows_of(frame: pd.DataFrame, cell: Cell) -> pd.DataFrame:
     return frame[(frame["row"] == cell.row) & (frame["task"] == cell.task) & (frame["trial"] == cell.trial)]
 
 
-def _over_seeds(values: list[float], *, derived: bool = False, note: str = "") -> Entry:
+def _over_seeds(values: list[float], *, derived: bool = False, note: str = "") -> TableEntry:
     if not values:
         return words("–")
     summary = statistics.summarise(values)
     spread = None if math.isnan(summary.std) else summary.std
-    return Entry(summary.mean, spread, note or f"(n={summary.n})", derived=derived, n=summary.n)
+    return TableEntry(summary.mean, spread, note or f"(n={summary.n})", derived=derived, n=summary.n)
 
 
 def _classes(partition: dict[str, Any]) -> float:
@@ -214,7 +214,7 @@ def _classes(partition: dict[str, Any]) -> float:
 
 _TARGET = 70.0  # percent, of the one table that counts rounds
 
-MEASURES: dict[str, Callable[[Ours, Place], Entry]] = {
+MEASURES: dict[str, Callable[[Ours, Place], TableEntry]] = {
     "GM": partial(_accuracy, GM),
     "PM": partial(_accuracy, PM),
     "acc": partial(_accuracy, PM_EQUAL),

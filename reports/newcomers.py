@@ -6,7 +6,7 @@ import pandas as pd
 from reports import statistics
 from reports.canvas import Picture, drawing, finish, legend, styles
 from reports.load import Store
-from reports.tables import Column, Entry, Table, words
+from reports.tables import Column, Table, TableEntry, words
 
 _PREFIX = "new"
 
@@ -71,8 +71,8 @@ def _after(epochs: int) -> str:
     return f"{epochs} epoch{'' if epochs == 1 else 's'}"
 
 
-def _entry(values: statistics.Floats) -> Entry:
+def _entry(values: statistics.Floats) -> TableEntry:
     if not len(values):
         return words("–")
     summary = statistics.summarise(values)
-    return Entry(summary.mean, None if np.isnan(summary.std) else summary.std)
+    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std)

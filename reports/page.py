@@ -25,7 +25,7 @@ from reports.published import comparison, published_table
 from reports.sections import Section
 from reports.setting import described
 from reports.standings import standings_table
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Table, TableEntry, number, words
 from reports.tradeoff import tradeoff
 
 
@@ -243,7 +243,7 @@ def _cells_table(name: str, title: str, cells: Sequence[Cell]) -> Table:
     return Table(name, title, "State, cost, partition and path of each.", "Method", tuple(map(Column, heads)), rows)
 
 
-def _cell_entries(cell: Cell) -> Iterator[Entry]:
+def _cell_entries(cell: Cell) -> Iterator[TableEntry]:
     status, timing = cell.view.status, cell.json("timing") or {}
     yield from map(words, (cell.task, cell.trial, cell.state))
     yield number(status.rounds, decimals=0)

@@ -107,7 +107,7 @@ def interval_estimates(store: Store, chosen: str) -> Picture | None:
         return finish(canvas, "intervals", "Intervals over all tasks", caption)
 
 
-def _limits(estimates: list[statistics.Estimate]) -> tuple[float, float]:
+def _limits(estimates: list[statistics.Bounded]) -> tuple[float, float]:
     """All values, and intervals as far as ten points beyond."""
     values = [one.value for one in estimates]
     ends = [end for one in estimates for end in (one.low, one.high) if not math.isnan(end)] or values

@@ -16,7 +16,7 @@ from reports import statistics
 from reports.accuracy import SELECTION_TEXT, selection
 from reports.load import TASK_FIELDS, Cell, Store, setting_text
 from reports.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
-from reports.tables import Column, Entry, Table, words
+from reports.tables import Column, Table, TableEntry, words
 
 FOLDER = Path(__file__).parent / "published"
 
@@ -186,7 +186,7 @@ def _setting(axis: str) -> str:
     return SETTINGS.get(axis, axis)
 
 
-def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tuple[Entry, Entry, Entry]:
+def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tuple[TableEntry, TableEntry, TableEntry]:
     """Paper's value, ours, difference."""
     if row is None:
         return words("–"), words("–"), words("–")
@@ -198,11 +198,11 @@ def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tu
     return theirs, mine, _difference(mine, theirs)
 
 
-def _difference(mine: Entry, theirs: Entry) -> Entry:
+def _difference(mine: TableEntry, theirs: TableEntry) -> TableEntry:
     """Ours minus theirs; their interval where both are means of a known number of runs with a spread."""
     if mine.value is None or theirs.value is None:
         return words("–")
-    difference = Entry(mine.value - theirs.value, signed=True)
+    difference = TableEntry(mine.value - theirs.value, signed=True)
     if mine.spread is None or theirs.spread is None:
         return difference
     low, high = statistics.unpaired((mine.value, mine.spread, mine.n), (theirs.value, theirs.spread, theirs.n))
@@ -212,17 +212,17 @@ def _difference(mine: Entry, theirs: Entry) -> Entry:
     return replace(difference, note=f"({', '.join(ends)})")
 
 
-def _in(unit: float, entry: Entry) -> Entry:
+def _in(unit: float, entry: TableEntry) -> TableEntry:
     value, spread = (None if one is None else one / unit for one in (entry.value, entry.spread))
     return replace(entry, value=value, spread=spread)
 
 
-def _theirs(row: PublishedRow) -> Entry:
+def _theirs(row: PublishedRow) -> TableEntry:
     if row.mean is None:
         return words("–")
     if math.isinf(row.mean):
         return words("never")
-    return Entry(row.mean, row.std, derived=row.paren)
+    return TableEntry(row.mean, row.std, derived=row.paren)
 
 
 def _place(store: Store, printed: PublishedTable, row: PublishedRow) -> Place:

@@ -11,7 +11,7 @@ from reports.accuracy import PM
 from reports.cost import reached
 from reports.load import Cell, Store
 from reports.published import PublishedTable
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Table, TableEntry, number, words
 
 WAITING = ("wait_free", "server", "pm_until_broadcast")
 """Settings that say who waits for whom; cells that differ in nothing else are compared."""
@@ -70,7 +70,7 @@ def _all_else(cell: Cell) -> str:
     return str(cell.view.settings.model_dump(exclude={*WAITING, "label", "case", "rounds", "eval_every"}))
 
 
-def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, paper: Any) -> Iterator[Entry]:
+def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, paper: Any) -> Iterator[TableEntry]:
     found = {name: _by_trial(curve, task, name, target) for name in (row, base)}
     ratios = [
         (theirs[0] / ours[0], (theirs[1] / theirs[0]) / (ours[1] / ours[0]), theirs[1] / ours[1])
@@ -91,10 +91,10 @@ def _by_trial(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[s
     return {trial: (first[0], first[2]) for trial, first in firsts.items() if not np.isnan(first[0])}
 
 
-def _mean(ratios: list[float], of: int) -> Entry:
+def _mean(ratios: list[float], of: int) -> TableEntry:
     """Geometric mean: as much faster in one seed and slower in another is no speed-up. `of` seeds were compared."""
     if not ratios:
         return words(f"– (n=0 of {of})")
     mean, factor = statistics.geometric(ratios)
     spread = "" if np.isnan(factor) else f"×/÷ {factor:.2f}; "
-    return Entry(mean, note=f"({spread}n={len(ratios)} of {of})", decimals=2)
+    return TableEntry(mean, note=f"({spread}n={len(ratios)} of {of})", decimals=2)

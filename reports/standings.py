@@ -8,7 +8,7 @@ import numpy as np
 from reports import best, statistics
 from reports.figure import Figure, scores
 from reports.load import Store
-from reports.tables import Column, Entry, Mark, Table, number, words
+from reports.tables import Column, Mark, Table, TableEntry, number, words
 
 _CLONE_UNITS = 3
 """Rows equal in at least so many units are one model under two names; in fewer that is chance."""
@@ -100,11 +100,11 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
     return Table("standings", "What the data say", caption, "Method", columns, rows)
 
 
-def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[Entry, ...]]:
+def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEntry, ...]]:
     found = family(store, store.tasks, figure, chosen)
     standings = found.standings(store.margin)
     reasons = {**found.left_out, **{row: f"= {first}" for row, first in found.clones.items()}}
-    part: dict[str, tuple[Entry, ...]] = {}
+    part: dict[str, tuple[TableEntry, ...]] = {}
     for row in store.rows:
         if (standing := standings.get(row)) is None:
             part[row] = (words(reasons.get(row, "–")), *(words("–"),) * 4)

@@ -79,7 +79,7 @@ class CriticalDifference:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Bounded:
     """An aggregate and its interval."""
 
     value: float
@@ -202,7 +202,7 @@ def iqm(tasks: Sequence[Floats]) -> Floats:
     return np.asarray(stats.trim_mean(np.concatenate(list(tasks), axis=-1), 0.25, axis=-1))
 
 
-def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: float = LEVEL) -> Estimate:
+def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: float = LEVEL) -> Bounded:
     """P(X > Y) on the same unit of a random task, ties counting half, with Clopper and Pearson's interval.
 
     The wins of several tasks are a sum of independent trials of unequal probabilities; the binomial interval for their
@@ -219,7 +219,7 @@ def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: 
     wins = value * n
     low = float(stats.beta.ppf(level / 2, wins, n - wins + 1)) if wins > 0 else 0.0
     high = float(stats.beta.ppf(1 - level / 2, wins + 1, n - wins)) if wins < n else 1.0
-    return Estimate(value, low, high)
+    return Bounded(value, low, high)
 
 
 def bootstrap(
@@ -228,7 +228,7 @@ def bootstrap(
     *address: int | str,
     repeats: int = 2000,
     level: float = LEVEL,
-) -> Estimate:
+) -> Bounded:
     """Interval of `aggregate(tasks)` in percent: Student's t with the bootstrap's standard error, on the logit scale.
 
     Units are drawn within each task, for all methods the same ones where `address` is the same. With n units a
@@ -246,12 +246,12 @@ def bootstrap(
     value = float(aggregate(tasks))
     freedom = sum(len(units) - 1 for units in tasks)
     if freedom < 1:
-        return Estimate(value, math.nan, math.nan)
+        return Bounded(value, math.nan, math.nan)
     drawn = [units[rng.integers(len(units), size=(repeats, len(units)))] for units in tasks]
     smaller = sum(len(units) for units in tasks) / freedom
     aggregates = aggregate(drawn)
     error = float(aggregates.std()) * math.sqrt(smaller)
-    return Estimate(value, *within_percent(value, _t_quantile(_freedom(drawn, aggregates), level) * error))
+    return Bounded(value, *within_percent(value, _t_quantile(_freedom(drawn, aggregates), level) * error))
 
 
 def _freedom(drawn: Sequence[Floats], aggregates: Floats) -> float:

@@ -22,7 +22,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """One cell of a table: a number, a text, or both.
 
     Attributes:
@@ -96,7 +96,7 @@ class Table:
     caption: str
     corner: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, tuple[Entry, ...]], ...]
+    rows: tuple[tuple[str, tuple[TableEntry, ...]], ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -107,14 +107,14 @@ class Table:
         return [(name, len(list(members))) for name, members in groupby(column.group for column in self.columns)]
 
 
-def words(text: str) -> Entry:
+def words(text: str) -> TableEntry:
     """An entry without a number."""
-    return Entry(note=text)
+    return TableEntry(note=text)
 
 
-def number(value: float, *, decimals: int = 2, signed: bool = False) -> Entry:
+def number(value: float, *, decimals: int = 2, signed: bool = False) -> TableEntry:
     """An entry without a spread; a dash for nan."""
-    return words("–") if math.isnan(value) else Entry(float(value), decimals=decimals, signed=signed)
+    return words("–") if math.isnan(value) else TableEntry(float(value), decimals=decimals, signed=signed)
 
 
 def to_markdown(table: Table) -> str:
@@ -169,12 +169,12 @@ def _pipe(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _markdown(entry: Entry) -> str:
+def _markdown(entry: TableEntry) -> str:
     figure = f"**{entry.figure}**" if entry.mark == "best" else entry.figure
     return " ".join(part for part in (figure, entry.symbol, entry.note) if part)
 
 
-def _latex(entry: Entry) -> str:
+def _latex(entry: TableEntry) -> str:
     figure = _tex(entry.figure)
     if entry.mark == "best":
         figure = rf"\textbf{{{figure}}}"

@@ -10,7 +10,7 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.runs import store
 from bench.settings import Settings
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Table, TableEntry, number, words
 from sweeps.finals import FINALISTS, final_cells, final_values, finalists
 from sweeps.run import STARTUP_TRIALS
 from sweeps.study import Arm, Study, values_text
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Chosen:
     """The setting chosen for one arm.
 
     Attributes:
@@ -56,7 +56,7 @@ class Choice:
         return [one.name for one in self.arm.dimensions if one.at_edge(self.best.params[one.key])]
 
 
-def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> list[Choice]:
+def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> list[Chosen]:
     """What is chosen for each arm, from the trials and, where they are done, the finalists' further runs."""
     from optuna.trial import TrialState
 
@@ -73,11 +73,11 @@ def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> li
         further = [cell for trial in finalists(ended) for cell in final_cells(study, arm, trial)]
         ids = {cell for trial in trials for cell in trial.user_attrs.get("cells", [])}
         spent = _spent([folder / cell for cell in (*ids, *(cell_id(one, declared_checksum(one)) for one in further))])
-        choices.append(Choice(arm, ended, best[0] if best else None, dict(counts), finals, *spent))
+        choices.append(Chosen(arm, ended, best[0] if best else None, dict(counts), finals, *spent))
     return choices
 
 
-def cells_again(study: Study, choices: Sequence[Choice]) -> list[Settings]:
+def cells_again(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
     """The further runs of all finalists.
 
     Raises:
@@ -101,7 +101,7 @@ def _spent(folders: Sequence[Path]) -> tuple[int, float]:
     return rounds, sum(seconds) / 3600
 
 
-def reported_cells(study: Study, choices: Sequence[Choice]) -> list[Settings]:
+def reported_cells(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
     """The chosen settings on the reporting seeds.
 
     Raises:
@@ -124,7 +124,7 @@ def _some(study: Study, cells: list[Settings]) -> list[Settings]:
     return cells
 
 
-def budget_table(study: Study, choices: Sequence[Choice]) -> Table:
+def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
     """Per method and task: trials, rounds, ranges, the setting chosen, and what lies at the edge of its range."""
     heads = (
         "task", "trials", "pruned", "unfinished", "rounds trained", "hours", "range", "chosen", "validation",
@@ -155,7 +155,7 @@ def budget_table(study: Study, choices: Sequence[Choice]) -> Table:
     )
 
 
-def _caveats(study: Study, choices: Sequence[Choice]) -> list[str]:
+def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
     """What the search was not."""
     said = []
     if not choices[0].arm.points:
@@ -174,7 +174,7 @@ def _caveats(study: Study, choices: Sequence[Choice]) -> list[str]:
     return said
 
 
-def _entries(study: Study, choice: Choice) -> tuple[Entry, ...]:
+def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:
     arm, best = choice.arm, choice.best
     found = choice.finals.get(best.number, best.values) if best else None
     ranges = "; ".join(f"{one.name}: {one.text}" for one in arm.dimensions)
@@ -192,7 +192,7 @@ def _entries(study: Study, choice: Choice) -> tuple[Entry, ...]:
     )
 
 
-def trials_table(choice: Choice, name: str) -> Table:
+def trials_table(choice: Chosen, name: str) -> Table:
     """Every trial of an arm that has ended."""
     dimensions = choice.arm.dimensions
     heads = [*(one.name for one in dimensions), "state", "GM", "PM", "remark"]
@@ -205,12 +205,12 @@ def trials_table(choice: Choice, name: str) -> Table:
     return Table(name, title, caption, "Trial", tuple(map(Column, heads)), rows)
 
 
-def _value(value: Any) -> Entry:
+def _value(value: Any) -> TableEntry:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return Entry(value=value, decimals=6 if isinstance(value, float) else 0) if plain else words(str(value))
+    return TableEntry(value=value, decimals=6 if isinstance(value, float) else 0) if plain else words(str(value))
 
 
-def _result(trial: "FrozenTrial") -> tuple[Entry, ...]:
+def _result(trial: "FrozenTrial") -> tuple[TableEntry, ...]:
     figures = [trial.user_attrs.get(metric) for metric in ("gm", "pm")]
     return (
         words(trial.state.name.lower()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.canvas import COLOURS, Picture, drawing, finish, legend
-from sweeps.fair import Choice
+from sweeps.fair import Chosen
 from sweeps.space import Dimension
 from sweeps.study import Study
 
@@ -22,7 +22,7 @@ _PRUNED = "#999999"
 _TREES = 64
 
 
-def history(study: Study, choices: Sequence[Choice]) -> Picture:
+def history(study: Study, choices: Sequence[Chosen]) -> Picture:
     """Validation accuracy by trial, the best so far as a line; a pruned trial stands at its last value."""
     metric = study.metrics[0]
     with drawing([f"{choice.arm.label}, {choice.arm.task}" for choice in choices], 1) as (canvas, axes):
@@ -43,7 +43,7 @@ def history(study: Study, choices: Sequence[Choice]) -> Picture:
         return finish(canvas, "history", "Optimisation history", caption)
 
 
-def slices(choice: Choice, name: str) -> Picture:
+def slices(choice: Chosen, name: str) -> Picture:
     """Validation accuracy of GM and PM against each searched setting."""
     dimensions = choice.arm.dimensions
     with drawing([one.key for one in dimensions], 1) as (canvas, axes):
@@ -60,7 +60,7 @@ def slices(choice: Choice, name: str) -> Picture:
         return finish(canvas, name, title, caption)
 
 
-def parallel_coordinates(study: Study, choice: Choice, name: str) -> Picture:
+def parallel_coordinates(study: Study, choice: Chosen, name: str) -> Picture:
     """A line for each trial through all of its settings to its validation accuracy."""
     import matplotlib as mpl
 
@@ -87,7 +87,7 @@ def parallel_coordinates(study: Study, choice: Choice, name: str) -> Picture:
         return finish(canvas, name, title, caption)
 
 
-def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Sequence[Choice]) -> Picture | None:
+def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Sequence[Chosen]) -> Picture | None:
     """Share of the variance of validation accuracy that each setting explains (functional ANOVA).
 
     None where no method has two searched settings and four trials.
@@ -114,7 +114,7 @@ def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Seque
         return finish(canvas, "importances", "Importance of the settings", caption)
 
 
-def curves(choices: Sequence[Choice]) -> Picture:
+def curves(choices: Sequence[Chosen]) -> Picture:
     """Validation accuracy of GM and PM against the one setting of a grid study, a panel per arm."""
     with drawing([choice.arm.name for choice in choices], 1) as (canvas, axes):
         for axis, choice in zip(axes, choices, strict=True):
@@ -132,7 +132,7 @@ def curves(choices: Sequence[Choice]) -> Picture:
         return finish(canvas, "curves", "Sensitivity", caption)
 
 
-def heat_map(choice: Choice, name: str) -> Picture:
+def heat_map(choice: Chosen, name: str) -> Picture:
     """Validation accuracy of GM and PM over the two settings of a grid study."""
     across, up = choice.arm.dimensions
     with drawing(["GM", "PM"], 1) as (canvas, axes):
@@ -151,7 +151,7 @@ def heat_map(choice: Choice, name: str) -> Picture:
         return finish(canvas, name, title, "Validation accuracy (%) at each point of the grid, mean over the seeds.")
 
 
-def front(choice: Choice, name: str) -> Picture:
+def front(choice: Chosen, name: str) -> Picture:
     """GM against PM of all trials; the Pareto front as a line."""
     trials = [trial for trial in _complete(choice, "gm") if "pm" in trial.user_attrs]
     points = np.array([[trial.user_attrs[metric] for metric in METRICS] for trial in trials]).reshape(-1, 2) * 100
@@ -166,12 +166,12 @@ def front(choice: Choice, name: str) -> Picture:
         return finish(canvas, name, title, "Each trial; on the line: no other one is better in both figures.")
 
 
-def _informative(choice: Choice, metric: str) -> bool:
+def _informative(choice: Chosen, metric: str) -> bool:
     values = _percent(_complete(choice, metric), metric)
     return len(values) >= 4 and min(values) < max(values)
 
 
-def _complete(choice: Choice, metric: str) -> "list[FrozenTrial]":
+def _complete(choice: Chosen, metric: str) -> "list[FrozenTrial]":
     return [one for one in choice.trials if one.state.name == "COMPLETE" and metric in one.user_attrs]
 
 

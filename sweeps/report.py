@@ -10,9 +10,9 @@ from bench.runs.results import dataset_name
 from reports.canvas import Picture
 from reports.published import PublishedTable, published_table
 from reports.sections import Section
-from reports.tables import Column, Entry, Table, number, words
+from reports.tables import Column, Table, TableEntry, number, words
 from sweeps import figures
-from sweeps.fair import Choice, budget_table, choose, trials_table
+from sweeps.fair import Chosen, budget_table, choose, trials_table
 from sweeps.run import open_studies
 from sweeps.study import Study, read_study, values_text
 
@@ -74,7 +74,7 @@ def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> lis
     return [replace(tuning, parts=(sensitivity,)) if sensitivity.pictures else tuning]
 
 
-def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[Choice]) -> Iterator[Picture]:
+def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[Chosen]) -> Iterator[Picture]:
     ones = [choice for choice in shown if choice.arm.points and len(choice.arm.dimensions) == 1]
     if ones:
         yield figures.curves(ones)
@@ -91,7 +91,7 @@ def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[
             yield figures.parallel_coordinates(study, choice, f"parallel_coordinates_{at}")
 
 
-def published_points(study: Study, choices: Sequence[Choice], printed: PublishedTable) -> Table:
+def published_points(study: Study, choices: Sequence[Chosen], printed: PublishedTable) -> Table:
     """The points of a grid study beside the printed numbers of the same settings."""
     columns = tuple(Column(name, metric) for metric in ("GM", "PM") for name in ("paper (test)", "ours (validation)"))
     rows = []
@@ -111,7 +111,7 @@ def published_points(study: Study, choices: Sequence[Choice], printed: Published
     return Table("published_points", f"Beside {printed.number}", caption, "Setting", columns, tuple(rows))
 
 
-def _pair(choice: Choice, trial: "FrozenTrial", metric: str, printed: PublishedTable) -> tuple[Entry, Entry]:
+def _pair(choice: Chosen, trial: "FrozenTrial", metric: str, printed: PublishedTable) -> tuple[TableEntry, TableEntry]:
     here: dict[str, Any] = {key.rpartition(".")[2]: value for key, value in trial.params.items()}
     here["alpha"] = choice.arm.cells[0].alpha
     paper = [

@@ -62,3 +62,14 @@ def test_the_drawing_in_the_docs_is_of_the_code() -> None:
     assert drawing is not None
     drawn = set(re.findall(r"^ *(\w+) --> (\w+)$", drawing[1], re.MULTILINE))
     assert drawn == arrows(), "draw the arrows of docs/architecture.md again"
+
+
+def test_no_two_public_types_have_one_name() -> None:
+    """A name in a message or a signature says which class is meant; `Hyper` is every method's own."""
+    found: dict[str, list[str]] = {}
+    for package in ("bench", *PACKAGES):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Hyper":
+                    found.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}

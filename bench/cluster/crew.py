@@ -16,8 +16,8 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, has_gpus, nodes, require
-from bench.cluster.node import Broken, CellWorker, Deserted, Message, Needs, Plugin, look, versions
-from bench.cluster.parcels import Home, Link, Part, Report
+from bench.cluster.node import Broken, CellWorker, Deserted, Needs, NodeMessage, Plugin, look, versions
+from bench.cluster.parcels import FilePart, Home, Link, Report
 from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
 from bench.plugin import loaded_modules
@@ -317,7 +317,7 @@ class _Workers:
             except RayError as error:
                 self._bury(worker, error)
 
-    def _hear(self, worker: _Worker, messages: list[Message]) -> None:
+    def _hear(self, worker: _Worker, messages: list[NodeMessage]) -> None:
         for message in messages:
             task = worker.task
             assert task is not None
@@ -329,9 +329,9 @@ class _Workers:
                 return
         worker.asked = worker.actor.take.remote() if worker.task else None
 
-    def _take(self, worker: _Worker, task: CellTask, message: Message) -> None:
+    def _take(self, worker: _Worker, task: CellTask, message: NodeMessage) -> None:
         match message:
-            case Part() | Link():
+            case FilePart() | Link():
                 assert worker.home is not None
                 worker.home.take(message)
             case Report():

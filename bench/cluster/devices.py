@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options
 from bench.cluster.node import Needs, data_root, look, provide
-from bench.cluster.wire import Flat, Parcel, Wire, flat
+from bench.cluster.wire import FlatTensor, Parcel, Wire, flat
 from bench.data import Dataset
 from bench.engine.team import Condition, Errand, News, serve
 from bench.errors import Lost, UserError
@@ -122,7 +122,7 @@ class Devices:
     def _waiting(self, k: int, asked: Any) -> Callable[[], News]:
         def wait() -> News:
             parcel: Parcel = self._get(k, asked)
-            self.received += sum(one.content.nbytes for one in parcel.tensors.values() if isinstance(one, Flat))
+            self.received += sum(one.content.nbytes for one in parcel.tensors.values() if isinstance(one, FlatTensor))
             news: News = self._wires[k].unpack(parcel)
             return news
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cluster.parcels import Link, Part, Report, Sender, write
+from bench.cluster.parcels import FilePart, Link, Report, Sender, write
 from bench.data import Dataset
 from bench.errors import Lost, UserError
 from bench.runs import store
@@ -59,7 +59,7 @@ class Deserted:
     reason: str
 
 
-Message = Event | Held | Part | Link | Report | Broken | Deserted
+NodeMessage = Event | Held | FilePart | Link | Report | Broken | Deserted
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _load(plugin: Plugin) -> None:
     else:
         folder = Path(tempfile.mkdtemp(dir=_scratch()))
         for name, content in plugin.files:
-            write(folder, Part(name, 0, content))
+            write(folder, FilePart(name, 0, content))
     load_file(folder / Path(plugin.path).name)
 
 
@@ -201,7 +201,7 @@ class CellWorker:
     def __init__(self, devices: int, each: dict[str, float]) -> None:
         self._devices, self._each = devices, each
         self._others: Devices | None = None
-        self._messages: queue.Queue[Message] = queue.Queue(8)  # a cell waits where its news are not fetched
+        self._messages: queue.Queue[NodeMessage] = queue.Queue(8)  # a cell waits where its news are not fetched
         self._unwanted: set[str] = set()
 
     def ready(self, needs: Needs, token: tuple[str, str]) -> tuple[str, str, list[tuple[str, str]], bool]:
@@ -221,7 +221,7 @@ class CellWorker:
         """Take over a data set that is missing here."""
         provide(name, options, dataset)
 
-    def receive(self, cell: str, part: Part) -> None:
+    def receive(self, cell: str, part: FilePart) -> None:
         """A file of a cell that was begun before, where the run folder is not shared."""
         write(_scratch() / cell, part)
 
@@ -230,7 +230,7 @@ class CellWorker:
         self._unwanted.discard(task.folder.name)
         threading.Thread(target=self._run, args=(task, shared), daemon=True).start()
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[NodeMessage]:
         """What there is to say, at least one message; waits for it."""
         found = [self._messages.get()]
         with contextlib.suppress(queue.Empty):

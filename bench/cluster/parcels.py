@@ -23,7 +23,7 @@ _LAST = ("timing.json", "status.json")
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """Some bytes of a file: `name` is relative to the cell's folder."""
 
     name: str
@@ -47,18 +47,18 @@ class Report:
     event: Event
 
 
-def read(folder: Path, name: str, offset: int = 0) -> Iterator[Part]:
+def read(folder: Path, name: str, offset: int = 0) -> Iterator[FilePart]:
     """A file from `offset` to its end."""
     with open(folder / name, "rb") as file:
         file.seek(offset)
         while (data := file.read(CHUNK)) or offset == 0:
-            yield Part(name, offset, data)
+            yield FilePart(name, offset, data)
             offset += len(data)
             if not data:
                 return
 
 
-def write(folder: Path, part: Part) -> None:
+def write(folder: Path, part: FilePart) -> None:
     """Put a part of a file in its place; what lay behind it is gone."""
     path = folder / part.name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class Sender:
         came = (name for name in names(folder) if name.startswith("checkpoint/"))
         self._sent = {name: self._version(name) for name in came}
 
-    def news(self) -> Iterator[Part | Link]:
+    def news(self) -> Iterator[FilePart | Link]:
         """What changed since the last time. A table that has only grown is sent from where it ended."""
         known = {version: name for name, version in self._sent.items()}
         there = names(self._folder)
@@ -128,12 +128,12 @@ class Home:
         shutil.rmtree(self._new, ignore_errors=True)
         self._lock.close()
 
-    def files(self) -> Iterator[Part]:
+    def files(self) -> Iterator[FilePart]:
         """What a worker needs to go on with the cell."""
         for name in names(self._folder):
             yield from read(self._folder, name)
 
-    def take(self, part: Part | Link) -> None:
+    def take(self, part: FilePart | Link) -> None:
         """A file or bytes of one: aside if all of it is sent, else at the end of what is there."""
         if isinstance(part, Link):
             place = self._new / part.name

@@ -18,7 +18,7 @@ from torch import Tensor
 from bench.params import Spec
 
 
-class Flat(NamedTuple):
+class FlatTensor(NamedTuple):
     """A tensor's bytes and what makes a tensor of them."""
 
     content: npt.NDArray[np.uint8]
@@ -156,13 +156,13 @@ _REDUCED = copyreg.dispatch_table | {MappingProxyType: lambda one: (_read_only, 
 """How values that pickle does not know are made again."""
 
 
-def flat(tensor: Tensor) -> Flat:
+def flat(tensor: Tensor) -> FlatTensor:
     """A tensor ready to travel."""
     there = tensor.detach().cpu().contiguous()
-    return Flat(there.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
+    return FlatTensor(there.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
 
 
-def _tensor(flat: Flat) -> Tensor:
+def _tensor(flat: FlatTensor) -> Tensor:
     found = torch.empty(flat.shape, dtype=flat.dtype)
     np.copyto(found.reshape(-1).view(torch.uint8).numpy(), flat.content)  # what lies in Ray's memory is read-only
     return found

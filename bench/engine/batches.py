@@ -14,7 +14,7 @@ Positions = npt.NDArray[np.int64]
 CROPS = 9 * 9 * 2  # places of a crop after padding by 4, times mirrored or not
 
 
-class Address(NamedTuple):
+class DrawAddress(NamedTuple):
     """Whose draws these are: part of the address of every batch."""
 
     seed: int
@@ -45,7 +45,7 @@ def steps_per_epoch(n: int, batch_size: int, *, batch_statistics: bool) -> int:
 
 
 def draw_batches(
-    feed: Feed, n: int, width: int, steps: int, address: Address, *, batch_statistics: bool = False
+    feed: Feed, n: int, width: int, steps: int, address: DrawAddress, *, batch_statistics: bool = False
 ) -> Batches:
     """`steps` batches of at most `width` out of n samples, in the order the feed asks for."""
     if feed.samples == "none" or not steps:
@@ -77,7 +77,7 @@ def _places(n: int, width: int, per_epoch: int) -> tuple[Positions, Positions]:
     return np.where(place < n, place, place[:, :1]), (place < n).sum(axis=1)
 
 
-def draw_augmentation(feed: Feed, n: int, batches: Batches, address: Address) -> Positions:
+def draw_augmentation(feed: Feed, n: int, batches: Batches, address: DrawAddress) -> Positions:
     """`[steps, width]` numbers below `CROPS`: one per epoch and sample, whoever shares the batch."""
     steps = len(batches.sizes)
     epoch = np.arange(steps) // batches.per_epoch
@@ -88,7 +88,7 @@ def draw_augmentation(feed: Feed, n: int, batches: Batches, address: Address) ->
 
 
 def draw_values(
-    draw: Draw, name: str, width: int, steps: int, address: Address, stream: int
+    draw: Draw, name: str, width: int, steps: int, address: DrawAddress, stream: int
 ) -> npt.NDArray[np.generic]:
     """`[steps, width, ...]` random values of one kind."""
     rng = generator("draws", address.seed, address.round, address.owner, stream, name)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bench.data import Indices
 from bench.engine.anomalies import Diverged, Watch, check, check_sums, who
 from bench.engine.backends import EAGER, fastest, one_line
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
@@ -117,11 +117,11 @@ class Engine:
             for p, answer in zip(work or open_, answers, strict=True):
                 advance(p, answer)
 
-    def finish(self, owner: int, program: Program | Any, address: Address) -> Any:
+    def finish(self, owner: int, program: Program | Any, address: DrawAddress) -> Any:
         """The result of one program, or the value itself where no program is needed."""
         return self.finish_all([(owner, program, address)])[0]
 
-    def finish_all(self, programs: Iterable[tuple[int, Program | Any, Address]]) -> list[Any]:
+    def finish_all(self, programs: Iterable[tuple[int, Program | Any, DrawAddress]]) -> list[Any]:
         """The results of programs (or plain values) side by side."""
         running = [(ProgramRun(o, p, a) if hasattr(p, "send") else p) for o, p, a in programs]
         self.run([r for r in running if isinstance(r, ProgramRun)])

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from bench.engine.batches import (
-    Address,
     Batches,
+    DrawAddress,
     Positions,
     draw_augmentation,
     draw_batches,
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
 
     request: Train
     recipe: Recipe
-    address: Address
+    address: DrawAddress
     steps: int
     samples: dict[str, int]
     streams: dict[str, Stream]
@@ -89,7 +89,7 @@ class Preparer:
         self._key: Any = None
         self._plan: _Plan | None = None
 
-    def prepare(self, request: Train, address: Address, limit: int | None = None) -> Prepared:
+    def prepare(self, request: Train, address: DrawAddress, limit: int | None = None) -> Prepared:
         """One client's request, of at most `limit` steps."""
         plan = self._planned(request, address.round)
         n = len(_positions(request.feed, address, self._device_data))
@@ -208,12 +208,18 @@ def _steps(request: Train, settings: Settings, n: int, width: int, batch_statist
     return epochs * steps_per_epoch(n, width, batch_statistics=batch_statistics)
 
 
-def _positions(feed: Feed, address: Address, device_data: DeviceData) -> Positions:
+def _positions(feed: Feed, address: DrawAddress, device_data: DeviceData) -> Positions:
     return device_data.positions(address.owner, feed.samples, feed.subset, address.round)
 
 
 def _stream(
-    feed: Feed, width: int, steps: int, address: Address, device_data: DeviceData, batch_statistics: bool, augment: str
+    feed: Feed,
+    width: int,
+    steps: int,
+    address: DrawAddress,
+    device_data: DeviceData,
+    batch_statistics: bool,
+    augment: str,
 ) -> Stream:
     positions = _positions(feed, address, device_data)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)

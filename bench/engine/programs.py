@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from bench.method import Message, Program
 from bench.requests import Request, Train, Upload
 
@@ -40,7 +40,7 @@ class ProgramRun:
 
     owner: int
     program: Program
-    address: Address
+    address: DrawAddress
     events: list[Work | Sent] = field(default_factory=list)
     result: Any = None
     waiting: Request | None = None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.engine.anomalies import Diverged
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.predict import Task, cut
 from bench.requests import Gradient, Train
@@ -24,7 +24,7 @@ class Job(NamedTuple):
     """A training of one program, of at most `limit` steps."""
 
     request: Train | Gradient
-    address: Address
+    address: DrawAddress
     limit: int | None
 
 
@@ -73,7 +73,7 @@ class News(NamedTuple):
     notices: list[str]
 
 
-class Engine(Protocol):
+class SharingEngine(Protocol):
     """What is asked of `bench.engine.engine.Engine` here."""
 
     device_data: DeviceData
@@ -100,7 +100,7 @@ class Helpers(Protocol):
         """
 
 
-def serve(engine: Engine, errand: Errand, condition: Condition) -> News:
+def serve(engine: SharingEngine, errand: Errand, condition: Condition) -> News:
     """Do what a helper is asked for."""
     _heed(engine, condition)
     found = _attempt(engine, errand)
@@ -111,18 +111,18 @@ def serve(engine: Engine, errand: Errand, condition: Condition) -> News:
     return News(found, _condition(engine), notices)
 
 
-def _condition(engine: Engine) -> Condition:
+def _condition(engine: SharingEngine) -> Condition:
     return Condition(engine.lanes, list(engine.failed), list(engine.fallbacks))
 
 
-def _heed(engine: Engine, condition: Condition) -> None:
+def _heed(engine: SharingEngine, condition: Condition) -> None:
     """Have an engine know what another one has learned."""
     engine.lanes = min(engine.lanes, condition.lanes)
     engine.failed += [name for name in condition.failed if name not in engine.failed]
     engine.fallbacks += [name for name in condition.fallbacks if name not in engine.fallbacks]
 
 
-def _attempt(engine: Engine, errand: Errand) -> list[Any] | Exception:
+def _attempt(engine: SharingEngine, errand: Errand) -> list[Any] | Exception:
     try:
         return engine.do(errand)
     except Exception as error:  # it is raised where the shares come together
@@ -147,13 +147,19 @@ class Team:
         homes = {client: device for device, share in enumerate(shares) for client in share}
         self._homes = [homes[client] for client in range(len(self.sizes))]
 
-    def train(self, engine: Engine, jobs: Sequence[Job]) -> list[Any]:
+    def train(self, engine: SharingEngine, jobs: Sequence[Job]) -> list[Any]:
         """The answers to trainings of clients."""
         owners = [job.address.owner for job in jobs]
         return self._do(engine, Errand(owners, [self.sizes[i] for i in owners], jobs=jobs))
 
     def look(
-        self, engine: Engine, samples: Any, tasks: Sequence[Task], output: Any, abreast: int, owners: Sequence[int]
+        self,
+        engine: SharingEngine,
+        samples: Any,
+        tasks: Sequence[Task],
+        output: Any,
+        abreast: int,
+        owners: Sequence[int],
     ) -> list[Tensor]:
         """The outputs of models; those of a client's where it trains, those of the server's by all devices."""
         kind = engine.device_data.device.type
@@ -168,7 +174,7 @@ class Team:
         found = iter(self._do(engine, errand))
         return [torch.cat([next(found) for _ in own]) for own in parts]
 
-    def _do(self, engine: Engine, errand: Errand) -> list[Any]:
+    def _do(self, engine: SharingEngine, errand: Errand) -> list[Any]:
         """Have it done by all devices; the answers are in the order that was asked in.
 
         Raises:

@@ -1,6 +1,6 @@
 """The models of a server version, and what they score."""
 
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.errors import UserError
@@ -84,8 +84,8 @@ class Evaluator:
             models = dict(zip(self.new, self._engine.finish_all(programs), strict=True))
             self._newcomers.score(None, (), {f"new{epochs}": models}, into)
 
-    def _address(self, version: int, owner: int) -> Address:
-        return Address(self._engine.settings.seed, version, owner)
+    def _address(self, version: int, owner: int) -> DrawAddress:
+        return DrawAddress(self._engine.settings.seed, version, owner)
 
 
 def _fine_tuned(start: Params, epochs: int) -> Program:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.data import Dataset, Partition
 from bench.engine.anomalies import Diverged
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from bench.engine.device import settle
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine, Executor
@@ -244,7 +244,7 @@ class Federation:
             message.staleness = self.version - message.version
         inbox.sort(key=lambda m: m.client)
         done = self.method.aggregate(self.server, inbox)
-        self.engine.finish(SERVER, done, Address(self.settings.seed, self.version, SERVER))
+        self.engine.finish(SERVER, done, DrawAddress(self.settings.seed, self.version, SERVER))
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -339,8 +339,8 @@ class Federation:
         sizes = dict(sorted(self.server.sizes.items()))
         return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": found} if found else {}
 
-    def _address(self, owner: int) -> Address:
-        return Address(self.settings.seed, self.version, owner)
+    def _address(self, owner: int) -> DrawAddress:
+        return DrawAddress(self.settings.seed, self.version, owner)
 
     @property
     def path(self) -> dict[str, str | int]:

@@ -34,16 +34,16 @@ from bench.rng import generator
 from bench.runs import checkpoint
 from bench.runs.loading import load_dataset
 from bench.runs.memory_forecast import STAND_IN, in_a_step, models, rest_on_host, scalars, visitors
-from bench.runs.rehearsal import Size, rehearse
+from bench.runs.rehearsal import DataSize, rehearse
 from bench.settings import Settings
 
 _SIZES = {
-    "mnist": Size((1, 28, 28), 10, 60_000, 10_000),
-    "cifar10": Size((3, 32, 32), 10, 50_000, 10_000),
-    "cifar100": Size((3, 32, 32), 100, 50_000, 10_000),
-    "emnist": Size((1, 28, 28), 47, 112_800, 18_800),
-    "organamnist": Size((1, 28, 28), 11, 41_052, 17_778),
-    "inaturalist2017": Size((3, 64, 64), 13, 506_378, 0),
+    "mnist": DataSize((1, 28, 28), 10, 60_000, 10_000),
+    "cifar10": DataSize((3, 32, 32), 10, 50_000, 10_000),
+    "cifar100": DataSize((3, 32, 32), 100, 50_000, 10_000),
+    "emnist": DataSize((1, 28, 28), 47, 112_800, 18_800),
+    "organamnist": DataSize((1, 28, 28), 11, 41_052, 17_778),
+    "inaturalist2017": DataSize((3, 64, 64), 13, 506_378, 0),
 }
 """Sets whose files may not be here yet, with their default options."""
 
@@ -105,20 +105,20 @@ def _width(settings: Settings) -> float:
     return torch.finfo(getattr(torch, settings.dtype)).bits / 32
 
 
-def _in_a_step(settings: Settings, step: "Step") -> float:
+def _in_a_step(settings: Settings, step: "StepCost") -> float:
     """Bytes for a client at the peak of a step, in float32: a plain gradient, and what the method has beyond that."""
     small = gradient_step(*STAND_IN, 2, "cpu")
     beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
     return step.gradient + max(0.0, beyond) * step.model
 
 
-def _abreast(step: "Step", device: str) -> int:
+def _abreast(step: "StepCost", device: str) -> int:
     """Clients that take a step at a time."""
     return 1 if step.better_alone and device == "cpu" else lanes_on(torch.device(device), step.model)
 
 
 def memory(
-    settings: Settings, size: Size, step: "Step", device: str, threads: int, cells: int = 1
+    settings: Settings, size: DataSize, step: "StepCost", device: str, threads: int, cells: int = 1
 ) -> tuple[float, float]:
     """Bytes in the host's memory and in a GPU's."""
     images = (size.train + size.test) * math.prod(size.shape)
@@ -155,15 +155,15 @@ def memory_here() -> int:
     return min(limits)
 
 
-def _size(settings: Settings, data_root: Path) -> Size | None:
+def _size(settings: Settings, data_root: Path) -> DataSize | None:
     try:
         dataset = load_dataset(settings, data_root)
     except UserError:
         return _SIZES.get(settings.dataset)
-    return Size(dataset.shape, dataset.num_classes, dataset.n_train, len(dataset.y) - dataset.n_train)
+    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, len(dataset.y) - dataset.n_train)
 
 
-class Step(NamedTuple):
+class StepCost(NamedTuple):
     """One gradient of a model: seconds, and the bytes in float32 of the model, of the gradient and of an evaluation."""
 
     seconds: float
@@ -174,7 +174,7 @@ class Step(NamedTuple):
 
 
 @functools.cache
-def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> Step:
+def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> StepCost:
     """One gradient of a model, measured here and now; `options` of the model as JSON."""
     torch.set_num_threads(1)
     net = build(name, shape, classes, json.loads(options))
@@ -205,9 +205,9 @@ def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str,
     footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated), better_alone(spec)
     probe = min(batch, 2)
     if (slow := seconds(probe)) > _SLOW:
-        return Step(slow * batch / probe, *footprint)
+        return StepCost(slow * batch / probe, *footprint)
     seconds(batch)
-    return Step(sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS, *footprint)
+    return StepCost(sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS, *footprint)
 
 
 def _bytes_of(work: Callable[[int], None], samples: int) -> float:

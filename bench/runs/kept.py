@@ -29,7 +29,7 @@ METRICS = ("gm", "pm")
 FOLDER = "models"
 
 
-class Predictor(nn.Module):
+class KeptModel(nn.Module):
     """A model of a finished cell, ready to predict (in `eval` mode): logits `[n, classes]` of raw samples.
 
     Raw is what lies in the data set: `[n, channels, height, width]` images with values 0 .. 255, arrays as in the
@@ -62,7 +62,7 @@ class Predictor(nn.Module):
         return out
 
 
-def load_model(cell: "CellView", client: int | None = None, data_root: Path | str = "data") -> Predictor:
+def load_model(cell: "CellView", client: int | None = None, data_root: Path | str = "data") -> KeptModel:
     """The generic model of a cell, or the personalized one of a client.
 
     Where a method trains no generic model, it is the mean of the personalized ones; where it trains no personalized
@@ -83,7 +83,7 @@ def load_model(cell: "CellView", client: int | None = None, data_root: Path | st
     if params is None:
         raise UserError(f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client")
     mean, std = (statistic.to(params.weights.dtype) for statistic in normalisation(dataset))
-    predictor = Predictor(_network(params), mean, std, classes=dataset.classes, round=round)
+    predictor = KeptModel(_network(params), mean, std, classes=dataset.classes, round=round)
     return predictor.eval()
 
 

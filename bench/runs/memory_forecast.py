@@ -68,7 +68,7 @@ def scalars(
     return counts[0] - each, each
 
 
-class Held(NamedTuple):
+class HeldModels(NamedTuple):
     """Models that are held between two rounds and at the peak of a round."""
 
     between: float
@@ -76,7 +76,7 @@ class Held(NamedTuple):
 
 
 @functools.cache
-def held(method: str, hp: str) -> tuple[Held, Held]:
+def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
     """Models that a method holds in any case, and per client; counted over rounds of a small network, as a large one's
     would take the time and the memory that are to be known."""
     found = []
@@ -86,9 +86,9 @@ def held(method: str, hp: str) -> tuple[Held, Held]:
             for _ in range(2):  # in the first round nothing old makes way for what is new
                 federation.advance()
             unit = federation.server.initial_model().weights.nbytes
-            found.append(Held(footprint.live / unit, footprint.peak / unit))
-    each = Held(*((more - few) / 3 for few, more in zip(*found, strict=True)))
-    return Held(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
+            found.append(HeldModels(footprint.live / unit, footprint.peak / unit))
+    each = HeldModels(*((more - few) / 3 for few, more in zip(*found, strict=True)))
+    return HeldModels(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
 
 
 @functools.cache

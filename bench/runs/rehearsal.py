@@ -30,7 +30,7 @@ _ENOUGH = 6.0  # seconds of computing after which no further round is timed, onc
 _SETTLED = 3  # rounds: the last so many stand for those that were not run
 
 
-class Size(NamedTuple):
+class DataSize(NamedTuple):
     """Of a data set: the shape of a sample, and how many classes, training and test samples there are."""
 
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Work(NamedTuple):
     steps: int
 
 
-def rehearse(settings: Settings, size: Size, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
+def rehearse(settings: Settings, size: DataSize, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
     """Time the stand-in of a cell; cells that differ in seed and partition have the same.
 
     Args:
@@ -74,7 +74,7 @@ def rehearse(settings: Settings, size: Size, plain_step: float, lanes: int, devi
 
 
 @functools.cache
-def _rehearse(plain: str, size: Size, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
+def _rehearse(plain: str, size: DataSize, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
     settings = Settings(**json.loads(plain))
     whole = _work(settings, size)
     part = _cut(whole, max(1, int(_ROUND / plain_step)), lanes)
@@ -89,7 +89,7 @@ def _rehearse(plain: str, size: Size, plain_step: float, lanes: int, device: str
     return Rehearsal(seconds, sum(max(0.0, one - settled) for one in rounds))
 
 
-def _work(settings: Settings, size: Size) -> _Work:
+def _work(settings: Settings, size: DataSize) -> _Work:
     share = 0.0 if settings.protocol == "paper" else settings.validation_share
     samples = max(1, round((1 - share) * size.train / settings.clients))
     trigger = make_method(settings).trigger
@@ -115,7 +115,7 @@ def _cut(whole: _Work, affordable: int, lanes: int) -> _Work:
 
 
 def _stand_in(
-    settings: Settings, size: Size, whole: _Work, part: _Work, tests: int, device: str, threads: int
+    settings: Settings, size: DataSize, whole: _Work, part: _Work, tests: int, device: str, threads: int
 ) -> Federation:
     """A federation of noise with that part of the cell's work."""
     changes: dict[str, object] = {"new_clients": 0, "stragglers": {}}
@@ -137,7 +137,7 @@ def _stand_in(
     )
 
 
-def _noise(size: Size, samples: int) -> Dataset:
+def _noise(size: DataSize, samples: int) -> Dataset:
     return noise(size.shape, size.classes, samples, generator("estimate", samples))
 
 

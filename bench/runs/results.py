@@ -27,7 +27,7 @@ from bench.runs.store import COLUMNS, Status, read_json, read_status
 from bench.settings import Settings
 
 if TYPE_CHECKING:
-    from bench.runs.kept import Predictor
+    from bench.runs.kept import KeptModel
 
 WINDOW = 5
 """Evaluations over which a validation curve is averaged before its best round is taken."""
@@ -66,7 +66,7 @@ class CellView:
         """`metrics`, `clients` or `ledger`; empty where nothing was written yet."""
         return read_table(self.folder, name)
 
-    def model(self, client: int | None = None, data_root: Path | str = "data") -> "Predictor":
+    def model(self, client: int | None = None, data_root: Path | str = "data") -> "KeptModel":
         """The generic model, or a client's personalized one, as a module that takes raw samples: of the reported round
         with `--keep best`, of the last one with `--keep all`.
 

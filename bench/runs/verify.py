@@ -27,7 +27,7 @@ TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CellVerdict:
     """What was found of a cell; `text` says it in one line."""
 
     cell: CellView
@@ -39,7 +39,7 @@ class Verdict:
 class Checked:
     """What a verification found: a verdict for each cell that failed or was computed again; `stopped` by the user."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[CellVerdict, ...]
     stopped: bool = False
 
     @property
@@ -67,7 +67,7 @@ def verify(
     """
     cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
     finished = [cell for cell in cells if cell.status.state in FINISHED]
-    damaged = [Verdict(cell, False, cell.status.reason) for cell in cells if _damaged(cell)]
+    damaged = [CellVerdict(cell, False, cell.status.reason) for cell in cells if _damaged(cell)]
     if not finished and not damaged:
         names = ", ".join(str(run.path) for run in runs)
         raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
@@ -88,35 +88,35 @@ def _damaged(cell: CellView) -> bool:
     return cell.status.state == "interrupted" and bool(cell.status.checksums or cell.status.reason.startswith("status"))
 
 
-def _identity(cell: CellView, here: PlannedCell) -> Verdict | None:
+def _identity(cell: CellView, here: PlannedCell) -> CellVerdict | None:
     """What is wrong with a cell's settings or id, if anything is."""
     if Settings(**read_json(cell.folder / "settings.json")) != cell.settings:
-        return Verdict(cell, False, "its settings.json is not what run.json says of it")
+        return CellVerdict(cell, False, "its settings.json is not what run.json says of it")
     if here.id != cell.id:
         text = (
             f"its id would be {here.id} here: the method's code, the data or the settings are not those it was run with"
         )
-        return Verdict(cell, False, text)
+        return CellVerdict(cell, False, text)
     return None
 
 
-def _compare(cell: CellView, folder: Path) -> Verdict:
+def _compare(cell: CellView, folder: Path) -> CellVerdict:
     """Hold a cell against itself computed again in `folder`."""
     new = read_status(folder)
     if new.state != cell.status.state:
-        return Verdict(cell, False, f"{cell.status.state} in the run, {new.state} here. {new.reason}".rstrip())
+        return CellVerdict(cell, False, f"{cell.status.state} in the run, {new.state} here. {new.reason}".rstrip())
     if new.partition != cell.status.partition or not _same(cell.folder, folder, "partition.json"):
-        return Verdict(cell, False, "its partition is not the one that its settings make here")
+        return CellVerdict(cell, False, "its partition is not the one that its settings make here")
     if new.path == cell.status.path:
         wrong = [name for name in ("metrics", "clients", *COUNTED) if not _same(cell.folder, folder, f"{name}.csv")]
         if wrong:
-            return Verdict(cell, False, f"other numbers on the same path: {_difference(cell, folder, wrong[0])}")
-        return Verdict(cell, True, "the same bytes")
+            return CellVerdict(cell, False, f"other numbers on the same path: {_difference(cell, folder, wrong[0])}")
+        return CellVerdict(cell, True, "the same bytes")
     wrong = [name for name in COUNTED if not _same(cell.folder, folder, f"{name}.csv")]
     if wrong:
-        return Verdict(cell, False, f"another count: {_difference(cell, folder, wrong[0])}")
+        return CellVerdict(cell, False, f"another count: {_difference(cell, folder, wrong[0])}")
     gap, paths = _gap(cell, folder), _paths(cell.status.path, new.path)
-    return Verdict(cell, gap <= TOLERANCE, f"{100 * gap:.2f} points apart at most, on another path ({paths})")
+    return CellVerdict(cell, gap <= TOLERANCE, f"{100 * gap:.2f} points apart at most, on another path ({paths})")
 
 
 def _same(old: Path, new: Path, name: str) -> bool:

@@ -14,7 +14,7 @@ import argparse
 import numpy as np
 
 from bench.data import Dataset
-from bench.engine.batches import Address, draw_batches, steps_per_epoch
+from bench.engine.batches import DrawAddress, draw_batches, steps_per_epoch
 from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
 from bench.requests import Feed
 from datasets.partitions import make_partition
@@ -44,7 +44,7 @@ def phases(sizes: list[int], batch: int, epochs: int, *, by_epoch: bool) -> list
     waiting = []
     for n in sizes:
         steps = steps_per_epoch(n, batch, batch_statistics=True)
-        own = draw_batches(Feed(), n, batch, epochs * steps, Address(0, 0, 0), batch_statistics=True).sizes
+        own = draw_batches(Feed(), n, batch, epochs * steps, DrawAddress(0, 0, 0), batch_statistics=True).sizes
         waiting.append(runs_of(own[:, None], steps if by_epoch else 0))
     return phases_of(waiting)
 

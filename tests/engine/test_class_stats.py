@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.engine.anomalies import Diverged
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER
 from bench.engine.programs import ProgramRun, Work
 from bench.forward import Forward
@@ -24,7 +24,7 @@ def ask(request: Any, *, owners: Any = None, **settings: Any) -> tuple[dict[int,
         return (yield request(w))
 
     ids = range(6) if owners is None else owners
-    running = {i: ProgramRun(i, program(), Address(0, 0, i)) for i in ids}
+    running = {i: ProgramRun(i, program(), DrawAddress(0, 0, i)) for i in ids}
     federation.engine.run(list(running.values()))
     return running, federation, w
 

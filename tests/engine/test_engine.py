@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bench.engine import backends, device
 from bench.engine import predict as outputs
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from bench.engine.engine import Executor
 from bench.engine.programs import ProgramRun
 from bench.federation.federation import Diverged, Federation
@@ -123,7 +123,7 @@ def test_a_limit_ends_trainings_and_leaves_gradients_whole() -> None:
 
     federation = toy("fedavg", sizes=[9, 9], batch_size=2)
     w = federation.server.initial_model()
-    running = [ProgramRun(i, program(w), Address(0, 0, 0), limit=limit) for i, limit in enumerate((None, 3))]
+    running = [ProgramRun(i, program(w), DrawAddress(0, 0, 0), limit=limit) for i, limit in enumerate((None, 3))]
     federation.engine.run(running)
     (whole, *steps), (limited, *cut) = (p.result for p in running)
     assert torch.equal(whole, limited)

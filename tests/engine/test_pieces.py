@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.engine.batches import Address, draw_batches, draw_values, steps_per_epoch
+from bench.engine.batches import DrawAddress, draw_batches, draw_values, steps_per_epoch
 from bench.engine.packing import BUCKETS, IDLE, Packing, narrowed, pack, phases_of, runs_of
 from bench.federation.snapshot import Packer, unpack
 from bench.federation.traffic import Ledger
@@ -20,7 +20,7 @@ from bench.requests import Categorical, Feed, Normal
 from bench.rng import generator, key
 from tests.engine.problems import linear, normed
 
-AT = Address(seed=1, round=2, owner=3)
+AT = DrawAddress(seed=1, round=2, owner=3)
 
 
 @given(lengths=st.lists(st.integers(0, 9), max_size=12), lanes=st.integers(1, 5))
@@ -135,12 +135,12 @@ def test_nobody_has_no_batches() -> None:
 
 
 def test_batches_depend_on_their_address_only() -> None:
-    def order(feed: Feed, at: Address) -> list[int]:
+    def order(feed: Feed, at: DrawAddress) -> list[int]:
         return draw_batches(feed, 50, 50, 1, at).positions[0].tolist()
 
     base = order(Feed(), AT)
     assert order(Feed(batch_size=7), AT) == base
-    for other in (Address(9, 2, 3), Address(1, 9, 3), Address(1, 2, 9)):
+    for other in (DrawAddress(9, 2, 3), DrawAddress(1, 9, 3), DrawAddress(1, 2, 9)):
         assert order(Feed(), other) != base
     assert order(Feed(stream=1), AT) != base
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from bench.data import Partition
-from bench.engine.batches import Address, draw_batches, steps_per_epoch
+from bench.engine.batches import DrawAddress, draw_batches, steps_per_epoch
 from bench.federation.federation import Federation
 from bench.method import Feed
 from tests.engine.problems import toy_data, toy_partition
@@ -53,7 +53,7 @@ def gradient(w: Array, x: Array, target: Array) -> Array:
 def batches(feed: Feed, n: int, widest: int, steps: int, round: int, owner: int) -> Iterator[Positions]:
     """Positions in the owner's list of n samples, batch by batch; `widest` is the size of the largest list."""
     width = min(feed.batch_size or BATCH, widest)
-    drawn = draw_batches(feed, n, width, steps, Address(SEED, round, owner))
+    drawn = draw_batches(feed, n, width, steps, DrawAddress(SEED, round, owner))
     for positions, size in zip(drawn.positions, drawn.sizes, strict=True):
         yield positions[:size]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.engine.batches import Address, draw_values
+from bench.engine.batches import DrawAddress, draw_values
 from bench.engine.device_data import SERVER
 from bench.federation.federation import Federation
 from bench.method import Categorical, Normal
@@ -45,7 +45,7 @@ class Reference:
 
     def train(self, heads: list[Array], counts: Array, round: int) -> None:
         self.adam.param_groups[0]["lr"] = 0.01 * 0.9**round
-        at = (6, 3, Address(SEED, round, SERVER), 0)
+        at = (6, 3, DrawAddress(SEED, round, SERVER), 0)
         qualified = tuple((counts.max(0) > 1).astype(float))
         drawn = zip(
             draw_values(Normal((2,)), "eps", *at), draw_values(Categorical(qualified), "label", *at), strict=True
@@ -94,7 +94,7 @@ def test_follows_the_formulas() -> None:
                 if t == 0:
                     local = local - LR * gradient(local, x, target)
                     continue
-                at, n = (BATCH, k + 1, Address(SEED, t, i), 0), len(x)
+                at, n = (BATCH, k + 1, DrawAddress(SEED, t, i), 0), len(x)
                 eps, other = (draw_values(Normal((2,)), name, *at)[k, :n] for name in ("eps", "label_eps"))
                 y = draw_values(Categorical(tuple((counts.sum(0) > 0).astype(float))), "label", *at)[k, :n]
                 with torch.no_grad():

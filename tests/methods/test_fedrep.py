@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.engine.batches import Address
+from bench.engine.batches import DrawAddress
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 
@@ -74,6 +74,6 @@ def test_new_clients_train_their_head_alone() -> None:
     run(federation, 2)
     down = federation.clients.down(1)
     program = federation.method.adapt(federation.server, federation.clients.copy(1), down, 4)
-    adapted = federation.engine.finish(1, program, Address(3, 7, 1))
+    adapted = federation.engine.finish(1, program, DrawAddress(3, 7, 1))
     start = np.concatenate([down["body"].weights.numpy(), federation.clients[1].state["head"].weights.numpy()])
     near(adapted.weights, descend(start, ~BODY, 7, 1, 4))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.conformance.suite import check
-from bench.engine.batches import Address, draw_values
+from bench.engine.batches import DrawAddress, draw_values
 from bench.federation.federation import Federation
 from bench.method import Normal
 from bench.settings import Settings
@@ -51,7 +51,7 @@ def at(w: torch.Tensor, point: Array) -> torch.Tensor:
 def descend(w: torch.Tensor, t: int, i: int, point: Array | None, center: torch.Tensor, lam: float) -> torch.Tensor:
     """A client's round: batch by batch at a drawn point, with lam/2 times the squared distance from the center."""
     data = list(local_batches(SIZES, t, i))
-    drawn = draw_values(Normal((3,)), "point", BATCH, len(data), Address(SEED, t, i), 0)[:, 0]
+    drawn = draw_values(Normal((3,)), "point", BATCH, len(data), DrawAddress(SEED, t, i), 0)[:, 0]
     for (x, y), z in zip(data, drawn, strict=True):
         u = np.array([phi(float(v)) for v in z])
         e, s = -np.log(u[:2]), 2 * u[:2] - 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.conformance.suite import check
-from bench.engine.batches import Address, draw_values
+from bench.engine.batches import DrawAddress, draw_values
 from bench.method import Normal
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.by_autograd import plain
@@ -30,7 +30,7 @@ def test_follows_the_algorithm(mixing: str) -> None:
         sent = []
         for i in range(3):
             data, w, v = list(local_batches(SIZES, t, i)), theta, own[i]
-            drawn = draw_values(Normal((len(cuts),)), "point", BATCH, len(data), Address(SEED, t, i), 0)[:, 0]
+            drawn = draw_values(Normal((len(cuts),)), "point", BATCH, len(data), DrawAddress(SEED, t, i), 0)[:, 0]
             for (x, y), z in zip(data, drawn, strict=True):
                 a, b = w.clone().requires_grad_(), v.clone().requires_grad_()
                 lam = [0.5 * (1 + math.erf(float(one) / math.sqrt(2))) for one in z]

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 
-from reports.tables import Column, Entry, Table, number, to_csv, to_html, to_latex, to_markdown, words
+from reports.tables import Column, Table, TableEntry, number, to_csv, to_html, to_latex, to_markdown, words
 
 TABLE = Table(
     "main",
@@ -13,8 +13,11 @@ TABLE = Table(
     "Method",
     (Column("GM", "digits, α=1"), Column("PM", "digits, α=1"), Column("GM", "mnist_x")),
     (
-        ("fedavg", (Entry(85.346, 0.114), Entry(80.3, 0.4, derived=True), words("3 failed"))),
-        ("scd_wf", (Entry(86.37, 0.15, mark="best"), Entry(92.25, mark="near"), Entry(-0.5, note="(n=2)"))),
+        ("fedavg", (TableEntry(85.346, 0.114), TableEntry(80.3, 0.4, derived=True), words("3 failed"))),
+        (
+            "scd_wf",
+            (TableEntry(86.37, 0.15, mark="best"), TableEntry(92.25, mark="near"), TableEntry(-0.5, note="(n=2)")),
+        ),
     ),
     ("A note with | and #.",),
 )
@@ -53,9 +56,9 @@ def test_what_a_format_could_misread_is_escaped():
 
 
 def test_no_negative_zero_and_a_dash_for_nan():
-    assert Entry(-0.001).number == "0.00"
-    assert Entry(-0.001, signed=True).number == "0.00"
-    assert Entry(0.5, signed=True).number == "+0.50"
+    assert TableEntry(-0.001).number == "0.00"
+    assert TableEntry(-0.001, signed=True).number == "0.00"
+    assert TableEntry(0.5, signed=True).number == "+0.50"
     assert number(float("nan")).note == "–"
 
 

@@ -9,7 +9,7 @@ import torch
 from bench.engine.memory import MemoryMeter
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
 from bench.runs.memory_forecast import held, in_a_step, models, rest_on_host
-from bench.runs.rehearsal import Size, _cut, _stand_in, _work, rehearse
+from bench.runs.rehearsal import DataSize, _cut, _stand_in, _work, rehearse
 from bench.settings import Settings
 from tests.runs.device_memory import device_memory
 
@@ -88,7 +88,7 @@ def test_no_hyperparameter_is_set_to_what_its_class_refuses() -> None:
     assert in_a_step("test_late", plain) > 0
 
 
-SIZE = Size((1, 8, 8), 10, 1500, 300)
+SIZE = DataSize((1, 8, 8), 10, 1500, 300)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])

@@ -12,7 +12,7 @@ from bench.errors import UserError
 from reports.published import published_table
 from reports.tables import to_markdown
 from sweeps import figures
-from sweeps.fair import Choice, budget_table, choose, reported_cells, trials_table
+from sweeps.fair import Chosen, budget_table, choose, reported_cells, trials_table
 from sweeps.report import STUDY, published_points, run_sections, sections, tuned_for
 from sweeps.run import open_studies
 from sweeps.study import Study, load_study
@@ -99,7 +99,7 @@ def test_unequal_budgets_are_said(write: Write, tell: Tell) -> None:
 def test_nothing_to_report(write: Write) -> None:
     study = load_study(str(write()), [])
     with pytest.raises(UserError, match="no trial of the study 'small' came to its end"):
-        reported_cells(study, [Choice(study.arms[0], (), None, {})])
+        reported_cells(study, [Chosen(study.arms[0], (), None, {})])
 
 
 @pytest.mark.long
