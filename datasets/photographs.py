@@ -22,9 +22,7 @@ def gtsrb(
     *, data_root: Path, download: bool, size: PositiveInt = 32, mean: list[float] | None = None,
     std: list[float] | None = None,
 ) -> Dataset:  # fmt: skip
-    """GTSRB (Stallkamp et al. 2012): `[n, 3, size, size]` traffic signs, 26,640 or 39,209 for training, 43 classes.
-
-    How many depends on the archive of the training part: torchvision fetches the one of 26,640.
+    """GTSRB (Stallkamp et al. 2012): `[n, 3, size, size]` traffic signs of 43 classes, in torchvision's folders.
 
     Args:
         data_root: holds `gtsrb` with `GTSRB/Training`, `GTSRB/Final_Test/Images` and `GT-final_test.csv`.

@@ -60,11 +60,12 @@ def _resnet(name: str, shape: tuple[int, ...], classes: int, groups: int = 0) ->
     Raises:
         UserError: inputs are not images, or the groups do not divide the channels.
     """
-    need_values(name, shape)
+    called = f"{name}_gn" if groups else name
+    need_values(called, shape)
     if groups and _NARROWEST % groups:
-        raise UserError(f"model '{name}_gn': groups {groups} do not divide its {_NARROWEST} channels")
+        raise UserError(f"model {called!r}: groups {groups} do not divide its {_NARROWEST} channels")
     if len(shape) != 3:
-        raise UserError(f"model {name!r} needs images, and the samples have shape {shape}: take model 'mlp'.")
+        raise UserError(f"model {called!r} needs images, and the samples have shape {shape}: take model 'mlp'.")
     from torchvision.models import get_model
 
     norm = functools.partial(nn.GroupNorm, groups) if groups else nn.BatchNorm2d

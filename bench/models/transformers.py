@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from bench.errors import UserError
 from bench.models.init import Array, Rules
 from bench.models.network import Network, need_tokens, need_values
+from bench.models.sequences import PADDING
 from bench.plugin import MODELS
 
-PADDING = 0  # the token where a text is over
 _NOWHERE = -1e9  # the score of a place that is not looked at: a weight of 0, and finite where a text has no words
 _LARGE = 64  # pixels; larger pictures are cut into patches of 16 x 16 as ImageNet's are
 

@@ -109,6 +109,48 @@ def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:
         load("camelyon17", tmp_path / "elsewhere")
 
 
+def test_iwildcam_in_wilds_layout(tmp_path: Path) -> None:
+    """Parts of the training cameras only, the test part last, whatever the order of the list."""
+    folder = tmp_path / "iwildcam_v2.0"
+    (folder / "train").mkdir(parents=True)
+    lines = ["split,location_remapped,location,y,datetime,filename"]
+    parts = ["id_test", "train", "test", "id_val", "val", "train"]
+    for i, part in enumerate(parts):
+        lines.append(f"{part},{10 + i % 2},{i % 2},{180 - i},2013-06-05 05:44:19.000,{i}.jpg")
+        Image.new("RGB", (9, 6), (40 * i, 40 * i, 40 * i)).save(folder / "train" / f"{i}.jpg", quality=100)
+    (folder / "metadata.csv").write_text("\n".join(lines))
+    data = load("iwildcam", tmp_path, size=4)
+    assert data.x[:, 0, 0, 0].tolist() == [40, 120, 200, 0]
+    assert (data.y.tolist(), data.n_train, data.num_classes) == ([179, 177, 175, 180], 3, 182)
+    assert data.groups is not None
+    assert [data.group_names[g] for g in data.groups] == ["11", "11", "11", "10"]
+    (folder / "metadata.csv").write_text("\n".join([*lines, "train,11,1,deer,2013,5.jpg"]))
+    with pytest.raises(UserError, match=r"iwildcam: the column y of metadata.csv should hold integers .*deer"):
+        load("iwildcam", tmp_path, size=4)
+    (folder / "metadata.csv").write_text("\n".join(lines[:2]))
+    with pytest.raises(UserError, match=r"iwildcam: .* no rows of the parts train or id_val"):
+        load("iwildcam", tmp_path, size=4)
+    (folder / "metadata.csv").write_text("\n".join([lines[0], "train,11,1,3,2013,gone.jpg"]))
+    with pytest.raises(UserError, match=r"iwildcam: .*gone\.jpg is missing"):
+        load("iwildcam", tmp_path, size=4)
+
+
+def test_domains_as_folders(tmp_path: Path) -> None:
+    """Folders as of DomainNet and Office-Caltech-10, or Digit-5 as pictures: sizes, modes and classes differ."""
+    for i, (place, size, mode) in enumerate(
+        (("clipart/axe", 9, "P"), ("clipart/zebra", 7, "RGBA"), ("mnist/axe", 28, "L"), ("mnist/axe", 5, "L"))
+    ):
+        file = tmp_path / "set" / place / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, (size, size)).save(file)
+    data = load("image_folder", tmp_path, path=str(tmp_path / "set"), size=8, groups=True)
+    assert data.groups is not None
+    found = sorted((data.group_names[g], data.classes[label]) for g, label in zip(data.groups, data.y, strict=True))
+    assert (data.shape, found) == (
+        (3, 8, 8), [("clipart", "axe"), ("clipart", "zebra"), ("mnist", "axe"), ("mnist", "axe")]
+    )  # fmt: skip
+
+
 def test_sent140_in_leaf_s_files(tmp_path: Path) -> None:
     """Words are counted in the training part; of a row only the text is read."""
 
