@@ -18,7 +18,7 @@ from scd_term import accuracy, digits, sizes
 
 from bench.federation.federation import Diverged, Federation
 from methods.scd import Hyper
-from reports.figures import COLOURS, DASHES, drawing
+from reports.canvas import COLOURS, DASHES, drawing
 
 ROUNDS = 20
 SHOWN = (0, 1, 5, 20)
