@@ -3,14 +3,20 @@
 Held against split statistics that the systems' own code gave (tests/datasets/dialects.json).
 """
 
+from typing import Any
+
+import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Dataset
+from bench.data import Dataset, Indices
+from bench.errors import UserError
 from bench.plugin import PARTITIONS
+from bench.rng import generator
 from datasets.natural import natural
 from datasets.partitions import Split, dirichlet
 
 _PFLLIB_BATCH, _PFLLIB_TEST = 10, 0.25
+_PFL_PATIENCE, _PFL_EVENED = 20, 0.02
 
 
 @PARTITIONS.register("dirichlet_pfllib")
@@ -36,6 +42,53 @@ def dirichlet_flower(dataset: Dataset, *, clients: int, alpha: float, seed: int)
     """
     found: Split = dirichlet(dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10)
     return found
+
+
+@PARTITIONS.register("dirichlet_pfl_research")
+def dirichlet_pfl_research(
+    dataset: Dataset, *, clients: int, alpha: float, seed: int, samples: PositiveInt = 50
+) -> Split:
+    """pfl-research's users: one after the other draws a label mix from Dir(alpha) and takes `samples` of it.
+
+    It divides the training part only; what is left over is not used. Tests are made as everywhere here.
+
+    Raises:
+        UserError: the training part has too few samples.
+    """
+    y = dataset.y[: dataset.n_train]
+    if clients * samples > len(y):
+        raise UserError(
+            f"partition 'dirichlet_pfl_research': {clients} clients of {samples} samples need {clients * samples}, and "
+            f"{dataset.name} has {len(y)} for training; set fewer `clients` or `samples`"
+        )
+    return Split(_one_after_the_other(y, generator(seed, "partition", "pfl-research"), clients, alpha, samples))
+
+
+def _one_after_the_other(y: Indices, rng: Any, clients: int, alpha: float, samples: int) -> list[Indices]:
+    """Each client's samples, each of a class drawn from its mix; a class that is used up gives none.
+
+    After every 20 draws for each of its samples a client that is not full evens its mix out. As in pfl-research, all
+    such steps but the first begin with a weight of one for the last class.
+    """
+    pools = [rng.permutation(np.flatnonzero(y == label)).tolist() for label in range(int(y.max()) + 1)]
+    own = []
+    for _ in range(clients):
+        mix = rng.dirichlet(np.full(len(pools), alpha))
+        sums = np.cumsum(mix)
+        sums[-1] = 1.0
+        found: list[int] = []
+        draws = 0
+        while len(found) < samples:
+            pool = pools[int(np.argmax(rng.random() < sums))]
+            if pool:
+                found.append(pool.pop())
+            draws += 1
+            if draws % (_PFL_PATIENCE * samples) == 0:
+                mix = (mix + _PFL_EVENED) / (mix + _PFL_EVENED).sum()
+                sums = np.cumsum(mix)
+                mix[-1] = 1.0
+        own.append(np.sort(np.array(found, np.int64)))
+    return own
 
 
 @PARTITIONS.register("natural_leaf")

@@ -13,6 +13,7 @@ from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS
 from datasets.assemble import assemble
+from datasets.dialects import _one_after_the_other
 from datasets.partitions import _deal, make_partition
 
 DIALECTS = json.loads((Path(__file__).parent / "dialects.json").read_text())
@@ -147,8 +148,8 @@ def test_superclasses() -> None:
 class Replayed:
     """Another system's stream of draws, for our rule: the order within a class does not change counts."""
 
-    def __init__(self, dirichlet: Any, permutation: Any) -> None:
-        self.dirichlet, self.permutation = dirichlet, permutation
+    def __init__(self, dirichlet: Any, permutation: Any, random: Any = None) -> None:
+        self.dirichlet, self.permutation, self.random = dirichlet, permutation, random
 
 
 def streams(system: str, seed: int) -> Any:
@@ -173,6 +174,30 @@ def test_our_rule_gives_the_counts_of_their_code(system: str, seed: int, right: 
             break
     ours = np.stack([np.bincount(digits.y[one], minlength=10) for one in own])
     assert (np.abs(ours - theirs).max() <= 1) == right
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_pfl_research_s_users(seed: int) -> None:
+    """With its draws, the counts of its code; with our own, users of one size and mixes that are skewed as theirs."""
+    digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
+    theirs = np.array(DIALECTS["pfl_research"]["counts"][str(seed)])
+    legacy = np.random.RandomState(seed)
+    draws = Replayed(legacy.dirichlet, lambda pool: pool, legacy.uniform)
+    own = _one_after_the_other(digits.y, draws, len(theirs), 0.1, DIALECTS["pfl_research"]["samples"])
+    assert np.stack([np.bincount(digits.y[one], minlength=10) for one in own]).tolist() == theirs.tolist()
+    found = make(digits, "dirichlet_pfl_research", 12, seed, alpha=0.1, samples=100)
+    of_class = np.stack([np.bincount(digits.y[one], minlength=10) for one in dealt(found)])
+    assert of_class.sum(axis=1).tolist() == [100] * 12
+    assert of_class.max(axis=1).mean() > 50
+    assert len(np.unique(np.concatenate(dealt(found)))) == 1200
+    with pytest.raises(UserError, match="14 clients of 100 samples need 1400, and digits has 134"):
+        make(digits, "dirichlet_pfl_research", 14, seed, alpha=0.1, samples=100)
+
+
+def test_pfl_research_s_last_user_takes_what_is_left() -> None:
+    y = np.repeat([0, 1, 2], [5, 40, 5])
+    own = _one_after_the_other(y, np.random.default_rng(0), 5, 0.01, 10)
+    assert np.sort(np.concatenate(own)).tolist() == list(range(50))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -205,6 +230,9 @@ def test_leaf_s_users() -> None:
 
 
 def test_all_are_registered() -> None:
-    assert {name for name, _ in RULES} | {"dirichlet_pfllib", "dirichlet_flower", "natural_leaf"} <= set(
-        PARTITIONS.names()
-    )
+    assert {name for name, _ in RULES} | {
+        "dirichlet_pfllib",
+        "dirichlet_flower",
+        "dirichlet_pfl_research",
+        "natural_leaf",
+    } <= set(PARTITIONS.names())
