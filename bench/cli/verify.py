@@ -32,6 +32,7 @@ def unpack(
     from bench.runs.pack import unpack
 
     unpack(file, folder)
+    print(f"{folder}: `bench status {folder}` says what is in it")
 
 
 def verify(

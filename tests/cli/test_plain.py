@@ -1,0 +1,61 @@
+"""Every command once in a new interpreter, as users start it; most tests fork theirs from one that has torch."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.cli import app
+from tests.conftest import ROOT
+from tests.warm import Start
+
+GRID = """\
+methods: [fedavg, local]
+datasets: [digits]
+alphas: [1.0]
+clients: 4
+rounds: 2
+"""
+
+COMMANDS = """\
+bench grids
+bench datasets
+bench models
+bench methods
+bench show grid.yaml
+bench new-method mine
+bench run --grid grid.yaml --out run --jobs 1 --no-tracking
+bench status run
+bench log run {cell}
+bench results run
+bench clean run
+bench pack run --out packed.tar.xz
+bench unpack packed.tar.xz unpacked
+bench verify packed.tar.xz --cells 1 --jobs 1
+"""
+"""Those that `docs/ten-tasks.md` does not have: its commands are run in new interpreters, too."""
+
+ELSEWHERE = {
+    "speed": "tests/speed/test_measure.py",
+    "ui": "a server that does not end; tests/runs/test_tracking.py starts it",
+}
+
+
+@pytest.mark.long
+def test_every_command_starts(tmp_path: Path, fresh: Start) -> None:
+    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
+    for line in COMMANDS.splitlines():
+        cells = sorted(path.parent.name for path in tmp_path.glob("run/*/status.json"))
+        words = [cells[0] if word == "{cell}" else word for word in line.split()]
+        process = fresh(words[1:], tmp_path)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, line + out + err
+        assert "Traceback" not in err
+        assert out or err, line
+
+
+def test_no_command_is_left_out() -> None:
+    """A new one needs a plain run of its own, here or among the ten tasks."""
+    names = {command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands}
+    page = (ROOT / "docs" / "ten-tasks.md").read_text(encoding="utf-8")
+    assert names == set(re.findall(r"^bench ([\w-]+)", COMMANDS + page, re.MULTILINE)) | ELSEWHERE.keys()
