@@ -43,7 +43,8 @@ def resized(
 
 def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     about = cache.with_suffix(".json")
-    names = hashlib.blake2b("\n".join(path.as_posix() for path in paths).encode(), digest_size=16).hexdigest()
+    listed = "\n".join(os.path.relpath(path, cache.parent) for path in paths)
+    names = hashlib.blake2b(listed.encode(), digest_size=16).hexdigest()
     source = {"names": names, "bytes": sum(path.stat().st_size for path in paths), "train": n_train}
     known = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
     if known.get("source") != source or known.get("cache_bytes") != cache.stat().st_size:
