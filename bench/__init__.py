@@ -5,7 +5,12 @@ nothing. What a method's author needs is in `bench.method`.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+# MKL reads it at its first matrix product. Without it products round by where their operands lie in memory, so that a
+# client's bytes depend on the lane that it is in; part of the recorded path (`bench.engine.kernels`).
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
     from bench.config.grid import load_grid

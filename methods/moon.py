@@ -6,6 +6,7 @@ methods train the same network.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,10 +45,11 @@ class MOON(Method):
 
 
 def contrastive_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy + mu l_con; -log e^a / (e^a + e^b) of eq. 3 is softplus(b - a)."""
+    """Cross-entropy + mu l_con; l_con of eq. 3 is -log e^a / (e^a + e^b), a cross-entropy of two."""
     w = values["w"]
     z = model.features(w, batch.x)
     likelihood = model.head(w, z).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
     near = functional.cosine_similarity(z, model.features(ctx.received, batch.x, stats="frozen"), dim=1)
     far = functional.cosine_similarity(z, model.features(ctx.previous, batch.x, stats="frozen"), dim=1)
-    return batch.mean(ctx.hp.mu * functional.softplus((far - near) / ctx.hp.tau) - likelihood)
+    alike = (torch.stack([near, far], dim=1) / ctx.hp.tau).log_softmax(1)[:, 0]
+    return batch.mean(-ctx.hp.mu * alike - likelihood)

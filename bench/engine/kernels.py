@@ -1,5 +1,6 @@
 """Which kernels a CPU runs: two CPUs for which this differs may round the same sum differently."""
 
+import functools
 import os
 import platform
 
@@ -11,19 +12,28 @@ _SETS = (
 )  # fmt: skip
 """Instruction sets by which PyTorch, oneDNN and MKL choose, by torch's names for them."""
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE")
-"""Environment variables that hold oneDNN and MKL to older ones."""
+"""Environment variables that hold oneDNN and MKL to older ones, or MKL to its strict mode (`bench/__init__.py`)."""
 
 
 def cpu_kernels() -> str:
     """What decides which kernels run on this CPU, in words.
 
     That is the architecture, the level of PyTorch's own kernels, the maker (MKL looks at it), the instruction sets,
-    the size of the second cache (convolutions and matrix products are cut into blocks by it), and limits that the
-    environment sets.
+    the size of the second cache (convolutions and matrix products are cut into blocks by it), limits that the
+    environment sets, and whether a client's bits depend on its lane, as where MKL was used before `bench` was imported.
     """
     has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}  # PyTorch of 2026
     words = [platform.machine(), torch.backends.cpu.get_cpu_capability(), *str(has.get("cpu_name", "")).split()[:1]]
     words += [name for name in _SETS if has.get(name)]
     if cache := has.get("l2_cache_size"):
         words.append(f"L2={cache}")
-    return " ".join([*words, *(f"{name}={os.environ[name]}" for name in _LIMITS if os.environ.get(name))])
+    words += [f"{name}={os.environ[name]}" for name in _LIMITS if os.environ.get(name)]
+    return " ".join(words if _lanes_agree() else [*words, "lanes-differ"])
+
+
+@functools.cache
+def _lanes_agree() -> bool:
+    """Whether five equal lanes, which lie an odd number of floats apart, have equal products."""
+    lanes = torch.linspace(-1, 1, 371).square().repeat(5, 1)[:, :370].view(5, 10, 37)
+    found = lanes @ lanes.transpose(1, 2)
+    return bool((found == found[0]).all())

@@ -21,8 +21,6 @@ from bench.cluster.wire import Parcel, Wire, flat
 
 KINDS = ("fedavg", "scd", "fedfomo", "comet", "fedbuff")
 OTHERS = sorted(set(METHODS.names()) - set(KINDS))
-IN_LANES_ONLY = "fedgen"
-"""Its clients' bytes depend on the lane that they are in, with several threads as well: in the last bit."""
 
 
 class Beside:
@@ -66,12 +64,11 @@ def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Besid
 
 def assert_same_bytes(method: str) -> None:
     """Over two and three engines as over one, and from checkpoints that went from one number to another."""
-    executor = "sequential" if method == IN_LANES_ONLY else "cohort"
-    expected = advance(trial(method, executor=executor), ROUNDS)
-    assert not difference(expected, advance(shared(method, 3, executor=executor)[0], ROUNDS))
+    expected = advance(trial(method, executor="cohort"), ROUNDS)
+    assert not difference(expected, advance(shared(method, 3, executor="cohort")[0], ROUNDS))
     state: Any = None
     for devices in (2, 1, 3):
-        federation, _ = shared(method, devices, executor=executor)
+        federation, _ = shared(method, devices, executor="cohort")
         if state:
             federation.restore(state[0], json.loads(json.dumps(state[1])))
         found = advance(federation, 1)
