@@ -7,12 +7,10 @@ import numpy as np
 from pydantic import PositiveInt
 
 from bench.data import Dataset
-from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.arrays import Array
-from datasets.assemble import assemble
-from datasets.leaf import read_leaf
-from datasets.resized import resized
+from datasets.leaf import read_leaf, two_classes
+from datasets.resized import photographs
 
 _PICTURES = Path("data", "raw", "img_align_celeba")
 
@@ -38,16 +36,10 @@ def load(
     """
     names, y, people, n_train = read_leaf("celeba", data_root, _names)
     paths = [data_root / "celeba" / _PICTURES / name for name in names.tolist()]
-    if missing := next((path for path in paths if not path.is_file()), None):
-        raise UserError(f"celeba: {missing} is missing; put CelebA's aligned pictures there")
-    x, known = resized("celeba", paths, size, data_root / f"celeba-{size}.images.npy", n_train)
-    return assemble(
-        "celeba", x, y, n_train, mean=mean or known["mean"], std=std or known["std"], classes=["serious", "smiling"],
-        checksum=known["checksum"], groups=people,
-    )  # fmt: skip
+    cache, classes = data_root / f"celeba-{size}.images.npy", ["serious", "smiling"]
+    advice = "put CelebA's aligned pictures there"
+    return photographs("celeba", paths, y, n_train, cache, size, classes, mean, std, advice, groups=people)
 
 
 def _names(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
-    if len(x) != len(y) or not {int(label) for label in y} <= {0, 1}:
-        raise ValueError(f"{len(x)} pictures, {len(y)} labels, or a label that is neither 0 nor 1")
-    return np.array([str(name) for name in x], dtype=object), np.array([int(label) for label in y], np.int64)
+    return np.array([str(name) for name in x], dtype=object), two_classes(x, y)

@@ -53,3 +53,15 @@ def _file(name: str, file: Path, read: Read) -> list[tuple[Array, Array, Array]]
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise UserError(f"{name}: {file} is not in LEAF's format ({type(error).__name__}: {error})") from None
     return found
+
+
+def two_classes(x: list[Any], y: list[Any]) -> Array:
+    """Labels of a user's samples, each 0 or 1.
+
+    Raises:
+        ValueError: there is another one, or not one for each sample.
+    """
+    labels = np.array([int(label) for label in y], np.int64)
+    if len(x) != len(labels) or not set(labels.tolist()) <= {0, 1}:
+        raise ValueError(f"{len(x)} samples, {len(y)} labels, or a label that is neither 0 nor 1")
+    return labels

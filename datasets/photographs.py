@@ -10,11 +10,11 @@ from pydantic import PositiveInt
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.assemble import assemble
-from datasets.resized import resized
+from datasets.resized import photographs
 
 _FLOWERS = 102
 _SIGNS = 43
+_ADVICE = "add `--download`, or set `--data-root` to the folder that holds the data sets"
 
 
 @DATASETS.register("gtsrb")
@@ -45,7 +45,8 @@ def gtsrb(
     test = _answers(folder / "GT-final_test.csv")
     paths = [*train, *(folder / "GTSRB" / "Final_Test" / "Images" / name for name, _ in test)]
     y = np.array([*labels, *(label for _, label in test)])
-    return _photographs("gtsrb", paths, y, len(train), _SIGNS, data_root, size, mean, std)
+    cache, classes = data_root / f"gtsrb-{size}.images.npy", [str(label) for label in range(_SIGNS)]
+    return photographs("gtsrb", paths, y, len(train), cache, size, classes, mean, std, _ADVICE)
 
 
 @DATASETS.register("flowers102")
@@ -81,10 +82,8 @@ def flowers102(
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"flowers102: the lists in {folder} cannot be read ({error}); {_ADVICE}") from None
     paths = [folder / "jpg" / f"image_{number:05}.jpg" for number in order]
-    return _photographs("flowers102", paths, labels[order - 1], len(train), _FLOWERS, data_root, size, mean, std)
-
-
-_ADVICE = "add `--download`, or set `--data-root` to the folder that holds the data sets"
+    cache, classes = data_root / f"flowers102-{size}.images.npy", [str(label) for label in range(_FLOWERS)]
+    return photographs("flowers102", paths, labels[order - 1], len(train), cache, size, classes, mean, std, _ADVICE)
 
 
 def _fetch(name: str, factory: Any, data_root: Path, parts: tuple[str, ...]) -> None:
@@ -102,16 +101,3 @@ def _answers(file: Path) -> list[tuple[str, int]]:
             return [(row["Filename"], int(row["ClassId"])) for row in csv.DictReader(stream, delimiter=";")]
     except (OSError, KeyError, ValueError) as error:
         raise UserError(f"gtsrb: {file} cannot be read ({error}); {_ADVICE}") from None
-
-
-def _photographs(
-    name: str, paths: list[Path], y: Any, n_train: int, classes: int, data_root: Path, size: int,
-    mean: list[float] | None, std: list[float] | None,
-) -> Dataset:  # fmt: skip
-    if missing := next((path for path in paths if not path.is_file()), None):
-        raise UserError(f"{name}: {missing} is missing; {_ADVICE}")
-    x, known = resized(name, paths, size, data_root / f"{name}-{size}.images.npy", n_train)
-    return assemble(
-        name, x, y, n_train, mean=mean or known["mean"], std=std or known["std"],
-        classes=[str(label) for label in range(classes)], checksum=known["checksum"],
-    )  # fmt: skip

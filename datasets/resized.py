@@ -9,11 +9,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.data import Dataset, Indices
 from bench.errors import UserError
-from datasets.assemble import channel_statistics, content_checksum
+from datasets.arrays import Array
+from datasets.assemble import assemble, channel_statistics, content_checksum
 from datasets.image_folder import picture
 
 _BLOCK = 4096  # pictures; bounds what waits in memory
+
+
+def photographs(
+    name: str, paths: list[Path], y: Indices, n_train: int, cache: Path, size: int, classes: list[str],
+    mean: list[float] | None, std: list[float] | None, advice: str, groups: Array | None = None,
+) -> Dataset:  # fmt: skip
+    """The data set of pictures of many sizes, resized into `cache` (see `resized` and `datasets.assemble.assemble`).
+
+    Args:
+        mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
+        advice: what to do where a picture is missing.
+
+    Raises:
+        UserError: a picture is missing or damaged, or the cache cannot be written.
+    """
+    if missing := next((path for path in paths if not path.is_file()), None):
+        raise UserError(f"{name}: {missing} is missing; {advice}")
+    x, known = resized(name, paths, size, cache, n_train)
+    return assemble(
+        name, x, y, n_train, mean=mean or known["mean"], std=std or known["std"], classes=classes,
+        checksum=known["checksum"], groups=groups,
+    )  # fmt: skip
 
 
 def resized(

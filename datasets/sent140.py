@@ -10,7 +10,7 @@ from bench.data import Dataset
 from bench.plugin import DATASETS
 from datasets.arrays import Array
 from datasets.assemble import assemble
-from datasets.leaf import read_leaf
+from datasets.leaf import read_leaf, two_classes
 from datasets.words import FIRST, numbered, words_of
 
 _TEXT = 4  # its place in a row: id, date, query, user, text
@@ -46,6 +46,4 @@ def load(
 
 
 def _texts(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
-    if len(x) != len(y) or not {int(label) for label in y} <= {0, 1}:
-        raise ValueError(f"{len(x)} tweets, {len(y)} labels, or a label that is neither 0 nor 1")
-    return np.array([str(row[_TEXT]) for row in x], dtype=object), np.array([int(label) for label in y], np.int64)
+    return np.array([str(row[_TEXT]) for row in x], dtype=object), two_classes(x, y)

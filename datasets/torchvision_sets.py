@@ -152,10 +152,8 @@ def stl10(
     """
     from torchvision.datasets import STL10
 
-    listed = (
-        *STL10.train_list[:2],
-        *STL10.test_list,
-    )  # without the unlabelled part, of 2.8 GB, which torchvision checks
+    # without the unlabelled part, of 2.8 GB, which torchvision checks
+    listed = (*STL10.train_list[:2], *STL10.test_list)
     files = {data_root / STL10.base_folder / file: md5 for file, md5 in listed}
     if download and _fault(files):
         _open("stl10", STL10, data_root, download, files, ({"split": "train"}, {"split": "test"}))

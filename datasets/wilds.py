@@ -9,10 +9,11 @@ from pydantic import PositiveInt
 from bench.data import Dataset, Indices
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.assemble import assemble, held_out_order
-from datasets.resized import resized
+from datasets.assemble import held_out_order
+from datasets.resized import photographs
 
 _ANIMALS = 182
+_AGAIN = "fetch the data with WILDS again"
 _KNOWN_CAMERAS = {"train": True, "id_val": True, "id_test": False}  # parts of the list -> whether for training
 
 
@@ -41,8 +42,9 @@ def camelyon17(
     tumour, centre = _numbers("camelyon17", rows, "tumor"), _numbers("camelyon17", rows, "center")
     order, n_train = held_out_order(2 * centre + tumour)
     paths = [_patch(folder, rows[i]) for i in order]
-    return _pictures(
-        "camelyon17", folder, paths, tumour[order], n_train, centre[order], ["normal", "tumour"], size, mean, std
+    cache, classes = data_root / f"{folder.name}-{size}.images.npy", ["normal", "tumour"]
+    return photographs(
+        "camelyon17", paths, tumour[order], n_train, cache, size, classes, mean, std, _AGAIN, groups=centre[order]
     )
 
 
@@ -77,7 +79,8 @@ def iwildcam(
     paths = [folder / "train" / row["filename"] for row in rows]
     y, cameras = _numbers("iwildcam", rows, "y"), _numbers("iwildcam", rows, "location_remapped")
     classes = [str(label) for label in range(_ANIMALS)]
-    return _pictures("iwildcam", folder, paths, y, n_train, cameras, classes, size, mean, std)
+    cache = data_root / f"{folder.name}-{size}.images.npy"
+    return photographs("iwildcam", paths, y, n_train, cache, size, classes, mean, std, _AGAIN, groups=cameras)
 
 
 def _rows(name: str, folder: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
@@ -101,16 +104,3 @@ def _numbers(name: str, rows: list[dict[str, str]], column: str) -> Indices:
 def _patch(folder: Path, row: dict[str, str]) -> Path:
     place = f"patient_{row['patient']}_node_{row['node']}"
     return folder / "patches" / place / f"patch_{place}_x_{row['x_coord']}_y_{row['y_coord']}.png"
-
-
-def _pictures(
-    name: str, folder: Path, paths: list[Path], y: Indices, n_train: int, groups: Indices, classes: list[str],
-    size: int, mean: list[float] | None, std: list[float] | None,
-) -> Dataset:  # fmt: skip
-    if missing := next((path for path in paths if not path.is_file()), None):
-        raise UserError(f"{name}: {missing} is missing; fetch the data with WILDS again")
-    x, known = resized(name, paths, size, folder.with_name(f"{folder.name}-{size}.images.npy"), n_train)
-    return assemble(
-        name, x, y, n_train, mean=mean or known["mean"], std=std or known["std"], classes=classes,
-        checksum=known["checksum"], groups=groups,
-    )  # fmt: skip

@@ -127,3 +127,9 @@ def actor_options() -> dict[str, Any]:
     from bench.runs.crew import ONE_THREAD
 
     return {"max_concurrency": 4, "runtime_env": {"env_vars": dict(ONE_THREAD)}}
+
+
+def last_line(error: BaseException) -> str:
+    """Of what an error of Ray says, which is long; its kind if it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:300]

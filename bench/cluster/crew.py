@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from bench.cluster.connect import actor_options, has_gpus, nodes, require
+from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, require
 from bench.cluster.node import Broken, CellWorker, Deserted, Needs, NodeMessage, Plugin, look, versions
 from bench.cluster.parcels import FilePart, Home, Link, Report
 from bench.config.identity import content, sources, used_code
@@ -109,7 +109,7 @@ class RayCrew:
             try:
                 wrong, _ = ray.get(answer)
             except (RayError, ImportError) as error:
-                wrong = f"pFLeague as it is here cannot be imported there ({_last_line(error)})"
+                wrong = f"pFLeague as it is here cannot be imported there ({last_line(error)})"
             if wrong:
                 raise UserError(f"node {node.name}: {wrong}")
 
@@ -161,11 +161,6 @@ def _key(settings: Settings) -> str:
     return json.dumps(settings.model_dump(mode="json"), sort_keys=True)
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1][:300]
-
-
 @dataclass
 class _Worker:
     """An actor; `asked` is its answer under way. It is `ready` once it has looked around. With other devices it has a
@@ -210,7 +205,7 @@ class _Workers:
             if not self._waiting and not self._backlog.held:
                 for worker in [worker for worker in self._workers if not worker.task]:
                     self._dismiss(worker)  # others may use its resources
-                if not self._workers:
+                if not self._workers and not self._wait_for_room():
                     return
             self._listen(0.5)
 
@@ -251,9 +246,17 @@ class _Workers:
             self._start(self._waiting[0].folder.parent)
             starting += 1
 
+    def _wait_for_room(self) -> bool:
+        """Whether a cell is left that no node has room for now, as after the loss of one."""
+        task = self._backlog.next()
+        if task:
+            self._waiting.append(task)
+            self._backlog.say(task, "interrupted", "the cluster has no room for it: it waits for a node")
+        return task is not None
+
     def _room(self) -> int:
         """How many workers there may be; nodes come and go."""
-        if time.monotonic() > self._asked_at + _ASK_SECONDS:
+        if not self._asked_at or time.monotonic() > self._asked_at + _ASK_SECONDS:
             room = sum(node.room(self._crew.resources) for node in nodes())
             room //= self._crew.devices
             self._limit, self._asked_at = min(room, self._crew.jobs or room), time.monotonic()
@@ -370,12 +373,13 @@ class _Workers:
 
     def _bury(self, worker: _Worker, error: RayError) -> None:
         """A worker is lost."""
-        self._lose(worker, f"its worker was lost: {_last_line(error)}")
+        self._lose(worker, f"its worker was lost: {last_line(error)}")
 
     def _lose(self, worker: _Worker, why: str) -> None:
         """A cell loses its worker or one of its devices: it goes on elsewhere, unless it takes its workers with it."""
         task = worker.task
         self._dismiss(worker)
+        self._asked_at = 0.0  # its node may be gone, too
         if task is None:
             self._stillborn += 1
             if self._stillborn == ATTEMPTS:

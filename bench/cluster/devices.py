@@ -10,9 +10,9 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from bench.cluster.connect import actor_options
+from bench.cluster.connect import actor_options, last_line
 from bench.cluster.node import Needs, data_root, look, provide
-from bench.cluster.wire import FlatTensor, Parcel, Wire, flat
+from bench.cluster.wire import Parcel, Wire, flat
 from bench.data import Dataset
 from bench.engine.team import Condition, Errand, News, serve
 from bench.errors import Lost, UserError
@@ -60,9 +60,6 @@ class Devices:
     Args:
         count: how many; their places are those of this worker's placement group after its own.
         each: resources of one, by Ray's names.
-
-    Attributes:
-        sent, received: bytes of tensors so far; what goes to several devices counts once.
     """
 
     def __init__(self, count: int, each: Mapping[str, float], needs: Needs) -> None:
@@ -77,7 +74,6 @@ class Devices:
             self._actors.append(ray.remote(DeviceWorker).options(scheduling_strategy=there, **options).remote())
         self._ready = [actor.ready.remote(needs) for actor in self._actors]
         self._wires: list[Wire] = []
-        self.sent = self.received = 0
 
     def __len__(self) -> int:
         return len(self._actors)
@@ -99,7 +95,6 @@ class Devices:
                 raise UserError(f"{self._name(k)} computes in another way ({other}): give a cell devices of one kind")
         home = torch.device("cpu") if path["models"] == "cpu" else torch.device(path["models"])
         self._wires = [Wire(home, near=True) for _ in self._actors]
-        self.sent = self.received = 0
         return self
 
     def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
@@ -109,7 +104,6 @@ class Devices:
         tensors = {id(t): t for parcel in parcels.values() for t in parcel.tensors.values()}
         used = Counter(id(t) for parcel in parcels.values() for t in parcel.tensors.values())
         flats = {at: flat(t) for at, t in tensors.items()}
-        self.sent += sum(one.content.nbytes for one in flats.values())
         references = {at: ray.put(flats[at]) for at, count in used.items() if count > 1}
         waits = []
         for k, parcel in parcels.items():
@@ -121,9 +115,7 @@ class Devices:
 
     def _waiting(self, k: int, asked: Any) -> Callable[[], News]:
         def wait() -> News:
-            parcel: Parcel = self._get(k, asked)
-            self.received += sum(one.content.nbytes for one in parcel.tensors.values() if isinstance(one, FlatTensor))
-            news: News = self._wires[k].unpack(parcel)
+            news: News = self._wires[k].unpack(self._get(k, asked))
             return news
 
         return wait
@@ -145,8 +137,7 @@ class Devices:
         except RayTaskError:
             raise
         except RayError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise Lost(f"{self._name(k)} was lost: {(lines or [type(error).__name__])[-1][:300]}") from None
+            raise Lost(f"{self._name(k)} was lost: {last_line(error)}") from None
 
     def _name(self, k: int) -> str:
         return f"device {k + 2} of {1 + len(self._actors)}"

@@ -33,7 +33,7 @@ class Parcel:
     Attributes:
         data: the value, pickled, with numbers in place of tensors, layouts and functions.
         fixed: layouts and functions that go for the first time, by number.
-        tensors: as they are packed, `Flat` when they travel; by number.
+        tensors: as they are packed, `FlatTensor` when they travel; by number.
         forgotten: numbers of tensors that nobody asks for any more.
     """
 
@@ -65,7 +65,7 @@ class Wire:
         self._fixed: dict[Hashable, int] = {}
         self._objects: dict[int, Any] = {}
         self._known: dict[int, _Known] = {}  # at the near end, by id
-        self._dead: list[_Known] = []
+        self._dead: list[int] = []  # numbers
         self._held: dict[int, Tensor] = {}  # at the far end
 
     def pack(self, value: Any) -> Parcel:
@@ -84,9 +84,7 @@ class Wire:
         pickler.persistent_id = number_of  # type: ignore[method-assign]
         pickler.dump(value)
         parcel.data = out.getvalue()
-        dead, self._dead = self._dead, []
-        for known in dead:
-            parcel.forgotten.append(known.number)
+        parcel.forgotten, self._dead = self._dead, []
         return parcel
 
     def unpack(self, parcel: Parcel) -> Any:
@@ -128,11 +126,11 @@ class Wire:
         """Take note of a tensor that the far end has too, until it is dropped here or changed."""
         at = id(tensor)
         if at in self._known:
-            self._dead.append(self._known.pop(at))
+            self._dead.append(self._known.pop(at).number)
 
         def drop(reference: "weakref.ref[Tensor]") -> None:
             if at in self._known and self._known[at].tensor is reference:
-                self._dead.append(self._known.pop(at))
+                self._dead.append(self._known.pop(at).number)
 
         self._known[at] = _Known(weakref.ref(tensor, drop), number, _version(tensor))
 

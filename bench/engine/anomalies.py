@@ -33,9 +33,9 @@ class Diverged(Exception):
         return self.what
 
 
-def who(one: Prepared) -> str:
-    """Whose training it is, for people."""
-    return "the server" if one.address.owner == SERVER else f"client {one.address.owner}"
+def who(owner: int) -> str:
+    """The server or a client, for people."""
+    return "the server" if owner == SERVER else f"client {owner}"
 
 
 def check(one: Prepared, trained: Trained, first: str = "") -> None:
@@ -50,9 +50,9 @@ def check(one: Prepared, trained: Trained, first: str = "") -> None:
     began, owner = f"; first {first}" if first else "", one.address.owner
     for name, value in trained.values.items():
         if not _is_finite(value.weights if isinstance(value, Params) else value):
-            raise Diverged(f"part {name!r} of {who(one)} is not finite after training{began}", owner=owner)
+            raise Diverged(f"part {name!r} of {who(owner)} is not finite after training{began}", owner=owner)
     if not _is_finite(trained.loss):
-        raise Diverged(f"the loss of {who(one)} is not finite{began}", owner=owner)
+        raise Diverged(f"the loss of {who(owner)} is not finite{began}", owner=owner)
 
 
 def check_sums(owner: int, sums: ClassSums) -> None:
@@ -62,8 +62,7 @@ def check_sums(owner: int, sums: ClassSums) -> None:
         Diverged: they are not.
     """
     if not (_is_finite(sums.sum) and (sums.outer is None or _is_finite(sums.outer))):
-        whose = "the server" if owner == SERVER else f"client {owner}"
-        raise Diverged(f"the class statistics of {whose} are not finite", owner=owner)
+        raise Diverged(f"the class statistics of {who(owner)} are not finite", owner=owner)
 
 
 class Watch:

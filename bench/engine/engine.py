@@ -249,7 +249,7 @@ class Engine:
         trained = self._trainer.alone(one, watch)
         check(one, trained, watch.first)
         if watch.first:
-            self.notices.append(f"round {one.address.round + 1}: {who(one)} was not finite {watch.first}")
+            self.notices.append(f"round {one.address.round + 1}: {who(one.address.owner)} was not finite {watch.first}")
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:

@@ -6,9 +6,8 @@ from typing import ClassVar
 import numpy as np
 from torch import nn
 
-from bench.errors import UserError
 from bench.models.init import Array, Rules, kaiming_normal_fan_out
-from bench.models.network import Network, need_values
+from bench.models.network import Network, need_images
 from bench.models.resnet import SMALL
 from bench.plugin import MODELS
 
@@ -32,14 +31,9 @@ def mobilenet_v3_small(shape: tuple[int, ...], classes: int) -> nn.Module:
     Raises:
         UserError: inputs are not images.
     """
-    need_values("mobilenet_v3_small", shape)
-    if len(shape) != 3:
-        raise UserError(
-            f"model 'mobilenet_v3_small' needs images, and the samples have shape {shape}: take model 'mlp'."
-        )
+    channels, height, width = need_images("mobilenet_v3_small", shape)
     from torchvision.models import get_model
 
-    channels, height, width = shape
     net = get_model("mobilenet_v3_small", weights=None)
     stem = net.features[0]
     stride = 1 if max(height, width) <= SMALL else 2

@@ -57,6 +57,18 @@ def need_values(name: str, shape: tuple[int, ...]) -> None:
         raise UserError(f"model {name!r} needs images, series or features, and the samples are tokens: {_OF_TOKENS}.")
 
 
+def need_images(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width of samples that are images.
+
+    Raises:
+        UserError: they are not.
+    """
+    need_values(name, shape)
+    if len(shape) != 3:
+        raise UserError(f"model {name!r} needs images, and the samples have shape {shape}: take model 'mlp'.")
+    return shape
+
+
 def need_tokens(name: str, shape: tuple[int, ...]) -> TokenShape:
     """The shape of samples that are tokens.
 

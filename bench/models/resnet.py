@@ -8,7 +8,7 @@ from torch import nn
 
 from bench.errors import UserError
 from bench.models.init import Rules, kaiming_normal_fan_out
-from bench.models.network import Network, need_values
+from bench.models.network import Network, need_images
 from bench.plugin import MODELS
 
 _NARROWEST = 64  # channels of the first layers; all others have multiples
@@ -61,16 +61,13 @@ def _resnet(name: str, shape: tuple[int, ...], classes: int, groups: int = 0) ->
         UserError: inputs are not images, or the groups do not divide the channels.
     """
     called = f"{name}_gn" if groups else name
-    need_values(called, shape)
+    channels, height, width = need_images(called, shape)
     if groups and _NARROWEST % groups:
         raise UserError(f"model {called!r}: groups {groups} do not divide its {_NARROWEST} channels")
-    if len(shape) != 3:
-        raise UserError(f"model {called!r} needs images, and the samples have shape {shape}: take model 'mlp'.")
     from torchvision.models import get_model
 
     norm = functools.partial(nn.GroupNorm, groups) if groups else nn.BatchNorm2d
     body = get_model(name, weights=None, norm_layer=norm)
-    channels, height, width = shape
     if max(height, width) <= SMALL:
         body.conv1 = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
         body.maxpool = nn.Identity()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.errors import UserError
 from bench.models.init import Array, Rules
-from bench.models.network import Network, need_tokens, need_values
+from bench.models.network import Network, need_images, need_tokens
 from bench.models.sequences import PADDING
 from bench.plugin import MODELS
 
@@ -58,14 +58,10 @@ def vit_tiny(
     Raises:
         UserError: the samples are no pictures, or cannot be cut into patches, or `heads` does not divide `width`.
     """
-    need_values("vit_tiny", shape)
-    if len(shape) != 3:
-        raise UserError(f"model 'vit_tiny' needs images, and the samples have shape {shape}: take model 'mlp'.")
-    side = patch or (16 if max(shape[1:]) > _LARGE else 4)
-    if shape[1] % side or shape[2] % side:
-        raise UserError(
-            f"model 'vit_tiny': images of {shape[1]} x {shape[2]} pixels have no patches of {side} x {side}"
-        )
+    _, height, across = need_images("vit_tiny", shape)
+    side = patch or (16 if max(height, across) > _LARGE else 4)
+    if height % side or across % side:
+        raise UserError(f"model 'vit_tiny': images of {height} x {across} pixels have no patches of {side} x {side}")
     _need_heads("vit_tiny", width, heads)
     return _VisionTransformer(_OfPatches(shape, side, width, layers, heads), nn.Linear(width, classes))
 

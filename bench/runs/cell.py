@@ -187,7 +187,9 @@ class _Run:
         if self.settings.shifts and dataset.x.ndim == 4:
             store.write_json(self.folder / "samples.json", shown_samples(dataset, partition))
         if self.helpers:
-            federation.engine.share_with(self.helpers(self.settings, self.options, federation.path))
+            others = self.helpers(self.settings, self.options, federation.path)
+            federation.engine.share_with(others)
+            log.info("%d devices share its clients", 1 + len(others))
         self.status = replace(
             self.status,
             path=dict(federation.path),

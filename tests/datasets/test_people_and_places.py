@@ -163,7 +163,7 @@ def test_sent140_in_leaf_s_files(tmp_path: Path) -> None:
     assert data.x.tolist() == [[2, 2, 3, 0], [1, 3, 2, 0], [1, 2, 3, 0]]  # good: 2, day: 3, others unknown
     assert (data.y.tolist(), data.n_train, data.group_names, data.vocabulary) == ([1, 0, 1], 2, ("ann",), 4)
     leaf_file(tmp_path / "sent140", "test", {"ann": ([row("x")], [4])})
-    with pytest.raises(UserError, match="user ann: 1 tweets, 1 labels, or a label that is neither 0 nor 1"):
+    with pytest.raises(UserError, match="user ann: 1 samples, 1 labels, or a label that is neither 0 nor 1"):
         load("sent140", tmp_path)
     leaf_file(tmp_path / "sent140", "test", {"ann": ([["short"]], [1])})
     with pytest.raises(UserError, match="not in LEAF's format"):
