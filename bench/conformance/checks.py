@@ -21,7 +21,6 @@ from bench.conformance.toy_problem import (
     Log,
     advance,
     difference,
-    leaves,
     outcome,
     same,
     set_apart,
@@ -31,6 +30,7 @@ from bench.conformance.toy_problem import (
 from bench.federation.federation import Diverged, Federation
 from bench.params import Params
 from bench.plugin import METHODS
+from bench.tree import leaves
 
 BEFORE = 2  # rounds before the checkpoint
 TOLERANCE = 1e-9  # between executors, in float64

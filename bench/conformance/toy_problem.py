@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from bench.params import Params
 from bench.requests import Exchange, Request, Upload
 from bench.rng import generator
 from bench.settings import Settings
+from bench.tree import leaves
 
 SIZES = (5, 3, 1, 0, 4, 2)  # training samples by client: unequal, one of one sample, one of none
 FEATURES, CLASSES, TESTS, PUBLIC = 4, 3, 20, 12
@@ -61,22 +62,6 @@ def _partition() -> Partition:
     test = np.arange(cuts[-1], cuts[-1] + TESTS)
     none = np.zeros(0, np.int64)
     return Partition(train, (none,) * len(SIZES), tuple(np.array_split(test, len(SIZES))), test)
-
-
-def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """What nested model values, mappings and lists hold, each with the way to it, e.g. `['model'].weights`."""
-    match value:
-        case Params():
-            yield f"{where}.weights", value.weights
-            yield f"{where}.buffers", value.buffers
-        case Mapping():
-            for key, one in value.items():
-                yield from leaves(one, f"{where}[{key!r}]")
-        case list() | tuple():
-            for i, one in enumerate(value):
-                yield from leaves(one, f"{where}[{i}]")
-        case _:
-            yield where, value
 
 
 def same(a: Any, b: Any) -> bool:

@@ -9,7 +9,7 @@ at its import or later, leaves the work to the one before it.
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -54,7 +54,8 @@ class Graph:
     devices: tuple[str, ...] = ("cpu", "cuda")
 
     def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
-        from bench.engine.recording import of_list, record, update_in_place  # loads PyTorch's tracer
+        from bench.engine.recording import of_list, record  # loads PyTorch's tracer
+        from bench.engine.tidying import update_in_place
 
         # Samples and weights in reverse: what was read in Python, or lost, would stay what it was.
         recorded = record(step, [t.flip(0) if t.dim() else t for t in like])
@@ -226,24 +227,3 @@ def _compare(found: list[Tensor], right: list[Tensor] | None) -> None:
         for a, b in zip(found, right, strict=True)
     ):
         raise ValueError("its bytes are not eager's")
-
-
-def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
-    """All tensors of nested values, a dictionary's by name: it may have them in another order at another time.
-
-    A fifth of the time that PyTorch's general way takes.
-    """
-    for value in values:
-        if isinstance(value, dict):
-            yield from tensors_of([value[name] for name in sorted(value)])
-        else:
-            yield value
-
-
-def filled(values: Any, tensors: Iterator[Any]) -> Any:
-    """The same nested values with other tensors."""
-    if isinstance(values, dict):
-        return {name: filled(values[name], tensors) for name in sorted(values)}
-    if isinstance(values, tuple):
-        return tuple(filled(value, tensors) for value in values)
-    return next(tensors)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from bench.engine.anomalies import Watch
-from bench.engine.backends import Function, Recorded, filled, tensors_of
+from bench.engine.backends import Function, Recorded
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.loops import ClientLoop, CohortLoop
 from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
@@ -36,6 +36,7 @@ from bench.engine.step import (
 )
 from bench.engine.threads import side_by_side
 from bench.requests import Trained
+from bench.tree import filled, tensors_of
 
 Answers = tuple[list[Trained], bool]
 """What was asked for, and whether all losses and trained values are finite; at times no, where finite numbers add up to

@@ -14,6 +14,7 @@ from bench.models.init import initialise
 from bench.params import Params, Spec
 from bench.rng import generator
 from bench.settings import Settings
+from bench.tree import map_tensors
 
 _BUFFERS = "bench.buffers"
 
@@ -110,7 +111,7 @@ class Clients:
     def commit(self, client: Client, *, own: bool) -> None:
         """Take over a client's state; with `own`, rows of a cohort's matrix are copied out of it."""
         if own:
-            client.state = {k: _owned(v) for k, v in client.state.items()}
+            client.state = {k: map_tensors(_copied, v) for k, v in client.state.items()}
         self._known[client.id] = client
 
     def states(self) -> dict[int, dict[str, Any]]:
@@ -155,15 +156,9 @@ class Clients:
         return generic.with_buffers(sum((b * (n / total) for n, b in kept), torch.zeros_like(generic.buffers)))
 
 
-def _owned(value: Any) -> Any:
-    if isinstance(value, Params):
-        return Params(_owned(value.weights), _owned(value.buffers), value.spec)
-    if isinstance(value, torch.Tensor):
-        pinned = value.device.type == "cpu" and value.is_pinned()
-        return value.clone().pin_memory() if pinned else value.clone()
-    if isinstance(value, dict):
-        return {k: _owned(v) for k, v in value.items()}
-    return [_owned(v) for v in value] if isinstance(value, list) else value
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    pinned = tensor.device.type == "cpu" and tensor.is_pinned()
+    return tensor.clone().pin_memory() if pinned else tensor.clone()
 
 
 def mean_of_models(models: dict[int, Params], sizes: dict[int, int]) -> Params | None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bench.compose import Composed, Kind, composed_spec, reference, resolve
 from bench.params import Params, Spec
+from bench.tree import memory_of
 
 Plain = Any  # what JSON can hold
 
@@ -53,7 +54,7 @@ class Packer:
         raise TypeError(f"state may hold model values, tensors and plain values, not {type(value).__name__}")
 
     def _tensor(self, tensor: Tensor) -> str:
-        at = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        at = memory_of(tensor)
         if at not in self._names or not tensor.numel():
             name = f"{self._group}/{self._sizes[self._group]}"
             self._sizes[self._group] += 1

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from bench.params import Params
+from bench.tree import memory_of, parts
 
 
 class Size(NamedTuple):
@@ -22,26 +23,6 @@ def _sum(sizes: list[Size]) -> Size:
     if len(sizes) == 1:  # most messages have one entry
         return sizes[0]
     return Size(sum(size.main for size in sizes), sum(size.buffers for size in sizes))
-
-
-def _parts(values: Any) -> list[Any]:
-    """The model values and tensors in nested values."""
-    if isinstance(values, Params):
-        return [values]
-    if isinstance(values, dict):
-        values = values.values()
-    elif isinstance(values, Tensor):
-        return [values]
-    elif not isinstance(values, list | tuple):
-        return []
-    found: list[Any] = []
-    for value in values:
-        found += _parts(value)
-    return found
-
-
-def _identity(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
 class Ledger:
@@ -65,7 +46,7 @@ class Ledger:
 
     def size(self, values: Any) -> Size:
         """Bytes of a message."""
-        return _sum([self._size(part) for part in _parts(values)])
+        return _sum([self._size(part) for part in parts(values)])
 
     def upload(self, values: Any) -> Size:
         """Count an uplink, and say how large it is."""
@@ -75,7 +56,7 @@ class Ledger:
 
     def download(self, values: Any) -> Size:
         """Count a downlink to one receiver, and say how large it is."""
-        size = _sum([self._received(part) for part in _parts(values)])
+        size = _sum([self._received(part) for part in parts(values)])
         self._down.append(size)
         return size
 
@@ -97,7 +78,7 @@ class Ledger:
 
     def _count(self, tensor: Tensor, size: Size) -> None:
         """Count a tensor that nobody has received before in this version."""
-        at = _identity(tensor)
+        at = memory_of(tensor)
         if tensor.numel() and at not in self._seen:
             self._seen[at] = tensor
             self._distinct.append(size)
