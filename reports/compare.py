@@ -51,7 +51,7 @@ def compare_runs(before: Path, after: Path) -> Table:
         if not settings and state == new_state and np.array_equal(figures, new_figures, equal_nan=True):
             continue
         cell = (old or new).cell  # type: ignore[union-attr]  # one of them is there
-        named = (cell.task, cell.trial, cell.view.settings.protocol, settings or "–", state, new_state)
+        named = (cell.task, cell.seed, cell.view.settings.protocol, settings or "–", state, new_state)
         entries = [words(text) for text in named]
         for x, y in zip(figures, new_figures, strict=True):
             entries += [number(x), number(y), number(y - x, decimals=3, signed=True)]
@@ -72,8 +72,8 @@ def _cells(run: Path) -> list[_Compared]:
         part = store.of_protocol(protocol)
         chosen = selection(part)
         for cell in part.cells:
-            by_figure = [part.trials(cell.row, cell.task, f.metric, f.on, f.mean, chosen) for f in HEADLINE]
-            figures = [scores.get(cell.trial, np.nan) for scores in by_figure]
+            by_figure = [part.by_seed(cell.row, cell.task, f.metric, f.on, f.mean, chosen) for f in HEADLINE]
+            figures = [scores.get(cell.seed, np.nan) for scores in by_figure]
             found.append(_Compared(cell, cell.state, figures))
     return found
 

@@ -17,11 +17,11 @@ MEGABYTE = 1e6
 _BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
 _WORK = ("steps", "samples", "server_steps")
 _STEP = 5.0
-_KEYS = ["row", "task", "trial"]
+_KEYS = ["row", "task", "seed"]
 
 
 def totals(store: Store) -> pd.DataFrame:
-    """Costs up to the end of every round: row, task, trial, round, seconds and settled (simulated; the second when the
+    """Costs up to the end of every round: row, task, seed, round, seconds and settled (simulated; the second when the
     personalized models were ready as well), megabytes (all clients).
 
     Every receiver of a download counts, and buffers count too.
@@ -32,7 +32,7 @@ def totals(store: Store) -> pd.DataFrame:
 
 
 def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.DataFrame:
-    """Test accuracy in percent by round with its costs: row, task, trial, round, accuracy, seconds, megabytes.
+    """Test accuracy in percent by round with its costs: row, task, seed, round, accuracy, seconds, megabytes.
 
     A personalized model's seconds include the training that goes on while the server works.
 
@@ -78,9 +78,7 @@ def targets(curve: pd.DataFrame, base: str, given: Mapping[str, float]) -> dict[
     mean of its last evaluations and of its seeds. So it does not depend on who else is in the table; a task without
     the reference has none."""
     own = curve[curve["row"] == base].sort_values("round")
-    held = (
-        own.groupby(["task", "trial"])["accuracy"].apply(lambda one: one.iloc[-WINDOW:].mean()).groupby("task").mean()
-    )
+    held = own.groupby(["task", "seed"])["accuracy"].apply(lambda one: one.iloc[-WINDOW:].mean()).groupby("task").mean()
     found = {str(task): float(np.floor(value / _STEP) * _STEP) for task, value in held.items()}
     named = {
         task: given[task] if task in given else given[""]
@@ -98,12 +96,12 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, wanted: M
             own = curve[(curve["row"] == row) & (curve["task"] == task)]
             if own.empty:
                 continue
-            trained = {cell.trial: cell.trained for cell in store.of(row, task) if cell.state == "done"}
+            trained = {cell.seed: cell.trained for cell in store.of(row, task) if cell.state == "done"}
             mine = costs[(costs["row"] == row) & (costs["task"] == task)]
-            whole = mine.groupby("trial")["megabytes"].max()
-            traffic = [megabytes / trained[str(trial)] for trial, megabytes in whole.items()]
+            whole = mine.groupby("seed")["megabytes"].max()
+            traffic = [megabytes / trained[str(seed)] for seed, megabytes in whole.items()]
             target = words("–") if task not in wanted else number(wanted[task], decimals=0)
-            runs = [group for _, group in own.groupby("trial")] if task in wanted else []
+            runs = [group for _, group in own.groupby("seed")] if task in wanted else []
             rounds, megabytes, seconds = (_running(runs, wanted.get(task, 0.0), k) for k in range(3))
             rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
     caption = (
@@ -137,8 +135,8 @@ def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
                 continue
             scores = [store.scores(row, task, one.metric, one.on, one.mean, chosen) for one in (GM, PM)]
             own = work[(work["row"] == row) & (work["task"] == task)]
-            means = own.groupby("trial")[list(_WORK)].mean() if len(own) else pd.DataFrame(columns=list(_WORK))
-            sent = costs[(costs["row"] == row) & (costs["task"] == task)].groupby("trial")
+            means = own.groupby("seed")[list(_WORK)].mean() if len(own) else pd.DataFrame(columns=list(_WORK))
+            sent = costs[(costs["row"] == row) & (costs["task"] == task)].groupby("seed")
             megabytes = sent["megabytes"].max() / sent["round"].max()
             entries = [_mean(list(one.values()), 2) for one in scores]
             entries += [_mean(means[name], 1) for name in _WORK]

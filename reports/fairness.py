@@ -21,7 +21,7 @@ _READINGS = ("seen", "equal clients", "shrunk")
 
 
 def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.DataFrame:
-    """Accuracy in percent of every client: row, task, trial, client, correct, samples, accuracy, n_train.
+    """Accuracy in percent of every client: row, task, seed, client, correct, samples, accuracy, n_train.
 
     Args:
         store: cells of one protocol.
@@ -35,7 +35,7 @@ def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.Data
         & (figures["mean"] == figure.mean)
         & (figures["selection"] == figures["task"].map(lambda task: store.selected(task, chosen)))
     ]
-    keys = ["row", "task", "trial"]
+    keys = ["row", "task", "seed"]
     clients = store.table("clients")
     clients = clients[(clients["metric"] == figure.metric) & (clients["split"] == "test") & (clients["samples"] > 0)]
     clients = clients.merge(headline[[*keys, "round"]], on=[*keys, "round"])
@@ -51,7 +51,7 @@ def gains(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
     Empty where the grid has no `local`.
     """
     alone = clients[clients["row"].isin(_local_rows(store)[:1])]
-    keys = ["task", "trial", "client"]
+    keys = ["task", "seed", "client"]
     others = clients[~clients["row"].isin(alone["row"])]
     both = others.merge(alone[[*keys, "accuracy"]], on=keys, suffixes=("", "_alone"))
     return both.assign(gain=both["accuracy"] - both["accuracy_alone"]).drop(columns="accuracy_alone")
@@ -121,12 +121,12 @@ def shrunk(correct: statistics.Floats, samples: statistics.Floats) -> statistics
 def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
     """One row per method and task: measures over clients, mean and standard deviation over seeds."""
     gain = gains(clients, store)
-    share = {key: 100 * float((group < 0).mean()) for key, group in gain.groupby(["row", "task", "trial"])["gain"]}
+    share = {key: 100 * float((group < 0).mean()) for key, group in gain.groupby(["row", "task", "seed"])["gain"]}
     measured: dict[tuple[str, str], list[list[float]]] = {}
-    for key, group in clients.groupby(["row", "task", "trial"], sort=False):
-        row, task, trial = (str(part) for part in key)
+    for key, group in clients.groupby(["row", "task", "seed"], sort=False):
+        row, task, seed = (str(part) for part in key)
         tested = group[group["samples"] >= LEAST]
-        values = [group["accuracy"].mean(), float(len(tested)), *_readings(tested, row, task, trial)]
+        values = [group["accuracy"].mean(), float(len(tested)), *_readings(tested, row, task, seed)]
         measured.setdefault((row, task), []).append([*values, share.get(key, np.nan)])
     rank = _rank_correlation(gain)
     rows = []
@@ -185,11 +185,11 @@ def _local_rows(store: Store) -> list[str]:
 
 
 def _sizes(store: Store) -> pd.DataFrame:
-    """Training samples of every client: row, task, trial, client, n_train."""
+    """Training samples of every client: row, task, seed, client, n_train."""
     rows = [
-        (cell.row, cell.task, cell.trial, client, n_train)
+        (cell.row, cell.task, cell.seed, client, n_train)
         for cell in store.cells
         if cell.state == "done"
         for client, n_train in enumerate(cell.json("partition")["n_train"])
     ]
-    return pd.DataFrame(rows, columns=["row", "task", "trial", "client", "n_train"])
+    return pd.DataFrame(rows, columns=["row", "task", "seed", "client", "n_train"])

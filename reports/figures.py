@@ -59,7 +59,7 @@ def coinciding(curves: dict[str, pd.DataFrame]) -> list[list[str]]:
     """Groups of rows with the same accuracies at the same rounds and seeds: one model under several names."""
     groups: list[list[str]] = []
     values = {
-        row: one.sort_values(["trial", "round"])[["round", "accuracy"]].to_numpy(float) for row, one in curves.items()
+        row: one.sort_values(["seed", "round"])[["round", "accuracy"]].to_numpy(float) for row, one in curves.items()
     }
     for row, own in values.items():
         for group in groups:
@@ -254,7 +254,7 @@ def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> Non
     if curve.empty or curve[x].isna().all():
         return
     by_round = curve.groupby("round")
-    whole = by_round.size() == curve["trial"].nunique()
+    whole = by_round.size() == curve["seed"].nunique()
     across = by_round[x].mean()[whole] if x != "round" else by_round.size()[whole].index
     mean, std = by_round["accuracy"].mean()[whole], by_round["accuracy"].std(ddof=1)[whole]
     axis.plot(across, mean, **line)

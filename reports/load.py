@@ -31,8 +31,8 @@ TASK_FIELDS = (
 )
 """Settings that say what is to be learnt from what: cells that differ in one are not rivals but columns of a table."""
 
-_TRIAL_FIELDS = ("seed", "partition_seed")
-_NAMES = ("row", "task", "trial")
+_SEED_FIELDS = ("seed", "partition_seed")
+_NAMES = ("row", "task", "seed")
 _PREFERRED: tuple[State, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
 """Which copy of a cell is shown where several runs have one."""
 _OWN = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
@@ -47,14 +47,15 @@ class Cell:
         view: its settings, status and files.
         row: its row in tables: the label, and the settings in which cells of that label differ.
         task: its column: data set, and the settings in which tasks of the run differ.
-        trial: the seed; methods are compared trial by trial.
-        unit: the partition, of which trials are repeated measurements; the seed where the task has one partition only.
+        seed: as the settings have it, with the partition's own seed where there is one (`0/1`); methods are compared
+            seed by seed.
+        unit: the partition, of which seeds are repeated measurements; the seed where the task has one partition only.
     """
 
     view: CellView
     row: str
     task: str
-    trial: str
+    seed: str
     unit: str
 
     @property
@@ -85,7 +86,7 @@ class Store:
     Attributes:
         runs: content of each `run.json`, in the order given.
         cells: every cell once under each of its labels; where runs share one, the finished copy.
-        figures: `bench.runs.results.tidy` of the done cells, and `row`, `task`, `trial` of each.
+        figures: `bench.runs.results.tidy` of the done cells, and `row`, `task`, `seed` of each.
         margin: percentage points; methods that differ by less count as equivalent.
     """
 
@@ -115,13 +116,13 @@ class Store:
         return Store(self.runs, cells, self.figures[self.figures["protocol"] == protocol], self.margin)
 
     def of(self, row: str, task: str) -> list[Cell]:
-        """The cells, one per trial, behind one entry of a table."""
+        """The cells, one per seed, behind one entry of a table."""
         return self._entries.get((row, task), [])
 
     def table(self, name: str) -> pd.DataFrame:
-        """The CSV file `name` of all done cells below each other, with the `row`, `task`, `trial` of each."""
+        """The CSV file `name` of all done cells below each other, with the `row`, `task`, `seed` of each."""
         frames = [
-            cell.view.table(name).assign(row=cell.row, task=cell.task, trial=cell.trial)
+            cell.view.table(name).assign(row=cell.row, task=cell.task, seed=cell.seed)
             for cell in self.cells
             if cell.state == "done"
         ]
@@ -133,23 +134,23 @@ class Store:
         return wanted if (task, wanted) in self._selections else "last"
 
     def scores(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
-        """Accuracy in percent by unit, the mean of the unit's trials; a diverged cell counts at chance level.
+        """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
 
-        A unit of which a trial is missing has the mean of the others: `complete` says whether that is so anywhere.
+        A unit of which a seed is missing has the mean of the others: `complete` says whether that is so anywhere.
         """
         units: dict[str, list[float]] = {}
-        for trial, score in self.trials(row, task, metric, on, mean, selection).items():
-            units.setdefault(self._units[task, trial], []).append(score)
+        for seed, score in self.by_seed(row, task, metric, on, mean, selection).items():
+            units.setdefault(self._units[task, seed], []).append(score)
         return {unit: sum(scores) / len(scores) for unit, scores in units.items()}
 
     def complete(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> bool:
-        """Whether the row has this figure, or has diverged, in every trial that any row has on the task."""
-        return self.trials(row, task, metric, on, mean, selection).keys() == self._expected[task]
+        """Whether the row has this figure, or has diverged, in every seed that any row has on the task."""
+        return self.by_seed(row, task, metric, on, mean, selection).keys() == self._expected[task]
 
     def repeats(self, task: str) -> int:
-        """Trials of each partition; 1 where every trial has its own."""
-        trials = self._expected[task]
-        return max(Counter(self._units[task, trial] for trial in trials).values())
+        """Seeds of each partition; 1 where every seed has its own."""
+        seeds = self._expected[task]
+        return max(Counter(self._units[task, seed] for seed in seeds).values())
 
     def chance(self, task: str) -> float:
         """Accuracy in percent of guessing one of the task's classes; nan where no cell has got as far as its data."""
@@ -158,26 +159,26 @@ class Store:
                 return 100 / len(partition["counts"][0])
         return math.nan
 
-    def trials(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
-        """Accuracy in percent by trial; a diverged cell counts at chance level."""
+    def by_seed(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
+        """Accuracy in percent by seed; a diverged cell counts at chance level."""
         figure = (metric, on, mean, self.selected(task, selection))
         found = dict(self._scores.get((row, task, *figure), {}))
-        diverged = [cell.trial for cell in self.of(row, task) if cell.state == "diverged"]
+        diverged = [cell.seed for cell in self.of(row, task) if cell.state == "diverged"]
         if diverged and (found or figure in self._measured[task]) and not math.isnan(chance := self.chance(task)):
             found |= dict.fromkeys(diverged, chance)
         return found
 
     @cached_property
     def _units(self) -> dict[tuple[str, str], str]:
-        return {(cell.task, cell.trial): cell.unit for cell in self.cells}
+        return {(cell.task, cell.seed): cell.unit for cell in self.cells}
 
     @cached_property
     def _expected(self) -> dict[str, set[str]]:
-        """The trials of each task."""
-        trials: dict[str, set[str]] = {}
+        """The seeds of each task."""
+        seeds: dict[str, set[str]] = {}
         for cell in self.cells:
-            trials.setdefault(cell.task, set()).add(cell.trial)
-        return trials
+            seeds.setdefault(cell.task, set()).add(cell.seed)
+        return seeds
 
     @cached_property
     def _measured(self) -> dict[str, set[tuple[str, ...]]]:
@@ -201,9 +202,9 @@ class Store:
     @cached_property
     def _scores(self) -> dict[tuple[str, ...], dict[str, float]]:
         scores: dict[tuple[str, ...], dict[str, float]] = {}
-        columns = ["row", "task", "metric", "on", "mean", "selection", "trial", "value"]
-        for *key, trial, value in self.figures[columns].itertuples(index=False):
-            scores.setdefault(tuple(key), {})[trial] = 100 * value
+        columns = ["row", "task", "metric", "on", "mean", "selection", "seed", "value"]
+        for *key, seed, value in self.figures[columns].itertuples(index=False):
+            scores.setdefault(tuple(key), {})[seed] = 100 * value
         return scores
 
 
@@ -240,10 +241,10 @@ def _shift_text(shift: dict[str, Any]) -> str:
 
 
 def _named(views: list[CellView]) -> tuple[Cell, ...]:
-    """Give each cell its row, task and trial, each no longer than needed to tell it from the others."""
+    """Give each cell its row, task and seed, each no longer than needed to tell it from the others."""
     flat = [{**_flat(view.settings), "label": view.label} for view in views]
     names = list(dict.fromkeys(name for settings in flat for name in settings))
-    row_names = [name for name in names if name not in (*TASK_FIELDS, *_TRIAL_FIELDS, "label", "case", "protocol")]
+    row_names = [name for name in names if name not in (*TASK_FIELDS, *_SEED_FIELDS, "label", "case", "protocol")]
     flat = [_opened(settings) for settings in flat]
     task_names = {dataset: _task_names(flat, dataset) for dataset in {settings["dataset"] for settings in flat}}
     tasks = [_task(settings, task_names[settings["dataset"]]) for settings in flat]
@@ -258,9 +259,9 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
         ]
         own = [name for name in row_names if name in settings and _varies(rivals, name)]
         row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in own)])
-        trial = "/".join(str(settings[name]) for name in _TRIAL_FIELDS if settings[name] is not None)
+        seed = "/".join(str(settings[name]) for name in _SEED_FIELDS if settings[name] is not None)
         unit = str(_partition_seed(settings) if len(partitions[task]) > 1 else settings["seed"])
-        cells.append(Cell(view, row, task, trial, unit))
+        cells.append(Cell(view, row, task, seed, unit))
     return tuple(cells)
 
 
@@ -270,30 +271,30 @@ def _partition_seed(settings: dict[str, Any]) -> int:
 
 
 def _refuse_rivals(cells: tuple[Cell, ...]) -> None:
-    """One trial of one row and task is one cell: another copy, of other code or data, would count its seed twice."""
+    """One seed of one row and task is one cell: another copy, of other code or data, would count its seed twice."""
     known: dict[tuple[str, ...], Cell] = {}
     for cell in cells:
         protocol = cell.view.settings.protocol
-        other = known.setdefault((protocol, cell.row, cell.task, cell.trial), cell)
+        other = known.setdefault((protocol, cell.row, cell.task, cell.seed), cell)
         if other is not cell:
             raise UserError(
-                f"{cell.row} ({cell.task}, seed {cell.trial}, protocol {protocol}) is there twice, as "
+                f"{cell.row} ({cell.task}, seed {cell.seed}, protocol {protocol}) is there twice, as "
                 f"{other.view.folder} and as {cell.view.folder}: the method's code, its data or the version changed in "
                 "between. Report the runs one by one; `bench compare` shows what changed."
             )
 
 
 def _refuse_unpaired(cells: tuple[Cell, ...]) -> None:
-    """Cells of one task and trial must have had one partition: every comparison of methods is a paired one."""
+    """Cells of one task and seed must have had one partition: every comparison of methods is a paired one."""
     known: dict[tuple[str, ...], tuple[Cell, str]] = {}
     for cell in cells:
         if cell.state != "done":
             continue
         found = cell.view.status.partition.get("hash", "")
-        other, expected = known.setdefault((cell.view.settings.protocol, cell.task, cell.trial), (cell, found))
+        other, expected = known.setdefault((cell.view.settings.protocol, cell.task, cell.seed), (cell, found))
         if found != expected:
             raise UserError(
-                f"{cell.row} and {other.row} ({cell.task}, seed {cell.trial}) were trained on different partitions of "
+                f"{cell.row} and {other.row} ({cell.task}, seed {cell.seed}) were trained on different partitions of "
                 f"the data ({found} in {cell.view.folder}, {expected} in {other.view.folder}): the data or the "
                 "partition changed in between, so they cannot be compared. Run one of them again with --fresh."
             )
@@ -341,10 +342,10 @@ def _varies(settings: list[dict[str, Any]], name: str) -> bool:
 def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFrame:
     """Figures of done cells only, each once, with the names of its cell."""
     names = pd.DataFrame(
-        [(cell.view.id, cell.view.label, cell.row, cell.task, cell.trial) for cell in cells if cell.state == "done"],
+        [(cell.view.id, cell.view.label, cell.row, cell.task, cell.seed) for cell in cells if cell.state == "done"],
         columns=["cell", "label", *_NAMES],
     )
     done = [frame[(frame["status"] == "done") & frame["value"].notna()] for frame in frames]
     figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
     once = figures.drop_duplicates(["cell", "label", "metric", "on", "mean", "selection"])
-    return once.merge(names, on=["cell", "label"])
+    return once.drop(columns="seed").merge(names, on=["cell", "label"])

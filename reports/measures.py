@@ -197,7 +197,7 @@ def _of_partition(count: Callable[[dict[str, Any]], float], ours: Ours, place: P
 
 
 def _rows_of(frame: pd.DataFrame, cell: Cell) -> pd.DataFrame:
-    return frame[(frame["row"] == cell.row) & (frame["task"] == cell.task) & (frame["trial"] == cell.trial)]
+    return frame[(frame["row"] == cell.row) & (frame["task"] == cell.task) & (frame["seed"] == cell.seed)]
 
 
 def _over_seeds(values: list[float], *, derived: bool = False, note: str = "") -> TableEntry:

@@ -12,7 +12,7 @@ _PREFIX = "new"
 
 
 def newcomers(store: Store) -> pd.DataFrame:
-    """Test accuracy in percent: row, task, trial, epochs, accuracy; empty where a run held no clients out."""
+    """Test accuracy in percent: row, task, seed, epochs, accuracy; empty where a run held no clients out."""
     metrics = store.table("metrics")
     chosen = metrics[
         metrics["metric"].str.fullmatch(_PREFIX + r"\d+")
@@ -21,7 +21,7 @@ def newcomers(store: Store) -> pd.DataFrame:
         & (metrics["quantity"] == "accuracy")
     ]
     epochs = chosen["metric"].str.removeprefix(_PREFIX).astype(int)
-    return chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])[["row", "task", "trial", "epochs", "accuracy"]]
+    return chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])[["row", "task", "seed", "epochs", "accuracy"]]
 
 
 def newcomer_table(store: Store, found: pd.DataFrame) -> Table:

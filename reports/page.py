@@ -245,7 +245,7 @@ def _cells_table(name: str, title: str, cells: Sequence[Cell]) -> Table:
 
 def _cell_entries(cell: Cell) -> Iterator[TableEntry]:
     status, timing = cell.view.status, cell.json("timing") or {}
-    yield from map(words, (cell.task, cell.trial, cell.state))
+    yield from map(words, (cell.task, cell.seed, cell.state))
     yield number(status.rounds, decimals=0)
     yield number(timing["seconds"], decimals=1) if "seconds" in timing else words("–")
     partition = status.partition

@@ -34,7 +34,7 @@ def _drawable(curves: dict[str, pd.DataFrame]) -> bool:
 def _troubles(cells: list[Cell]) -> str:
     """Failures and warnings in words, each once."""
     states = [
-        f"{cell.task}, seed {cell.trial}: {cell.state} ({cell.view.status.reason or 'no reason given'})."
+        f"{cell.task}, seed {cell.seed}: {cell.state} ({cell.view.status.reason or 'no reason given'})."
         for cell in cells
         if cell.state not in ("done", "missing")
     ]
@@ -47,7 +47,7 @@ def _settings(at: int, row: str, cells: list[Cell]) -> Table:
     """The method's own settings first, then the common ones; a value per task where they differ."""
     names = sorted(dict.fromkeys(name for cell in cells for name in cell.flat), key=lambda name: name[:3] != "hp.")
     rows = tuple((name.removeprefix("hp."), (words(_values(cells, name)),)) for name in names if name != "seed")
-    caption = f"What the cells of {row} were given; seeds {', '.join(sorted({cell.trial for cell in cells}))}."
+    caption = f"What the cells of {row} were given; seeds {', '.join(sorted({cell.seed for cell in cells}))}."
     return Table(f"method_{at}_settings", f"Settings of {row}", caption, "Setting", (Column("value"),), rows)
 
 

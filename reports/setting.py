@@ -14,10 +14,10 @@ def described(store: Store) -> str:
         *([f"{shares} of them a round"] if (shares := _shares(store)) != "100 %" else []),
         f"model {_values(store, 'model')}",
         f"{_values(store, 'rounds')} rounds",
-        f"{len({cell.trial for cell in store.cells})} seeds",
+        f"{len({cell.seed for cell in store.cells})} seeds",
     ]
     return (
-        ", ".join(parts).replace("1 seeds", "1 seed") if len({c.trial for c in store.cells}) == 1 else ", ".join(parts)
+        ", ".join(parts).replace("1 seeds", "1 seed") if len({c.seed for c in store.cells}) == 1 else ", ".join(parts)
     )
 
 

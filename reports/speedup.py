@@ -71,24 +71,24 @@ def _all_else(cell: Cell) -> str:
 
 
 def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, paper: Any) -> Iterator[TableEntry]:
-    found = {name: _by_trial(curve, task, name, target) for name in (row, base)}
+    found = {name: _by_seed(curve, task, name, target) for name in (row, base)}
     ratios = [
         (theirs[0] / ours[0], (theirs[1] / theirs[0]) / (ours[1] / ours[0]), theirs[1] / ours[1])
-        for trial, ours in found[row].items()
-        if (theirs := found[base].get(trial)) is not None
+        for seed, ours in found[row].items()
+        if (theirs := found[base].get(seed)) is not None
     ]
-    of = curve[(curve["row"] == row) & (curve["task"] == task)]["trial"].nunique()
+    of = curve[(curve["row"] == row) & (curve["task"] == task)]["seed"].nunique()
     yield from (words(task), words(base), number(target, decimals=0))
     for k in range(3):
         yield _mean([ratio[k] for ratio in ratios], of)
     yield words("–") if paper is None else number(paper, decimals=2)
 
 
-def _by_trial(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[str, tuple[float, float]]:
-    """Rounds and seconds to the target, of the trials that reach it."""
+def _by_seed(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[str, tuple[float, float]]:
+    """Rounds and seconds to the target, of the seeds that reach it."""
     own = curve[(curve["row"] == row) & (curve["task"] == task)]
-    firsts = {str(trial): reached(group, target) for trial, group in own.groupby("trial")}
-    return {trial: (first[0], first[2]) for trial, first in firsts.items() if not np.isnan(first[0])}
+    firsts = {str(seed): reached(group, target) for seed, group in own.groupby("seed")}
+    return {seed: (first[0], first[2]) for seed, first in firsts.items() if not np.isnan(first[0])}
 
 
 def _mean(ratios: list[float], of: int) -> TableEntry:

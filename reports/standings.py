@@ -63,7 +63,7 @@ def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> F
 
 
 def complete(store: Store, row: str, task: str, figure: Figure, chosen: str) -> bool:
-    """Whether no trial of the task lacks the row's figure; one that diverged has chance level."""
+    """Whether no seed of the task lacks the row's figure; one that diverged has chance level."""
     return store.complete(row, task, figure.metric, figure.on, figure.mean, chosen)
 
 

@@ -56,7 +56,7 @@ def _first_cells(store: Store) -> Iterator[tuple[str, pd.DataFrame]]:
     table = store.table("timeline")
     for row in store.rows:
         own = table[(table["row"] == row) & (table["task"] == store.tasks[0])]
-        yield row, own[own["trial"] == own["trial"].min()] if len(own) else own
+        yield row, own[own["seed"] == own["seed"].min()] if len(own) else own
 
 
 def _bars(axis: "Axes", place: int, spans: pd.DataFrame) -> None:

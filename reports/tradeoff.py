@@ -54,8 +54,8 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
 
 def _taken(store: Store, costs: pd.DataFrame) -> pd.DataFrame:
     """By row: megabytes and steps of a round, mean over seeds, then over tasks."""
-    last = costs.groupby(["row", "task", "trial"]).agg(megabytes=("megabytes", "max"), rounds=("round", "max"))
+    last = costs.groupby(["row", "task", "seed"]).agg(megabytes=("megabytes", "max"), rounds=("round", "max"))
     sent = (last["megabytes"] / last["rounds"]).groupby(["row", "task"]).mean().groupby("row").mean()
     work = store.table("work")
-    steps = work.groupby(["row", "task", "trial"])["steps"].mean().groupby(["row", "task"]).mean().groupby("row").mean()
+    steps = work.groupby(["row", "task", "seed"])["steps"].mean().groupby(["row", "task"]).mean().groupby("row").mean()
     return pd.DataFrame({"megabytes": sent.astype(float), "steps": steps.astype(float)})

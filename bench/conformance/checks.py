@@ -24,7 +24,7 @@ from bench.conformance.toy_problem import (
     outcome,
     same,
     set_apart,
-    trial,
+    toy_federation,
     watch,
 )
 from bench.federation.federation import Diverged, Federation
@@ -34,7 +34,7 @@ from bench.tree import leaves
 
 BEFORE = 2  # rounds before the checkpoint
 TOLERANCE = 1e-9  # between executors, in float64
-MANY = 30  # plain numbers in a message; the trial model has 67 weights, 6 clients and 3 classes
+MANY = 30  # plain numbers in a message; the toy model has 67 weights, 6 clients and 3 classes
 
 
 @dataclass
@@ -51,14 +51,14 @@ class Case:
     hp: dict[str, Any] = field(default_factory=dict)
     log: Log = field(default_factory=Log)
 
-    def trial(self, **changes: Any) -> Federation:
-        """A fresh federation of the method on the trial problem."""
-        return trial(self.name, **{"hp": self.hp, **changes})
+    def federation(self, **changes: Any) -> Federation:
+        """A fresh federation of the method on the toy problem."""
+        return toy_federation(self.name, **{"hp": self.hp, **changes})
 
     @functools.cached_property
     def reference(self) -> Federation:
         """The federation that is advanced under observation, to be read only."""
-        return self.trial()
+        return self.federation()
 
     @functools.cached_property
     def expected(self) -> dict[str, Any]:
@@ -73,19 +73,19 @@ def runs(case: Case) -> str:
     try:
         return "" if case.expected else "it leaves nothing behind"
     except Diverged:
-        advance(case.trial(executor="debug"), ROUNDS)  # its error says in which step and layer
+        advance(case.federation(executor="debug"), ROUNDS)  # its error says in which step and layer
         raise
 
 
 def executors(case: Case) -> str:
     """Clients trained one by one and side by side come to the same, and every loss can be mapped over clients."""
-    other = case.trial(executor="sequential")
+    other = case.federation(executor="sequential")
     found = advance(other, ROUNDS)
     if slow := case.reference.engine.fallbacks:
         return f"{slow[0]} cannot be mapped over clients and runs one by one"
     if where := difference(case.expected, found, TOLERANCE):
         return f"between `sequential` and `cohort`, {where}"
-    watched = case.trial(executor="debug")
+    watched = case.federation(executor="debug")
     if where := difference(found, advance(watched, ROUNDS)):
         return f"between `sequential` and `debug`, {where}"
     unseen = [text for text in watched.warnings if text not in other.warnings]
@@ -96,7 +96,7 @@ def deterministic(case: Case) -> str:
     """A second run has the same bytes, wherever the global generators stand, and leaves those alone."""
     expected = case.expected
     with _global_seeds(2) as drawn_from:
-        where = difference(expected, advance(case.trial(), ROUNDS))
+        where = difference(expected, advance(case.federation(), ROUNDS))
     if where:
         return f"in a second run, {where}"
     return f"the global random generator of {' and '.join(drawn_from)} moves during a run" if drawn_from else ""
@@ -129,10 +129,10 @@ def checkpoint(case: Case) -> str:
 
     A stranger's run in between takes the place of whatever is kept outside the states but survives in a process.
     """
-    first, second = case.trial(), case.trial()
+    first, second = case.federation(), case.federation()
     advance(first, BEFORE)
     tensors, plain = first.state()
-    advance(case.trial(seed=1), BEFORE)
+    advance(case.federation(seed=1), BEFORE)
     second.restore(tensors, json.loads(json.dumps(plain)))
     where = difference(case.expected, advance(second, ROUNDS - BEFORE))
     return where and f"stopped after round {BEFORE} and resumed, {where}"
@@ -140,7 +140,7 @@ def checkpoint(case: Case) -> str:
 
 def evaluation(case: Case) -> str:
     """How often a run is evaluated changes nothing."""
-    where = difference(case.expected, advance(case.trial(), ROUNDS, evaluate=False))
+    where = difference(case.expected, advance(case.federation(), ROUNDS, evaluate=False))
     return where and f"evaluated only at the end instead of in every round, {where}"
 
 
@@ -153,8 +153,8 @@ def in_place(case: Case) -> str:
 
 def messages(case: Case) -> str:
     """Nothing but messages passes between clients and server."""
-    federation = case.trial()
-    set_apart(federation, case.trial(seed=1))
+    federation = case.federation()
+    set_apart(federation, case.federation(seed=1))
     where = difference(case.expected, advance(federation, ROUNDS))
     return where and f"with clients and server kept apart, {where}"
 
@@ -189,7 +189,7 @@ def _bytes(message: Any) -> int:
 
 def weights(case: Case) -> str:
     """If what clients train comes back as it was, they send what they received, and no average of it may differ."""
-    log, federation = Log(untrained=True), case.trial()
+    log, federation = Log(untrained=True), case.federation()
     watch(federation, log)
     start = outcome(federation)
     end = advance(federation, ROUNDS)
@@ -287,7 +287,7 @@ def _reduced(name: str, hp: dict[str, Any]) -> set[str]:
 
 def _scores(name: str, hp: dict[str, Any]) -> dict[str, list[float]]:
     """Exact scores after some rounds in which all clients take part; equal scores mean equal models."""
-    federation = trial(name, hp=hp, participation=1.0)
+    federation = toy_federation(name, hp=hp, participation=1.0)
     for _ in range(BEFORE):
         federation.advance()
     rows = federation.evaluate().metrics

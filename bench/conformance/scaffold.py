@@ -72,7 +72,7 @@ TEST = Template('''\
 from pathlib import Path
 
 from bench.conformance.suite import check, load
-from bench.conformance.toy_problem import ROUNDS, advance, difference, trial
+from bench.conformance.toy_problem import ROUNDS, advance, difference, toy_federation
 
 FILE = Path(__file__).parent / "$path"
 assert load(FILE) == ["$name"]
@@ -85,9 +85,9 @@ def test_keeps_the_promises() -> None:
 
 def test_is_fedavg_without_its_term() -> None:
     """Bit for bit; and with it, it is not."""
-    fedavg = advance(trial("fedavg"), ROUNDS)
-    assert difference(advance(trial("$name", hp={"mu": 0.0}), ROUNDS), fedavg) == ""
-    assert difference(advance(trial("$name", hp={"mu": 0.5}), ROUNDS), fedavg) != ""
+    fedavg = advance(toy_federation("fedavg"), ROUNDS)
+    assert difference(advance(toy_federation("$name", hp={"mu": 0.0}), ROUNDS), fedavg) == ""
+    assert difference(advance(toy_federation("$name", hp={"mu": 0.5}), ROUNDS), fedavg) != ""
 ''')
 
 

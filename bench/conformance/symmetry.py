@@ -63,7 +63,7 @@ def _difference(case: Case, found: Models, when: str) -> str:
 
 def _models(case: Case, data: Dataset, partition: Partition) -> Models:
     """The generic and the personalized models after some rounds."""
-    federation: Federation = case.trial(problem=(data, partition), **FULL)
+    federation: Federation = case.federation(problem=(data, partition), **FULL)
     for _ in range(ROUNDS):
         federation.advance()
     evaluator, version = federation.evaluator, federation.version

@@ -24,8 +24,8 @@ FEATURES, CLASSES, TESTS, PUBLIC = 4, 3, 20, 12
 ROUNDS = 3
 
 
-def trial(method: str, **changes: Any) -> Federation:
-    """A federation on the trial problem: float64, unequal clients, some of them selected.
+def toy_federation(method: str, **changes: Any) -> Federation:
+    """A federation on the toy problem: float64, unequal clients, some of them selected.
 
     Args:
         method: its registered name.

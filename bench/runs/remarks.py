@@ -50,16 +50,16 @@ def equal_figures(cells: Sequence[CellView]) -> list[str]:
     groups: dict[tuple[str, int, int | None, str], dict[str, tuple[str, dict[str, _Curve]]]] = defaultdict(dict)
     for cell in cells:
         if cell.status.state == "done" and cell.settings.protocol != "tuning" and (curves := _curves(cell)):
-            trial = (task_name(cell.settings), cell.settings.seed, cell.settings.partition_seed, cell.settings.protocol)
-            groups[trial].setdefault(cell.id, (cell.label, curves))  # labels of one cell are meant to agree
+            group = (task_name(cell.settings), cell.settings.seed, cell.settings.partition_seed, cell.settings.protocol)
+            groups[group].setdefault(cell.id, (cell.label, curves))  # labels of one cell are meant to agree
     twins: dict[tuple[str, str], list[dict[str, set[str]]]] = defaultdict(list)
     for (task, *_), found in groups.items():
         rivals = dict(found.values())
         for label, curves in rivals.items():
             twins[label, task].append({metric: _twins(label, metric, rivals) for metric in curves})
     tasks: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (label, task), trials in twins.items():
-        common = {metric: set.intersection(*(trial.get(metric, set()) for trial in trials)) for metric in trials[0]}
+    for (label, task), seeds in twins.items():
+        common = {metric: set.intersection(*(seed.get(metric, set()) for seed in seeds)) for metric in seeds[0]}
         if all(common.values()):
             text = ", ".join(f"{metric.upper()}: {' and '.join(sorted(names))}" for metric, names in common.items())
             tasks[label, text].append(task)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.conformance.toy_problem import ROUNDS, advance, difference, trial
+from bench.conformance.toy_problem import ROUNDS, advance, difference, toy_federation
 from bench.engine.anomalies import Diverged
 from bench.engine.engine import Engine
 from bench.engine.team import Condition, Errand, News, serve
@@ -55,8 +55,8 @@ def travelled(parcel: Parcel) -> Parcel:
 
 def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Beside]:
     """A federation whose clients several engines have."""
-    federation = trial(method, **changes)
-    beside = Beside([trial(method, **changes).engine for _ in range(1, devices)])
+    federation = toy_federation(method, **changes)
+    beside = Beside([toy_federation(method, **changes).engine for _ in range(1, devices)])
     if devices > 1:
         federation.engine.share_with(beside)
     return federation, beside
@@ -64,7 +64,7 @@ def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Besid
 
 def assert_same_bytes(method: str) -> None:
     """Over two and three engines as over one, and from checkpoints that went from one number to another."""
-    expected = advance(trial(method, executor="cohort"), ROUNDS)
+    expected = advance(toy_federation(method, executor="cohort"), ROUNDS)
     assert not difference(expected, advance(shared(method, 3, executor="cohort")[0], ROUNDS))
     state: Any = None
     for devices in (2, 1, 3):

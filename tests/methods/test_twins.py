@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.conformance.symmetry import FULL
-from bench.conformance.toy_problem import ROUNDS, problem, trial
+from bench.conformance.toy_problem import ROUNDS, problem, toy_federation
 from bench.data import Partition
 from bench.federation.federation import Federation
 from bench.plugin import METHODS
@@ -31,7 +31,7 @@ NAMES = [name for name in METHOD_NAMES if METHODS.get(name).symmetric and name n
 
 
 def advanced(name: str, partition: Partition) -> Federation:
-    federation = trial(
+    federation = toy_federation(
         name, problem=(problem()[0], partition), clients=len(partition.train), hp=FIXED.get(name, {}), **FULL
     )
     for _ in range(ROUNDS):

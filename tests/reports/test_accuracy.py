@@ -95,9 +95,9 @@ def test_seeds_of_one_partition_are_one_unit(store_writer, tmp_path):
         document.write_text(text)
     store = load(runs)
     figure = ("pm", "local", "train_size", "validation")
-    trials, units = (of("scd", "digits, α=1", *figure) for of in (store.trials, store.scores))
-    assert (len(trials), sorted(units)) == (9, ["0", "1", "2"])
-    assert units["1"] == pytest.approx(np.mean([trials[f"{seed}/1"] for seed in range(3)]))
+    seeds, units = (of("scd", "digits, α=1", *figure) for of in (store.by_seed, store.scores))
+    assert (len(seeds), sorted(units)) == (9, ["0", "1", "2"])
+    assert units["1"] == pytest.approx(np.mean([seeds[f"{seed}/1"] for seed in range(3)]))
     table = accuracy.main_table(store, "validation")
     assert "3 partitions, each the mean of up to 3 seeds" in table.caption
     assert _row(table, "scd")[1].spread == pytest.approx(np.std(list(units.values()), ddof=1))

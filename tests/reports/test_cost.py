@@ -20,14 +20,14 @@ def curve_and_costs(store):
 
 def test_costs_add_up_over_rounds(curve_and_costs):
     _, _, costs = curve_and_costs
-    one = costs[(costs["row"] == "fedavg") & (costs["trial"] == "0")].groupby("round").first()
+    one = costs[(costs["row"] == "fedavg") & (costs["seed"] == "0")].groupby("round").first()
     assert one["megabytes"].to_numpy() == pytest.approx([0.8 * k for k in one.index])
     assert one["seconds"].to_numpy() == pytest.approx([1.5 * k for k in one.index])
 
 
 def curve_of(points, task="t"):
     rows = [(row, task, seed, k + 1, float(y)) for (row, seed), values in points.items() for k, y in enumerate(values)]
-    frame = pd.DataFrame(rows, columns=["row", "task", "trial", "round", "accuracy"])
+    frame = pd.DataFrame(rows, columns=["row", "task", "seed", "round", "accuracy"])
     return frame.assign(megabytes=frame["round"] * 2.0, seconds=frame["round"] * 3.0)
 
 
@@ -89,7 +89,7 @@ def test_rounds_bytes_and_seconds_to_the_target(curve_and_costs):
     table = cost.cost_table(store, curve, costs, cost.targets(curve, "fedavg", {}))
     entries = next(entries for label, entries in table.rows if label == "ditto")
     chosen = curve[(curve["row"] == "ditto") & (curve["task"] == "digits, α=1")]
-    first = chosen[chosen["accuracy"] >= entries[2].value].groupby("trial")["round"].min()
+    first = chosen[chosen["accuracy"] >= entries[2].value].groupby("seed")["round"].min()
     assert entries[3].value == first.mean()
     assert entries[4].value == pytest.approx(0.8 * first.mean())
     assert entries[5].value == pytest.approx(1.5 * first.mean())

@@ -26,19 +26,19 @@ def test_clients_are_those_of_the_chosen_round(run, clients):
     """Their mean is the figure that the tables report."""
     f = tidy(run)
     chosen = f[(f.metric == "pm") & (f["mean"] == "equal") & (f.selection == "validation")]
-    for (row, trial, task), group in clients.groupby(["row", "trial", "task"]):
+    for (row, seed, task), group in clients.groupby(["row", "seed", "task"]):
         alpha = float(task.split("=")[1])
-        one = chosen[(chosen.label == row) & (chosen.seed == int(trial)) & (chosen.alpha == alpha)]
+        one = chosen[(chosen.label == row) & (chosen.seed == int(seed)) & (chosen.alpha == alpha)]
         assert group["accuracy"].mean() == pytest.approx(100 * one["value"].item())
 
 
 def test_gain_is_paired_by_client_and_seed(store, clients):
     gains = fairness.gains(clients, store)
     assert "local" not in set(gains["row"])
-    keys = ["task", "trial", "client"]
+    keys = ["task", "seed", "client"]
     by_key = clients.set_index(["row", *keys])["accuracy"]
     for one in gains.sample(20, random_state=0).itertuples():
-        place = (one.task, one.trial, one.client)
+        place = (one.task, one.seed, one.client)
         assert one.gain == by_key[(one.row, *place)] - by_key[("local", *place)]
 
 
@@ -46,7 +46,7 @@ def test_share_of_clients_worse_than_local(store, clients):
     table = fairness.fairness_table(store, clients)
     gains = fairness.gains(clients, store)
     chosen = gains[(gains["row"] == "fedavg") & (gains["task"] == "digits, α=1")]
-    share = 100 * (chosen["gain"] < 0).groupby(chosen["trial"]).mean()
+    share = 100 * (chosen["gain"] < 0).groupby(chosen["seed"]).mean()
     at = [column.name for column in table.columns].index("worse than local")
     entry = next(entries for label, entries in table.rows if label == "fedavg")[at]
     assert (entry.value, entry.spread) == pytest.approx((share.mean(), share.std()))
@@ -104,7 +104,7 @@ def test_shrinking_keeps_the_order_of_equal_sizes_and_lies_between_pooled_and_se
 
 
 def test_the_table_prints_the_null_and_leaves_out_clients_with_too_few_test_samples(store, clients):
-    one = clients[(clients["row"] == "fedavg") & (clients["trial"] == "0") & (clients["task"] == "digits, α=1")].copy()
+    one = clients[(clients["row"] == "fedavg") & (clients["seed"] == "0") & (clients["task"] == "digits, α=1")].copy()
     names = [f"{column.group} {column.name}".strip() for column in fairness.fairness_table(store, one).columns]
 
     def row(chosen):

@@ -29,7 +29,7 @@ def test_the_band_is_mean_and_standard_deviation_where_all_seeds_were_evaluated(
 
     rows = [("0", 1, 50.0), ("1", 1, 60.0), ("0", 2, 70.0), ("1", 2, 90.0), ("1", 3, 95.0)]
     axis = Figure().subplots()
-    figures.band(axis, pd.DataFrame(rows, columns=["trial", "round", "accuracy"]), "round", canvas.style_of(0))
+    figures.band(axis, pd.DataFrame(rows, columns=["seed", "round", "accuracy"]), "round", canvas.style_of(0))
     (line,), (band,) = axis.lines, axis.collections
     assert line.get_xydata().tolist() == [[1, 55], [2, 80]]
     edges = {(x, round(y, 3)) for x, y in band.get_paths()[0].vertices}

@@ -17,7 +17,7 @@ def curve(store: Store, seconds: dict[str, list[float]], accuracy: list[float]) 
         for row, times in seconds.items()
         for k, one in enumerate(times)
     ]
-    return pd.DataFrame(rows, columns=["row", "task", "trial", "round", "accuracy", "seconds"]).assign(megabytes=1.0)
+    return pd.DataFrame(rows, columns=["row", "task", "seed", "round", "accuracy", "seconds"]).assign(megabytes=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_speed_ups_are_geometric_and_say_of_how_many_seeds(store: Store) -> None
         {"waits": [4.0, 8.0, 12.0], "free": [2.0, 4.0, 6.0]},
         {"waits": [4.0, 8.0, 12.0], "free": [8.0, 16.0, 24.0]},
     ]
-    parts = [curve(store, one, [50.0, 92.0, 93.0]).assign(trial=str(k)) for k, one in enumerate(seconds)]
-    parts.append(curve(store, seconds[0], [50.0, 60.0, 60.0]).assign(trial="2"))
+    parts = [curve(store, one, [50.0, 92.0, 93.0]).assign(seed=str(k)) for k, one in enumerate(seconds)]
+    parts.append(curve(store, seconds[0], [50.0, 60.0, 60.0]).assign(seed="2"))
     table = speedup_table(store, pd.concat(parts), [], {store.tasks[0]: 90.0})
     assert table is not None
     entries = [entries for row, entries in table.rows if row == "free"][-1]
