@@ -8,7 +8,7 @@ STAMP = .venv/.installed
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
 SHELL = bash
-.PHONY: install demo test test-all slow faults league lint docs clean
+.PHONY: install demo test test-all slow faults oldest league lint docs clean
 
 install: $(STAMP)
 
@@ -38,6 +38,13 @@ slow: install
 faults: install
 	$(PYTEST) -m faults
 
+# The quick tests with the oldest versions that pyproject.toml allows, in .venv-oldest. What these packages import may be
+# newer than they are and warn that they are out of date, so such warnings are no errors here.
+oldest: install
+	$(PYTHON) -m venv .venv-oldest
+	$(BIN)/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+
 # Three cells of the league's shipped results computed again; another commit draws others.
 league: install
 	$(BIN)/bench verify reports/leagues/*/*.tar.xz --cells 3 --seed $$((16#$$(git rev-parse --short=7 HEAD)))
@@ -53,5 +60,5 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
-	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -110,7 +110,7 @@ BAD = {
     "no such device": (["--device", "tpu"], "tpu"),
     "a file for a folder": (["--out", "small.yaml"], "small.yaml is a file, not a folder"),
     "a folder in a file": (["--dry-run", "--out", "small.yaml/run"], "small.yaml is a file, not a folder"),
-    "no jobs": (["--jobs", "0"], "greater than or equal to 1"),
+    "no jobs": (["--jobs", "0"], "--jobs"),
 }
 
 
