@@ -24,7 +24,7 @@ from bench.runs import store
 from bench.runs.crew import CellTask, Crew
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
-from bench.runs.results import choose_round, read_table, selection_curve, trailing_means
+from bench.runs.results import accuracy_curves, choose_round, read_table, selection_curve, trailing_means
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -158,11 +158,7 @@ def tune(
 
 def mean_curve(cells: list[Path], metric: str) -> "pd.Series":
     """Validation accuracy by round, averaged over cells, for the rounds that all of them have."""
-    curves = []
-    for folder in cells:
-        rows = read_table(folder, "metrics")
-        rows = rows[(rows["quantity"] == "accuracy") & (rows["split"] == "validation")]
-        curves.append(selection_curve(rows, metric))
+    curves = [selection_curve(accuracy_curves(read_table(folder, "metrics")), metric) for folder in cells]
     return pd.concat(curves, axis=1, join="inner").mean(axis=1).sort_index()
 
 

@@ -52,6 +52,10 @@ FIGURE_COLUMNS = (
 )
 
 
+Curves = dict[tuple[str, str, str, str], pd.Series]
+"""Accuracies by round, for each split, metric, place (`on`) and mean."""
+
+
 @dataclass(frozen=True)
 class CellView:
     """One cell of a run, read from its folder."""
@@ -253,16 +257,16 @@ def _rows(cell: CellView) -> list[dict[str, Any]]:
 
 
 def _figures(cell: CellView) -> list[dict[str, Any]]:
-    metrics = cell.table("metrics")
-    accuracy = metrics[metrics["quantity"] == "accuracy"]
-    test, validation = (accuracy[accuracy["split"] == split] for split in ("test", "validation"))
-    selecting = {metric: selection_curve(validation, str(metric)) for metric in test["metric"].unique()}
+    curves = accuracy_curves(cell.table("metrics"))
+    alike = _rounds_alike(cell) if any(metric == "lm" for _, metric, *_ in curves) else set()
     figures = []
-    for (metric, on, mean), rows in test.groupby(["metric", "on", "mean"], sort=False):
-        curve = rows.set_index("round")["value"].sort_index()
-        eligible = _comparable(curve, cell) if metric == "lm" else curve
+    for (split, metric, on, mean), curve in curves.items():
+        if split != "test":
+            continue
+        eligible = curve[curve.index.isin(alike)] if metric == "lm" else curve
         last = int(curve.index[-1])
-        chosen = {"last": last, "tail": last, **_chosen(eligible, selecting[metric], cell.settings.protocol)}
+        chosen = {"last": last, "tail": last}
+        chosen |= _chosen(eligible, selection_curve(curves, metric), cell.settings.protocol)
         figures += [
             {
                 "metric": metric,
@@ -293,23 +297,25 @@ def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | N
     Args:
         metrics: the rows of `metrics.csv` so far. What is chosen of all rounds was chosen when it was the last one.
     """
-    own = metrics[(metrics["quantity"] == "accuracy") & (metrics["metric"] == metric)]
-    test = own[(own["split"] == "test") & (own["mean"] != "equal")]
+    curves = accuracy_curves(metrics)
     place = "global" if metric == "gm" else "local"
-    test = test[test["on"] == place] if (test["on"] == place).any() else test
-    if test.empty:
+    tests = [
+        (on, curve)
+        for (split, own, on, mean), curve in curves.items()
+        if (split, own) == ("test", metric) and mean != "equal"
+    ]
+    if not tests:
         return None
-    curve = test.set_index("round")["value"].sort_index()
-    chosen = _chosen(curve, selection_curve(own[own["split"] == "validation"], metric), protocol)
+    curve = dict(tests).get(place, tests[0][1])
+    chosen = _chosen(curve, selection_curve(curves, metric), protocol)
     return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
 
 
-def _comparable(curve: pd.Series, cell: CellView) -> pd.Series:
-    """The part of a curve of local models in which as many clients are scored as in its last round."""
+def _rounds_alike(cell: CellView) -> set[int]:
+    """The rounds in which as many clients' local models are scored as in the last one."""
     clients = cell.table("clients")
     scored = clients[clients["metric"] == "lm"].groupby("round")["client"].nunique()
-    counts = scored.reindex(curve.index, fill_value=0)
-    return curve[counts == counts.iloc[-1]]
+    return set(scored.index[scored == scored.iloc[-1]]) if len(scored) else set()
 
 
 def _first_best(curve: pd.Series) -> int:
@@ -317,14 +323,18 @@ def _first_best(curve: pd.Series) -> int:
     return int(ordered.index[int(ordered.to_numpy().argmax())])
 
 
-def selection_curve(validation: pd.DataFrame, metric: str) -> pd.Series:
-    """The validation accuracies by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else.
+def accuracy_curves(metrics: pd.DataFrame) -> Curves:
+    """The accuracies in rows of `metrics.csv`."""
+    columns = ["split", "metric", "on", "mean", "round", "value"]
+    curves: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    rows = metrics.loc[metrics["quantity"] == "accuracy", columns]
+    for split, metric, on, mean, round_, value in rows.itertuples(index=False):
+        curves.setdefault((split, metric, on, mean), {})[round_] = value
+    return {key: pd.Series(curve).sort_index() for key, curve in curves.items()}
 
-    Args:
-        validation: the rows of `metrics` with quantity `accuracy` and split `validation`.
-    """
-    own = validation[validation["metric"] == metric]
-    pooled = own[own["on"] == "global"]
-    weighted = own[(own["on"] == "local") & (own["mean"] == "train_size")]
-    rows = pooled if metric == "gm" and not pooled.empty else weighted
-    return rows.set_index("round")["value"]
+
+def selection_curve(curves: Curves, metric: str) -> pd.Series:
+    """The validation accuracies by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else."""
+    pooled = curves.get(("validation", metric, "global", ""))
+    weighted = curves.get(("validation", metric, "local", "train_size"), pd.Series(dtype=float))
+    return pooled if metric == "gm" and pooled is not None else weighted

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from bench.rng import generator
-from bench.runs.results import WINDOW, choose_round, load_run, selection_curve
+from bench.runs.results import WINDOW, accuracy_curves, choose_round, load_run, selection_curve
 
 Floats = npt.NDArray[np.float64]
 ROUNDS = 30
@@ -28,14 +28,12 @@ def run_gaps(run: Path) -> dict[str, list[float]]:
     """Test accuracy at the reported round less that of the last round, in points, of models that methods train."""
     gaps: dict[str, list[float]] = {rule: [] for rule in RULES}
     for cell in load_run(run).cells:
-        rows = cell.table("metrics")
-        rows = rows[rows["quantity"] == "accuracy"]
+        curves = accuracy_curves(cell.table("metrics"))
         for metric, on, mean in (("gm", "global", ""), ("pm", "local", "train_size")):
             if metric in cell.status.derived:
                 continue
-            own = rows[(rows["metric"] == metric) & (rows["on"] == on) & (rows["mean"] == mean)]
-            test = own[own["split"] == "test"].set_index("round")["value"].sort_index()
-            chosen_by = selection_curve(rows[rows["split"] == "validation"], metric).reindex(test.index)
+            test = curves["test", metric, on, mean]
+            chosen_by = selection_curve(curves, metric).reindex(test.index)
             for rule, choose in RULES.items():
                 at = choose(chosen_by.to_numpy(float))
                 gaps[rule].append(float(100 * (test.to_numpy()[at].mean() - test.iloc[-1])))
