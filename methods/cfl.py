@@ -90,12 +90,12 @@ def split(updates: Tensor) -> list[int]:
 
     That is single linkage cut at two clusters: the pairs with the largest cosines are joined first.
     """
-    from scipy.cluster.hierarchy import fcluster, linkage  # here, as a cell of another method runs without scipy
+    from scipy.cluster.hierarchy import cut_tree, linkage  # here, as a cell of another method runs without scipy
     from scipy.spatial.distance import squareform
 
     norm = updates.norm(dim=1, keepdim=True)
     unit = torch.where(norm > 0, updates / norm, 0.0).double().cpu()
     distance = (1 - unit @ unit.T).clamp(min=0)
     tree = linkage(squareform(distance.fill_diagonal_(0).numpy(), checks=False), "single")
-    halves = fcluster(tree, 2, "maxclust").tolist()
+    halves = cut_tree(tree, 2)[:, 0].tolist()  # two even where distances are equal
     return [0 if half == halves[0] else 1 for half in halves]

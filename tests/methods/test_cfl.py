@@ -35,6 +35,12 @@ def test_the_split_is_the_best_of_all() -> None:
         assert found == best_halves(updates)
 
 
+def test_a_split_has_two_halves_where_all_are_equally_far_apart() -> None:
+    """As clients are whose updates are 0."""
+    for updates in (torch.zeros(2, 3), torch.zeros(5, 3), torch.eye(4)):
+        assert set(split(updates)) == {0, 1}
+
+
 def test_follows_the_algorithm() -> None:
     """One forced split in the first round; then each half is a FedAvg of its own."""
     federation = toy("cfl", sizes=SIZES, hp={"eps1": 1e9, "eps2": 0.0}, **PLAIN)
