@@ -7,6 +7,7 @@ at its import or later, leaves the work to the one before it.
 """
 
 import contextlib
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -131,6 +132,7 @@ class Recorded:
             tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
 
     Attributes:
+        ever: whether it is ever recorded.
         failed: by name of a backend that was not taken, why, in one line.
     """
 
@@ -138,6 +140,7 @@ class Recorded:
         self._function = function
         self._around = around
         self._patience = patience
+        self.ever = patience < math.inf
         self._in_place = in_place
         self._eager = Made(None, around(function))
         self._calls: dict[Any, int] = {}

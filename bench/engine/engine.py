@@ -290,7 +290,8 @@ class Engine:
     @property
     def backend(self) -> str:
         """The fastest backend that steps may take here; after a failure, the one that is left to all of them."""
-        return EAGER if self.executor == "debug" else fastest(self.device_data.device.type, self.failed)
+        never = self.executor == "debug" or not self._trainer.records
+        return EAGER if never else fastest(self.device_data.device.type, self.failed)
 
     @property
     def steps_are(self) -> str:

@@ -212,6 +212,12 @@ class Trainer:
 
         return run
 
+    @property
+    def records(self) -> bool:
+        """Whether steps are recorded once there have been enough of them; some networks' steps never are."""
+        taken = self.used & set(self._plays.values())
+        return not taken or any(play.ever for play in taken)
+
     def _play(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
         """The step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
         if (recipe, alone) not in self._plays:
