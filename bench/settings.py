@@ -115,6 +115,13 @@ class Settings(BaseModel):
         Annotated[tuple[str, ...], Tag("list")] | Annotated[ModelsBySize, Tag("mapping")],
         Discriminator(lambda value: "mapping" if isinstance(value, dict | ModelsBySize) else "list"),
     ] = Field((), description="architectures by client: in turn or {by: size, models: [...]}; empty: `model` for all")
+    pretrained: str | None = Field(
+        None,
+        description="file of a state dict that `model` starts from; the last layer if the classes are as many",
+    )
+    frozen: tuple[str, ...] = Field(
+        (), description="layers that local training leaves as they are, by the beginning of their names, e.g. [body]"
+    )
     augment: Literal["none", "crop_flip"] = Field("none", description="of training images: 4-pixel crops and mirroring")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
     dtype: Literal["float32", "float64"] = "float32"

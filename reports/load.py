@@ -27,6 +27,7 @@ TASK_FIELDS = (
     "participation",
     "model",
     "model_options",
+    "pretrained",
     "validation_share",
 )
 """Settings that say what is to be learnt from what: cells that differ in one are not rivals but columns of a table."""

@@ -134,8 +134,9 @@ def _needs(cells: Collection[Settings], data_root: Path) -> Needs:
         for name, options in data_of(settings):
             if (name, options) not in data:
                 data[name, options] = read_data(name, options, data_root).checksum
-        if path := settings.partition_options.get("path"):
-            files[str(path)] = content(Path(path))
+        for path in (settings.partition_options.get("path"), settings.pretrained):
+            if path:
+                files[str(path)] = content(Path(path))
     code: dict[tuple[str, str], str] = {}
     for settings in cells:
         code |= used_code(settings)

@@ -79,7 +79,7 @@ class Needs:
         versions: of `versions()`; `harness`: of `harness_code()`.
         code: digests of `bench.config.identity.used_code`.
         data: checksums of data sets, by name and options (`bench.runs.loading.data_of`).
-        files: digests of the files that partitions read.
+        files: digests of the files that cells read beside their data: partitions, weights.
     """
 
     cwd: str
@@ -162,9 +162,9 @@ def _missing_data(needs: Needs) -> list[tuple[str, str]]:
 
     for path, digest in needs.files.items():
         if not Path(path).exists():
-            raise UserError(f"{path}, which a partition is read from, is not here: copy it to the same place")
+            raise UserError(f"{path}, which a cell reads, is not here: copy it to the same place")
         if content(Path(path)) != digest:
-            raise UserError(f"{path}, which a partition is read from, is another file than {_DRIVER}")
+            raise UserError(f"{path}, which a cell reads, is another file than {_DRIVER}")
     missing = []
     for (name, options), checksum in needs.data.items():
         try:

@@ -63,6 +63,12 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         )
     if path := science["partition_options"].get("path"):
         science["partition_options"]["path"] = content(Path(path))
+    if settings.pretrained is None:
+        del science["pretrained"]  # cells from before there was such a thing keep their ids
+    else:
+        science["pretrained"] = content(Path(settings.pretrained))
+    if not settings.frozen:
+        del science["frozen"]  # likewise
     if settings.selection == DEFAULT_SELECTION:
         del science["selection"]  # cells from before there was a choice keep their ids
     if not settings.shifts:

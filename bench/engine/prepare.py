@@ -18,7 +18,7 @@ from bench.engine.batches import (
 from bench.engine.device_data import DeviceData
 from bench.engine.step import MAIN, Cut, Kinds, Recipe, kinds
 from bench.optim import SGD, Adam, AdamW, Optimizer, State, learning_rates
-from bench.params import Params
+from bench.params import Params, Prefixes
 from bench.requests import Feed, Train
 from bench.settings import Settings
 
@@ -140,6 +140,7 @@ class Preparer:
             context=context,
             optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
             cuts=tuple(cuts.items()),
+            fixed=_fixed(request, self._settings.frozen),
             feeds=tuple((name, feed, widths[name]) for name, feed in sorted(feeds.items())),
             draws=tuple(sorted(request.draws.items())),
             frozen=False,
@@ -178,6 +179,17 @@ def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Cut]
             runs = value.spec.slices(request.only[name]) if name in request.only else [slice(0, value.spec.d)]
             cuts[name] = Cut(tuple((r.start, r.stop) for r in runs), value.spec.d)
     return cuts
+
+
+def _fixed(request: Train, layers: Prefixes) -> tuple[tuple[str, Cut], ...]:
+    """What of each model value the cell's frozen layers are; what is none of the cell's model may have none."""
+    found = []
+    for name, value in sorted(request.values.items()):
+        if isinstance(value, Params):
+            own = tuple(layer for layer in layers if any(entry.under((layer,)) for entry in value.spec.params))
+            if own:
+                found.append((name, Cut(tuple((r.start, r.stop) for r in value.spec.slices(own)), value.spec.d)))
+    return tuple(found)
 
 
 def _trained(request: Train, cuts: Mapping[str, Cut], name: str) -> Any:

@@ -48,24 +48,24 @@ def rebuild(flat: Flat, known: Kinds) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Which slices of a part's flat weights train."""
+    """Some slices of a part's flat weights: those that train, or those that stay as they are."""
 
     runs: tuple[tuple[int, int], ...]
     d: int
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is frozen."""
+        """Whether it is all of them."""
         return self.runs == ((0, self.d),)
 
     def take(self, weights: Tensor) -> Tensor:
-        """The trained slices, as one vector."""
+        """The slices, as one vector."""
         if self.everything:
             return weights
         return torch.cat([weights[:0], *(weights[a:b] for a, b in self.runs)])
 
     def put(self, weights: Tensor, trained: Tensor) -> Tensor:
-        """The weights with the trained slices replaced."""
+        """The weights with these slices replaced."""
         if self.everything:
             return trained
         pieces, at, used = [weights[:0]], 0, 0
@@ -83,6 +83,7 @@ class Recipe:
         parts, context: kinds of the parts and of the context's entries.
         optimizers: (part, optimizer without its learning rate), for the parts that train.
         cuts: (part, what of it trains), for model values that train.
+        fixed: (part, what of it stays as it was whatever a step does), for model values with frozen layers.
         widths: batch widths of the main feed and the side feeds.
         frozen: running statistics are used and not moved (a client of one sample).
         bf16: whether networks compute in bfloat16.
@@ -94,6 +95,7 @@ class Recipe:
     context: Kinds
     optimizers: tuple[tuple[str, Optimizer], ...]
     cuts: tuple[tuple[str, Cut], ...]
+    fixed: tuple[tuple[str, Cut], ...]
     feeds: Hashable
     draws: Hashable
     frozen: bool
@@ -272,6 +274,9 @@ def make_step(
             assert recipe.loss is not None, "a Train request needs a loss or a step"
             gradients, values = do.gradient(recipe.loss, values, inside, ctx)
             values = do.update(values, gradients)
+        for name, cut in recipe.fixed:
+            before = cut.take(parts[f"{name}/weights"])
+            values = {**values, name: values[name].with_weights(cut.put(values[name].weights, before))}
         count(do.reads)
         loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
         return flatten(values), do.state, loss

@@ -1,16 +1,19 @@
 """The server and the clients as a federation holds them."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.engine.device_data import DeviceData
 from bench.federation.setup import architectures
 from bench.method import Client, Message, Method, mean
 from bench.models.factory import build, prepare
 from bench.models.init import initialise
+from bench.models.pretrained import pretrained
 from bench.params import Params, Spec
 from bench.rng import generator
 from bench.settings import Settings
@@ -51,8 +54,16 @@ class ServerState:
             sizes = "x".join(map(str, self._shape))
             extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
             arch = f"{name}({sizes}->{outputs}{extras})"
-            self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw))
+            known = self._pretrained(name, draw, module)
+            self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw), known)
         return self._initial[at]
+
+    def _pretrained(self, name: str, draw: int, module: nn.Module) -> dict[str, Tensor]:
+        """Values from the cell's file. Further draws differ in the last layer only."""
+        if self._settings.pretrained is None or name != self._settings.model:
+            return {}
+        found = pretrained(Path(self._settings.pretrained), module)
+        return {name: value for name, value in found.items() if not (draw and name.startswith("head."))}
 
     def architecture(self, client: int) -> str:
         """The name of a client's model."""
@@ -66,10 +77,14 @@ class ServerState:
         """The generator at (seed, purpose, round)."""
         return generator("server", self._settings.seed, purpose, self.round)
 
-    def _draw(self, arch: str, module: nn.Module, rng: np.random.Generator) -> Params:
+    def _draw(
+        self, arch: str, module: nn.Module, rng: np.random.Generator, known: Mapping[str, Tensor] | None = None
+    ) -> Params:
+        """Drawn values, but for the known ones."""
         spec = self.specs.setdefault(arch, Spec.of(arch, module))
-        tensors = initialise(module, rng, getattr(torch, self._settings.dtype))
-        empty = torch.zeros(0, dtype=getattr(torch, self._settings.dtype))
+        dtype = getattr(torch, self._settings.dtype)
+        tensors = initialise(module, rng, dtype) | {name: t.to(dtype) for name, t in (known or {}).items()}
+        empty = torch.zeros(0, dtype=dtype)
         weights = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.params)])
         buffers = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.buffers)])
         return Params(weights.to(self._device_data.home), buffers.to(self._device_data.home), spec)

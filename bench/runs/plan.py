@@ -104,23 +104,38 @@ def _check_models(settings: Settings, dataset: Dataset) -> None:
             f"{dataset.shape}; leave it out"
         )
     for name in settings.architectures or (settings.model,):
-        options = settings.model_options if name == settings.model else {}
+        own = name == settings.model
+        options = json.dumps(settings.model_options if own else {}, sort_keys=True)
+        weights = settings.pretrained if own else None
         try:
-            _try_model(name, dataset.shape, dataset.num_classes, json.dumps(options, sort_keys=True))
+            _try_model(name, dataset.shape, dataset.num_classes, options, weights, settings.frozen)
         except UserError as error:
             raise UserError(f"{cell_name(settings)}: {error}") from None
 
 
 @functools.cache
-def _try_model(name: str, shape: tuple[int, ...], classes: int, options: str) -> None:
+def _try_model(
+    name: str, shape: tuple[int, ...], classes: int, options: str, weights: str | None, frozen: tuple[str, ...]
+) -> None:
     from bench.models.factory import build
+    from bench.models.pretrained import pretrained
+    from bench.params import Spec
 
     try:
-        build(name, shape, classes, json.loads(options))
+        net = build(name, shape, classes, json.loads(options))
     except UserError:
         raise
     except Exception:
         return
+    if weights is not None:
+        pretrained(Path(weights), net)
+    tensors = Spec.of(name, net).params
+    for prefix in frozen:
+        if not any(one.under((prefix,)) for one in tensors):
+            known = ", ".join(dict.fromkeys(".".join(one.name.split(".")[:-1][:2]) for one in tensors))
+            raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {known} and those below them")
+    if all(one.under(frozen) for one in tensors):
+        raise UserError(f"frozen: nothing of model {name!r} is left to train")
 
 
 def select(cells: Sequence[Settings], only: str) -> list[Settings]:

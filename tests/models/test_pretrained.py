@@ -1,0 +1,135 @@
+"""Weights out of a file: torchvision's networks predict here what they predict there, and frozen layers stay."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision.models import get_model
+
+from bench.config.identity import cell_id
+from bench.errors import UserError
+from bench.models.factory import build
+from bench.models.init import initialise
+from bench.models.pretrained import pretrained
+from bench.params import Params
+from bench.rng import generator
+from bench.runs.plan import plan
+from bench.settings import Settings
+from tests.engine.problems import everything, run, toy
+from tests.models.helpers import filled
+
+
+def saved(folder: Path, content: Any) -> str:
+    torch.save(content, folder / "weights.pth")
+    return str(folder / "weights.pth")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
+def test_a_network_of_torchvision_is_the_same_here(name: str, tmp_path: Path) -> None:
+    """Logits in float64, with running statistics that are not those of the beginning."""
+    torch.manual_seed(0)
+    theirs = get_model(name, weights=None, num_classes=7).double()
+    for buffer in theirs.buffers():
+        buffer.add_(torch.rand_like(buffer, dtype=torch.float64).to(buffer.dtype))
+    path = Path(saved(tmp_path, theirs.state_dict()))
+    net = build(name, (3, 72, 72), 7)
+    ours = filled(net, pretrained(path, net)).eval()
+    x = torch.randn(2, 3, 72, 72, dtype=torch.float64)
+    torch.testing.assert_close(ours(x), theirs.eval()(x), rtol=0, atol=1e-9)
+    with_other_classes = build(name, (3, 72, 72), 4)
+    assert {"head.weight", "head.bias"} == set(with_other_classes.state_dict()) - set(
+        pretrained(path, with_other_classes)
+    )
+
+
+def mlp(tmp_path: Path) -> tuple[str, dict[str, torch.Tensor]]:
+    net = build("mlp", (4,), 3, {"hidden": 6})
+    values = initialise(net, generator(5, "other"), torch.float64)
+    return saved(tmp_path, values), values
+
+
+def parts(model: Params) -> dict[str, torch.Tensor]:
+    return model.tensors()
+
+
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "scd", "ditto"])
+def test_frozen_layers_keep_the_values_of_the_file(method: str, executor: str, tmp_path: Path) -> None:
+    """In the generic and in all personalized models, whatever a method trains; the others move."""
+    path, values = mlp(tmp_path)
+    small = {"model": "mlp", "model_options": {"hidden": 6}, "pretrained": path}
+    federation = toy(method, executor=executor, frozen=("body",), **small)
+    start = parts(federation.server.initial_model())
+    assert all(torch.equal(start[name], value) for name, value in values.items())
+    again = parts(federation.server.initial_model(draw=1))
+    assert torch.equal(again["body.fc1.weight"], values["body.fc1.weight"])
+    assert not torch.equal(again["head.weight"], values["head.weight"])
+    found = run(federation, 2)
+    models = [*found.personal.values(), *([found.generic] if found.generic else [])]
+    assert models
+    for model in models:
+        now = parts(model)
+        for name in ("body.fc1.weight", "body.fc1.bias"):  # but for the rounding of an average of equals
+            torch.testing.assert_close(now[name], values[name], rtol=0, atol=1e-14)
+    assert any(not torch.equal(parts(model)["head.weight"], values["head.weight"]) for model in models)
+    free = toy(method, executor=executor, **small)
+    moved = run(free, 2)
+    models = [*moved.personal.values(), *([moved.generic] if moved.generic else [])]
+    assert any(not torch.equal(parts(model)["body.fc1.weight"], values["body.fc1.weight"]) for model in models)
+
+
+def test_both_executors_freeze_alike(tmp_path: Path) -> None:
+    path, _ = mlp(tmp_path)
+    given = {"model": "mlp", "model_options": {"hidden": 6}, "pretrained": path, "frozen": ("body",)}
+    cohort, alone = (toy("ditto", executor=executor, **given) for executor in ("cohort", "sequential"))
+    run(cohort, 3), run(alone, 3)
+    for name, value in everything(cohort).items():
+        torch.testing.assert_close(everything(alone)[name], value, rtol=0, atol=1e-9)
+
+
+def test_the_file_and_the_frozen_layers_are_part_of_a_cell(tmp_path: Path) -> None:
+    """Its content, wherever it lies."""
+    other = tmp_path / "other"
+    other.mkdir()
+    path, values = mlp(tmp_path)
+    copy = saved(other, values)
+    ids = [cell_id(Settings(method="fedavg", pretrained=file), "") for file in (None, path, copy)]
+    ids.append(cell_id(Settings(method="fedavg", pretrained=path, frozen=("body",)), ""))
+    saved(other, {name: value + 1 for name, value in values.items()})
+    ids.append(cell_id(Settings(method="fedavg", pretrained=copy), ""))
+    assert ids[1] == ids[2]
+    assert len(set(ids)) == 4
+
+
+FITS = {"body.fc1.weight": torch.zeros(200, 64), "body.fc1.bias": torch.zeros(200)}
+HEAD = {"head.weight": torch.zeros(10, 200), "head.bias": torch.zeros(10)}
+BAD: dict[str, tuple[Any, tuple[str, ...], str]] = {
+    "no state dict": ([1, 2], (), "not a state dict; save `model.state_dict..`"),
+    "too few": (FITS, (), "2 tensors, and the model has 4"),
+    "another shape": (
+        FITS | HEAD | {"body.fc1.weight": torch.zeros(100, 64)},
+        (),
+        r"body.fc1.weight \(100, 64\) does not fit",
+    ),
+    "another order": (dict(reversed(FITS.items())) | HEAD, (), "does not fit the model's body.fc1.weight"),
+    "an unknown layer": (FITS | HEAD, ("layer1",), "has no layer 'layer1'; there are body.fc1, head and"),
+    "nothing left": (FITS | HEAD, ("body", "head"), "nothing of model 'mlp' is left to train"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_does_not_fit_is_refused_before_training(case: str, tmp_path: Path) -> None:
+    content, frozen, message = BAD[case]
+    cell = Settings(
+        method="fedavg", alpha=1.0, model_options={"hidden": 200}, pretrained=saved(tmp_path, content), frozen=frozen
+    )
+    with pytest.raises(UserError, match=message):
+        plan([cell], tmp_path, download=False)
+
+
+def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.pth").write_text("weights")
+    for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no such file")):
+        with pytest.raises(UserError, match=message):
+            plan([Settings(method="fedavg", alpha=1.0, pretrained=str(tmp_path / name))], tmp_path, download=False)
