@@ -34,6 +34,19 @@ def dirichlet_pfllib(dataset: Dataset, *, clients: int, alpha: float, seed: int,
     return found
 
 
+@PARTITIONS.register("dirichlet_flbench")
+def dirichlet_flbench(dataset: Dataset, *, clients: int, alpha: float, seed: int, fixed_tests: bool = False) -> Split:
+    """FL-bench as it is by default: training and test part merged, a quarter of each client's samples for tests.
+
+    Drawn again until every client has 10 samples; unlike PFLlib it gives clients that are full further classes.
+    """
+    shares = (0.75, 0.0, 0.25)
+    found: Split = dirichlet(
+        dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10, shares=shares, fixed_tests=fixed_tests
+    )
+    return found
+
+
 @PARTITIONS.register("dirichlet_flower")
 def dirichlet_flower(dataset: Dataset, *, clients: int, alpha: float, seed: int) -> Split:
     """Flower Datasets' DirichletPartitioner as it is by default: drawn again until every client has 10 samples.

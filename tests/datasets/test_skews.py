@@ -153,14 +153,16 @@ class Replayed:
 
 
 def streams(system: str, seed: int) -> Any:
-    if system == "pfllib":
+    if system in ("pfllib", "flbench"):
         legacy = np.random.RandomState(seed)
         return Replayed(legacy.dirichlet, legacy.permutation)
     return Replayed(np.random.default_rng(seed).dirichlet, lambda pool: pool)
 
 
-@pytest.mark.parametrize("system", ["pfllib", "flower"])
-@pytest.mark.parametrize("seed", [0, 1])
+CASES = [("pfllib", 0), ("pfllib", 1), ("flower", 0), ("flower", 1), ("flbench", 1), ("flbench", 2)]
+
+
+@pytest.mark.parametrize(("system", "seed"), CASES)
 @pytest.mark.parametrize("right", [True, False])
 def test_our_rule_gives_the_counts_of_their_code(system: str, seed: int, right: bool) -> None:
     """With their draws, but for the rounding of running sums (theirs truncates); with the other's rule it does not."""
@@ -174,6 +176,16 @@ def test_our_rule_gives_the_counts_of_their_code(system: str, seed: int, right: 
             break
     ours = np.stack([np.bincount(digits.y[one], minlength=10) for one in own])
     assert (np.abs(ours - theirs).max() <= 1) == right
+
+
+def test_fl_bench_refuses_what_rounding_lifts_to_its_smallest_size() -> None:
+    """Seed 0: after rounding a client of the first draw has exactly 10; theirs truncates and takes the second draw."""
+    digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
+    draws, kept = streams("flbench", 0), np.zeros(len(digits.y), bool)
+    first, second = (_deal(digits.y, kept, draws, 10, 0.1, False) for _ in range(2))
+    assert min(map(len, first)) == DIALECTS["flbench"]["least"]
+    ours = np.stack([np.bincount(digits.y[one], minlength=10) for one in second])
+    assert np.abs(ours - DIALECTS["flbench"]["counts"]["0"]).max() <= 1
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -210,6 +222,14 @@ def test_dialects_are_these_rules(seed: int) -> None:
     assert sizes.min() >= 40
     for train, test in zip(found.train, found.test, strict=True):
         assert len(train) == round(0.75 * (len(train) + len(test)))
+    flbench = make(digits, "dirichlet_flbench", 10, seed, "paper", alpha=0.1)
+    sizes = np.array([len(own) for own in dealt(flbench, tests=True)])
+    assert sizes.sum() == len(digits.y)
+    assert sizes.min() >= 10
+    assert [len(own) for own in flbench.test] == (sizes - np.rint(0.75 * sizes)).tolist()
+    theirs = DIALECTS["flbench"]  # rounds tests down
+    for tests, counts in zip(theirs["tests"][str(seed)], theirs["counts"][str(seed)], strict=True):
+        assert tests == sum(counts) // 4
     flower = make(digits, "dirichlet_flower", 10, seed, alpha=0.1)
     sizes = np.array([len(own) for own in dealt(flower)])
     assert sizes.sum() == digits.n_train
@@ -229,9 +249,26 @@ def test_leaf_s_users() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_leaf_s_own_split(seed: str) -> None:
+    """Its scripts keep the same users; their training parts are rounded down, ours to the nearest."""
+    theirs = DIALECTS["leaf"]["seeds"][seed]
+    groups = np.repeat(list(theirs["sampled"]), list(theirs["sampled"].values()))
+    y = np.arange(len(groups)) % 2
+    x = np.zeros((len(y), 1), np.float32)
+    data = assemble("leaf", x, y, len(y), mean=[0], std=[1], classes="ab", groups=groups)
+    least = DIALECTS["leaf"]["least"]
+    found = make(data, "natural_leaf", len(theirs["parts"]), 0, "paper", min_samples=least)
+    assert found.names == tuple(sorted(theirs["parts"]))
+    for name, train, test in zip(found.names, found.train, found.test, strict=True):
+        assert len(train) + len(test) == sum(theirs["parts"][name]) == theirs["sampled"][name]
+        assert 0 <= len(train) - theirs["parts"][name][0] <= 1
+
+
 def test_all_are_registered() -> None:
     assert {name for name, _ in RULES} | {
         "dirichlet_pfllib",
+        "dirichlet_flbench",
         "dirichlet_flower",
         "dirichlet_pfl_research",
         "natural_leaf",
