@@ -57,12 +57,13 @@ class SecondDevice(MemoryMeter):
 
     Attributes:
         waits: how often its numbers were read or copied to the processor.
+        uploads: tensors of the processor that were copied to it, indices that lie on the processor among them.
     """
 
     def __init__(self, limit: float = float("inf")) -> None:
         super().__init__()
         self.limit = limit
-        self.waits = 0
+        self.waits = self.uploads = 0
 
     def __enter__(self) -> "SecondDevice":
         """Begin."""
@@ -82,6 +83,9 @@ class SecondDevice(MemoryMeter):
         from_there = any(isinstance(t, There) for t in pytree.tree_leaves(args)) and not isinstance(found[0], There)
         in_passing = func is torch.ops.aten.copy_.default and args[2:] == (True,)
         self.waits += from_there and not in_passing and func is not torch.ops.aten.empty_like.default
+        if isinstance(found[0], There) and func._schema.name.removeprefix("aten::") in _MAY_MIX:
+            given = pytree.tree_leaves(args)
+            self.uploads += sum(isinstance(t, Tensor) and not isinstance(t, There) for t in given)
         for tensor in found:
             if isinstance(tensor, There):
                 self._count(tensor.here.untyped_storage())

@@ -124,6 +124,21 @@ def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> No
             assert device.waits - before == trainings
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 4, 6])
+def test_a_training_uploads_six_arrays_a_chunk(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is today, written down: the number grows with the length of a training.
+
+    On a GPU each is a copy that is waited for. What is drawn, uploaded once a training, would make it a constant.
+    """
+    if chunks > 1:
+        monkeypatch.setattr(executors, "GATHER", 1)  # one step in a chunk
+    with SecondDevice() as device:
+        federation = toy("fedavg", device=NAME, sizes=[8] * 4, batch_size=4, epochs=max(1, chunks // 2))
+        before = device.uploads
+        federation.advance()
+    assert device.uploads - before == 14 + 6 * chunks
+
+
 def test_an_evaluation_waits_once() -> None:
     """Of Ditto for the generic model, the personalized and the local ones."""
     with SecondDevice() as device:
