@@ -1,1 +1,1 @@
-"""Cells on the nodes of a Ray cluster. Ray is imported only when this room is used."""
+"""Run cells on the nodes of a Ray cluster. Ray is imported only when this package is used."""

@@ -1,4 +1,4 @@
-"""From `--ray` to a cluster, and what its nodes have."""
+"""Connect to the cluster that `--ray` names, and list the resources of its nodes."""
 
 import functools
 import logging
@@ -12,25 +12,25 @@ from typing import Any
 from bench.errors import UserError
 
 OBJECT_STORE = 500 * 2**20
-"""Bytes of memory for what a cluster of `--ray local` passes on; all of it lies on one machine."""
+"""Bytes of Ray's object store with `--ray local`. Little is enough, since everything stays on one machine."""
 
 _PATIENCE = 5.0
 _SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a worker without a share of a GPU sees none
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray must not send usage statistics
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a worker that was given no GPU must see none
 }
 
 
 @dataclass(frozen=True)
 class Node:
-    """A living node: its id in Ray, a name for people, and its resources by Ray's names."""
+    """A node that is alive: its id in Ray, a readable name, and its resources by Ray's names."""
 
     id: str
     name: str
     resources: Mapping[str, float]
 
     def room(self, wanted: Mapping[str, float]) -> int:
-        """How many workers with these resources it holds."""
+        """Return how many workers with these resources the node has room for."""
         return min(math.floor(self.resources.get(key, 0) / value + 1e-9) for key, value in wanted.items() if value)
 
 
@@ -38,7 +38,7 @@ def connect(address: str) -> None:
     """Join a cluster: `local` (this machine alone), `auto` (the one that this machine is a node of), or HOST:PORT.
 
     Raises:
-        UserError: Ray is not installed, or there is no such cluster.
+        UserError: Ray is not installed, or the cluster does not exist.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -51,19 +51,19 @@ def connect(address: str) -> None:
     if ray.is_initialized():
         return
     if address not in ("auto", "local"):
-        _knock(address)
+        _check_reachable(address)
     own: dict[str, Any] = {}
     if address == "local":
         own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (Exception, SystemExit) as error:  # Ray raises whatever its parts do
+    except (Exception, SystemExit) as error:  # Ray passes on errors of any type from its own parts
         text = " ".join(str(error).split())
         raise UserError(f"--ray {address}: {_remedy(text)}") from None
 
 
-def _knock(address: str) -> None:
-    """Ray itself would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nothing answers. Ray itself would keep trying for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise UserError(f"--ray {address}: give HOST:PORT of the cluster's head (as `ray start` says), auto or local")
@@ -82,30 +82,30 @@ def _remedy(text: str) -> str:
 
 
 def nodes() -> list[Node]:
-    """The living nodes of the cluster."""
+    """Return the nodes of the cluster that are alive."""
     import ray
 
-    ask: Any = ray.nodes  # Ray gives it no types
+    ask: Any = ray.nodes  # Ray declares no types for it
     found = [node for node in ask() if node["Alive"]]
     return [Node(node["NodeID"], _name(node), node["Resources"]) for node in found]
 
 
 def _name(node: Mapping[str, Any]) -> str:
-    """The name given at `ray start --node-name`, else the host's; two nodes may be on one host."""
+    """Return the name given to `ray start --node-name`, else the host's. Part of the id tells nodes of a host apart."""
     named = node["NodeName"] != node["NodeManagerAddress"]
     return f"{node['NodeName'] if named else node['NodeManagerHostname']} ({node['NodeID'][:6]})"
 
 
 def has_gpus() -> bool:
-    """Whether some node has a GPU."""
+    """Return whether any node has a GPU."""
     return any(node.resources.get("GPU", 0) for node in nodes())
 
 
 def require(wanted: Mapping[str, float], devices: int) -> None:
-    """Refuse resources that no node has, and more devices than all nodes have.
+    """Check that the cluster can provide what a cell asks for.
 
     Raises:
-        UserError: as said.
+        UserError: no node has these resources, or all nodes together have room for fewer devices.
     """
     found = nodes()
     room = sum(node.room(wanted) for node in found)
@@ -123,13 +123,13 @@ def require(wanted: Mapping[str, float], devices: int) -> None:
 
 @functools.cache
 def actor_options() -> dict[str, Any]:
-    """Of every worker: one intra-op thread, and methods that are called while one waits."""
+    """Return Ray's options for every worker: one intra-op thread, and methods that run while another one waits."""
     from bench.runs.crew import ONE_THREAD
 
     return {"max_concurrency": 4, "runtime_env": {"env_vars": dict(ONE_THREAD)}}
 
 
 def last_line(error: BaseException) -> str:
-    """Of what an error of Ray says, which is long; its kind if it says nothing."""
+    """Return the last line of an error of Ray, whose messages are long, or its type if it has no message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1][:300]

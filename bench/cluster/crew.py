@@ -1,4 +1,4 @@
-"""The driver: cells for the workers of a Ray cluster, and their news for the run folder."""
+"""The driver of a Ray cluster: gives cells to workers on its nodes and brings their results to the run folder."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, require
-from bench.cluster.node import Broken, CellWorker, Deserted, Needs, NodeMessage, Plugin, look, versions
+from bench.cluster.node import Broken, CellWorker, DeviceLost, Needs, NodeMessage, Plugin, look, versions
 from bench.cluster.parcels import FilePart, Home, Link, Report
 from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
@@ -30,13 +30,13 @@ from bench.runs.provenance import harness_code
 from bench.settings import Settings
 
 STOP_SECONDS = 60.0
-"""Longest time after Ctrl-C for checkpoints to be written and to come home."""
+"""Seconds after Ctrl-C in which workers may write checkpoints and send them to the run folder."""
 
 ATTEMPTS = 3
-"""Workers that a cell may lose before it counts as failed."""
+"""A cell that has lost this many workers counts as failed."""
 
 _BESIDE = 700 * 2**20
-"""Bytes of Python, torch and Ray in a worker, which the estimate leaves out."""
+"""Bytes that Python, torch and Ray occupy in a worker; the estimate of a cell does not include them."""
 
 _ASK_SECONDS = 2.0
 _TOKEN = "ray.token"
@@ -45,18 +45,17 @@ _TOKEN = "ray.token"
 class RayCrew:
     """Workers on the nodes of the cluster that this process has joined (`bench.runs.crew.Crew`).
 
-    A worker that is lost, alone or with its node, costs its cell what came after the last checkpoint; another
-    worker goes on with it.
+    When a worker is lost, alone or with its node, another one continues its cell from the last checkpoint.
 
     Args:
-        jobs: cells side by side; default: as many as the cluster has room for.
-        device: `auto`: the GPUs, if a node has one and cells are not asked to do without.
-        cpus: of a cell; default: 1, or more where there are fewer cells than cores.
-        gpus: of a cell; default: 1 on GPUs.
-        devices: of a cell, with so many cores and GPUs each.
+        jobs: number of cells that run at the same time; default: as many as the cluster has room for.
+        device: `auto` means GPUs if any node has one, unless `gpus` is 0.
+        cpus: cores of a cell; default: 1, or more if there are fewer cells than cores.
+        gpus: GPUs of a cell; default: 1 if the device is `cuda`.
+        devices: number of devices that share a cell, each with `cpus` cores and `gpus` GPUs.
 
     Raises:
-        UserError: no node has what a cell is to have.
+        UserError: no node has the resources that a cell asks for.
     """
 
     def __init__(self, jobs: int | None, device: str, cpus: float | None, gpus: float | None, devices: int = 1) -> None:
@@ -78,7 +77,7 @@ class RayCrew:
         self._seconds: dict[str, float] = {}
 
     def threads(self, cells: int | None) -> int:
-        """Threads of a cell on each device: its cores. The first call decides on them, where `cpus` does not."""
+        """Return the threads of a cell on each device: its cores. Without `cpus`, the first call fixes their number."""
         if self._cpus is None:
             cores = [int(node.resources.get("CPU", 0)) for node in nodes()]
             share = sum(cores) // (cells * self.devices) if cells and self.device == "cpu" else 1
@@ -86,10 +85,10 @@ class RayCrew:
         return max(1, int(self._cpus))
 
     def check(self, cells: Collection[Settings], data_root: Path) -> None:
-        """Look at every node that may get cells: versions, plug-ins, data; and at what the cells will cost.
+        """Check versions, plug-ins and data on every node that may get cells, and estimate the cost of the cells.
 
         Raises:
-            UserError: what a node lacks or has otherwise, with its name.
+            UserError: a node lacks something or has another version of it; the message names the node.
         """
         self._needs = _needs(cells, data_root)
         costs = {_key(one): estimate(one, data_root, "cpu", max(1, int(self._cpus or 1))) for one in cells}
@@ -114,17 +113,17 @@ class RayCrew:
                 raise UserError(f"node {node.name}: {wrong}")
 
     def order(self, tasks: list[CellTask]) -> list[CellTask]:
-        """The longest first, by the dry run's estimate."""
+        """Sort tasks by the dry run's estimate of their time, the longest first."""
         return sorted(tasks, key=lambda task: -self._seconds.get(_key(task.settings), 0.0))
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
-        """Run cells on the cluster."""
+        """Run cells on the cluster, and return what `bench.runs.crew.supervise` returns."""
         assert self._needs is not None, "check() comes first"
         return supervise(_Workers(self, Backlog(tasks, on_event), self._needs, unwanted))
 
     @property
     def resources(self) -> dict[str, float]:
-        """Of each device of a worker, by Ray's names."""
+        """Resources of each device of a worker, by Ray's names."""
         return {"CPU": self._cpus or 1.0, "GPU": self._gpus, "memory": self._memory}
 
 
@@ -164,10 +163,10 @@ def _key(settings: Settings) -> str:
 
 @dataclass
 class _Worker:
-    """An actor; `asked` is its answer under way. It is `ready` once it has looked around. With other devices it has a
-    `group` of places."""
+    """The driver's record of a worker: `asked` is the answer it waits for, `group` the places of a worker with several
+    devices, `home` the cell's folder here if the run folder is not `shared`. A worker is `ready` after its check."""
 
-    actor: Any  # Ray gives it methods that no type knows
+    actor: Any  # Ray creates its methods at run time, so there is no type for them
     asked: Any
     group: PlacementGroup | None = None
     ready: bool = False
@@ -176,14 +175,14 @@ class _Worker:
     home: Home | None = None
 
     def end(self) -> None:
-        """It has no cell any more."""
+        """Note that the worker has no cell any more."""
         if self.home:
             self.home.close()
         self.task = self.home = self.asked = None
 
 
 class _Workers:
-    """The workers and what each of them does (`bench.runs.crew.Workers`)."""
+    """All workers of a run and the cells they work on (`bench.runs.crew.Workers`)."""
 
     def __init__(self, crew: RayCrew, backlog: Backlog, needs: Needs, unwanted: Collection[str]) -> None:
         self._crew = crew
@@ -193,7 +192,7 @@ class _Workers:
         self._workers: list[_Worker] = []
         self._waiting: deque[CellTask] = deque()
         self._lost: dict[str, int] = {}
-        self._stillborn = 0
+        self._failed_starts = 0
         self._token: tuple[str, str] | None = None
         self._shipped: dict[tuple[str, str], Any] = {}
         self._limit, self._asked_at = 0, 0.0
@@ -205,13 +204,13 @@ class _Workers:
             self._recruit()
             if not self._waiting and not self._backlog.held:
                 for worker in [worker for worker in self._workers if not worker.task]:
-                    self._dismiss(worker)  # others may use its resources
+                    self._dismiss(worker)  # so that others can use its resources
                 if not self._workers and not self._wait_for_room():
                     return
             self._listen(0.5)
 
     def stop(self) -> None:
-        """Ask the workers to stop at the next version boundary and wait for them."""
+        """Ask the workers to stop after their current server version, and wait for them."""
         self._backlog.clear()
         self._waiting.clear()
         for worker in self._working():
@@ -221,7 +220,7 @@ class _Workers:
             self._listen(0.2)
 
     def close(self) -> None:
-        """End the workers; what has not come home by now goes on from the last checkpoint."""
+        """End the workers. A cell that has not arrived by now continues from its last checkpoint next time."""
         for worker in list(self._workers):
             self._dismiss(worker)
         if self._token:
@@ -237,7 +236,7 @@ class _Workers:
                 self._give(worker, task)
 
     def _recruit(self) -> None:
-        """Start workers while there is room, each for a task that waits: whichever is ready first takes it."""
+        """Start workers while there is room, one per waiting task. A task goes to whichever worker is ready first."""
         starting = sum(not worker.ready for worker in self._workers)
         while len(self._workers) < self._room():
             while len(self._waiting) <= starting and (task := self._backlog.next()):
@@ -248,7 +247,7 @@ class _Workers:
             starting += 1
 
     def _wait_for_room(self) -> bool:
-        """Whether a cell is left that no node has room for now, as after the loss of one."""
+        """Return whether a cell is left that no node has room for at present, for example after a node was lost."""
         task = self._backlog.next()
         if task:
             self._waiting.append(task)
@@ -256,7 +255,7 @@ class _Workers:
         return task is not None
 
     def _room(self) -> int:
-        """How many workers there may be; nodes come and go."""
+        """Return how many workers there may be. It is asked again every few seconds because nodes come and go."""
         if not self._asked_at or time.monotonic() > self._asked_at + _ASK_SECONDS:
             room = sum(node.room(self._crew.resources) for node in nodes())
             room //= self._crew.devices
@@ -276,8 +275,8 @@ class _Workers:
         actor: Any = ray.remote(CellWorker).options(**options).remote(devices, asked)
         self._workers.append(_Worker(actor, actor.ready.remote(self._needs, self._token), group))
 
-    def _welcome(self, worker: _Worker, node: str, wrong: str, missing: list[tuple[str, str]], shared: bool) -> None:
-        """Take note of what a new worker has found on its node, and send it the data that it lacks."""
+    def _admit(self, worker: _Worker, node: str, wrong: str, missing: list[tuple[str, str]], shared: bool) -> None:
+        """Handle a new worker's report on its node, and send it the data that are missing there."""
         if wrong:
             self._dismiss(worker)
             self.stop()
@@ -286,10 +285,10 @@ class _Workers:
             if (name, options) not in self._shipped:
                 self._shipped[name, options] = ray.put(read_data(name, options, Path(self._needs.data_root)))
             ray.get(worker.actor.provide.remote(name, options, self._shipped[name, options]))
-        worker.ready, worker.shared, worker.asked, self._stillborn = True, shared, None, 0
+        worker.ready, worker.shared, worker.asked, self._failed_starts = True, shared, None, 0
 
     def _give(self, worker: _Worker, task: CellTask) -> None:
-        options = json.loads(task.options) | {"data_root": self._needs.data_root, "plugins": []}  # it has these
+        options = json.loads(task.options) | {"data_root": self._needs.data_root, "plugins": []}  # plug-ins are there
         sent = CellTask(task.settings, task.folder.resolve(), json.dumps(options))
         worker.task = task
         try:
@@ -303,7 +302,7 @@ class _Workers:
             worker.task = None
             self._backlog.put_off(task, error.holder)
         except RayError as error:
-            self._bury(worker, error)
+            self._worker_died(worker, error)
 
     def _listen(self, seconds: float) -> None:
         workers = {worker.asked: worker for worker in self._workers if worker.asked}
@@ -315,19 +314,19 @@ class _Workers:
             try:
                 answer = ray.get(asked)
                 if worker.ready:
-                    self._hear(worker, answer)
+                    self._handle(worker, answer)
                 else:
-                    self._welcome(worker, *answer)
+                    self._admit(worker, *answer)
             except RayError as error:
-                self._bury(worker, error)
+                self._worker_died(worker, error)
 
-    def _hear(self, worker: _Worker, messages: list[NodeMessage]) -> None:
+    def _handle(self, worker: _Worker, messages: list[NodeMessage]) -> None:
         for message in messages:
             task = worker.task
             assert task is not None
             try:
                 self._take(worker, task, message)
-            except OSError as error:  # of the run folder
+            except OSError as error:  # the run folder cannot be written
                 self._dismiss(worker)
                 self._backlog.say(task, "failed", shortage(error) or f"its results could not be written: {error}")
                 return
@@ -348,17 +347,17 @@ class _Workers:
             case Broken():
                 worker.end()
                 self._backlog.fail(task, message.reason)
-            case Deserted():
+            case DeviceLost():
                 self._lose(worker, message.reason)
             case Event():
                 if message.state != "running":
                     worker.end()
-                self._backlog.hear(message)
+                self._backlog.record(message)
                 for other in self._working():
                     if other.task and other.task.folder.name in self._unwanted:
                         self._stop(other)
                 if message.state == "failed" and self._crew.device != "cpu":
-                    self._dismiss(worker)  # an error on the device spoils the whole process
+                    self._dismiss(worker)  # an error on the device makes the process unusable
 
     def _stop(self, worker: _Worker) -> None:
         assert worker.task is not None
@@ -372,24 +371,27 @@ class _Workers:
         if worker.group:
             remove_placement_group(worker.group)
 
-    def _bury(self, worker: _Worker, error: RayError) -> None:
-        """A worker is lost."""
+    def _worker_died(self, worker: _Worker, error: RayError) -> None:
+        """Handle the loss of a worker."""
         self._lose(worker, f"its worker was lost: {last_line(error)}")
 
     def _lose(self, worker: _Worker, why: str) -> None:
-        """A cell loses its worker or one of its devices: it goes on elsewhere, unless it takes its workers with it."""
+        """Handle the loss of a cell's worker or of one of its devices.
+
+        Another worker continues the cell, unless it has lost `ATTEMPTS` workers: then it may be what kills them.
+        """
         task = worker.task
         self._dismiss(worker)
         self._asked_at = 0.0  # its node may be gone, too
         if task is None:
-            self._stillborn += 1
-            if self._stillborn == ATTEMPTS:
+            self._failed_starts += 1
+            if self._failed_starts == ATTEMPTS:
                 self.stop()
-                raise UserError(f"no worker of the cluster comes into being: {why}")
+                raise UserError(f"no worker of the cluster could be started: {why}")
             return
         lost = self._lost[task.folder.name] = self._lost.get(task.folder.name, 0) + 1
         if lost == ATTEMPTS:
             self._backlog.fail(task, f"{why}; so {lost} of its workers were lost")
             return
-        self._backlog.say(task, "interrupted", f"{why}; another goes on")
+        self._backlog.say(task, "interrupted", f"{why}; another one continues it")
         self._backlog.put_back(task)

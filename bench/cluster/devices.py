@@ -1,4 +1,4 @@
-"""One cell over many devices: actors that hold an engine of the cell each, and the cell's side of them."""
+"""Run one cell on several devices: the actors, each with an engine of its own, and the handle that the cell uses."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,20 +22,20 @@ from bench.settings import Settings
 
 
 class DeviceWorker:
-    """An actor with an engine of one cell after the other. Of the federation around it nothing else is used."""
+    """An actor that has an engine for the present cell. It builds a whole federation but uses only its engine."""
 
     def ready(self, needs: Needs) -> tuple[str, str, list[tuple[str, str]]]:
-        """The node's id, and of `look`."""
+        """Check the node. Returns the node's id and what `look` returns."""
         self._needs = needs
-        torch.set_num_threads(1)  # the recorded path's
+        torch.set_num_threads(1)  # as the recorded path requires
         return ray.get_runtime_context().get_node_id(), *look(needs)
 
     def provide(self, name: str, options: str, dataset: Dataset) -> None:
-        """Take over a data set that is missing here."""
+        """Receive a data set that is missing on this node."""
         provide(name, options, dataset)
 
     def begin(self, settings: Settings, options: str) -> dict[str, Any] | str:
-        """Make a cell's engine; its recorded path, or what is wrong."""
+        """Build the cell's engine. Returns the recorded path, or a message that says what is wrong."""
         chosen = Options.model_validate_json(options)
         try:
             federation = build(settings, chosen.model_copy(update={"data_root": data_root(self._needs.data_root)}))[0]
@@ -46,7 +46,12 @@ class DeviceWorker:
         return dict(federation.path)
 
     def answer(self, parcel: Parcel, shared: dict[int, Any]) -> Parcel:
-        """Do an errand. What several devices get lies in Ray's memory once; `shared` has references to it by number."""
+        """Do the work that a parcel describes, and return the result as a parcel.
+
+        Args:
+            parcel: the work and the tensors for this device alone.
+            shared: references to tensors that several devices get, by number; Ray's memory holds them once.
+        """
         parcel.tensors |= dict(zip(shared, ray.get(list(shared.values())), strict=True))
         errand, condition = self._wire.unpack(parcel)
         found = self._wire.pack(serve(self._engine, errand, condition))
@@ -58,8 +63,9 @@ class Devices:
     """The other devices of a cell's worker (`bench.engine.team.Helpers`).
 
     Args:
-        count: how many; their places are those of this worker's placement group after its own.
-        each: resources of one, by Ray's names.
+        count: number of other devices; they take the places after the worker's own in its placement group.
+        each: resources of one device, by Ray's names.
+        needs: what every node must have.
     """
 
     def __init__(self, count: int, each: Mapping[str, float], needs: Needs) -> None:
@@ -79,10 +85,10 @@ class Devices:
         return len(self._actors)
 
     def take_up(self, settings: Settings, options: Options, path: Mapping[str, Any]) -> "Devices":
-        """Go over to a cell, whose recorded path has to be that of all devices.
+        """Start working on a cell. Its recorded path must be the same on all devices, or its bytes would differ.
 
         Raises:
-            UserError: a device is not like the others.
+            UserError: a device cannot build the cell or has another recorded path.
         """
         self._meet()
         begun = [actor.begin.remote(settings, options.model_dump_json()) for actor in self._actors]
@@ -92,13 +98,16 @@ class Devices:
                 raise UserError(f"{self._name(k)}: {found}")
             if found != path:
                 other = ", ".join(f"{key} {path[key]} -> {found[key]}" for key in path if path[key] != found[key])
-                raise UserError(f"{self._name(k)} computes in another way ({other}): give a cell devices of one kind")
+                raise UserError(f"{self._name(k)} has another recorded path ({other}): give a cell devices of one kind")
         home = torch.device("cpu") if path["models"] == "cpu" else torch.device(path["models"])
         self._wires = [Wire(home, near=True) for _ in self._actors]
         return self
 
     def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
-        """Send errands out; a tensor for several devices is sent once."""
+        """Send work to the devices, and return one function per device that waits for its answer.
+
+        A tensor that goes to several devices is sent once.
+        """
         asked = [(k, errand) for k, errand in enumerate(errands) if errand]
         parcels = {k: self._wires[k].pack((errand, condition)) for k, errand in asked}
         tensors = {id(t): t for parcel in parcels.values() for t in parcel.tensors.values()}
@@ -121,7 +130,7 @@ class Devices:
         return wait
 
     def _meet(self) -> None:
-        """Wait until all are there, and send them the data that they lack."""
+        """Wait until all devices are ready, and send them the data that are missing there."""
         ready, self._ready = self._ready, []
         for k, one in enumerate(ready):
             node, wrong, missing = self._get(k, one)

@@ -1,7 +1,7 @@
-"""What runs on a node of the cluster: the look at what is there, and the worker that trains.
+"""Code that runs on the nodes of a cluster: the check of a node, and the worker that trains.
 
-Everything here is called by Ray in a process of its own; arguments and answers are plain values, so that a node with
-another version of pFLeague can say so.
+Ray calls everything here in a separate process. Arguments and answers are plain values, so that even a node with
+another version of pFLeague can read them and report the difference.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from bench.cluster.devices import Devices
 
 DATA_ROOT = "BENCH_DATA_ROOT"
-"""Environment of a node whose data lie elsewhere than `--data-root` says."""
+"""Environment variable with the data folder of a node, where it is not the one of `--data-root`."""
 
 PREFIX = "pfleague-"
-"""How a worker's scratch folder begins."""
+"""First characters of the name of a worker's scratch folder."""
 
 _ABANDONED_SECONDS = 600.0
 _HELD = ExitStack()
@@ -47,24 +47,24 @@ _DRIVER = "where the command was given"
 
 @dataclass(frozen=True)
 class Broken:
-    """A worker's word that it could not begin or end its cell."""
+    """Message of a worker: an error outside the training itself ended the cell."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Deserted:
-    """A worker's word that another device of its cell is no more."""
+class DeviceLost:
+    """Message of a worker: another device of its cell was lost."""
 
     reason: str
 
 
-NodeMessage = Event | Held | FilePart | Link | Report | Broken | Deserted
+NodeMessage = Event | Held | FilePart | Link | Report | Broken | DeviceLost
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in's file and the modules beside it that it imports: contents by path relative to its folder."""
+    """A plug-in: its file and the neighbouring modules it imports, as (path relative to its folder, content) pairs."""
 
     path: str
     files: tuple[tuple[str, bytes], ...]
@@ -72,14 +72,17 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs of every node.
+    """What a run requires on every node.
 
     Attributes:
-        cwd: current directory of the command, which relative paths start at.
-        versions: of `versions()`; `harness`: of `harness_code()`.
+        cwd: current directory of the command; relative paths start there.
+        versions: result of `versions()` where the command was given.
+        harness: result of `harness_code()` there.
+        plugins: plug-ins to load.
         code: digests of `bench.config.identity.used_code`.
         data: checksums of data sets, by name and options (`bench.runs.loading.data_of`).
-        files: digests of the files that cells read beside their data: partitions, weights.
+        files: digests, by path, of the files that cells read beside their data: partitions and weights.
+        data_root: folder of the data sets.
     """
 
     cwd: str
@@ -93,7 +96,7 @@ class Needs:
 
 
 def versions() -> dict[str, str]:
-    """Versions that have to be the same everywhere; which build of torch it is (CPU, CUDA) has not."""
+    """Return the versions that must be equal on all nodes. The build of torch (CPU, CUDA) may differ."""
     from bench import __version__
 
     found = {"pFLeague": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
@@ -104,7 +107,11 @@ def versions() -> dict[str, str]:
 
 
 def look(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
-    """Whether cells can be run here: what is wrong, else an empty text and the data sets that are missing."""
+    """Check whether this node can run cells.
+
+    Returns:
+        A message that says what is wrong (empty if nothing is), and the data sets that are missing here.
+    """
     if os.path.isdir(needs.cwd):
         os.chdir(needs.cwd)
     try:
@@ -129,7 +136,7 @@ def _same_versions(needs: Needs) -> None:
 
 @functools.cache
 def _load(plugin: Plugin) -> None:
-    """Load a plug-in from its own place where that is the same file here, else from a copy."""
+    """Load a plug-in: from its own path if this node has the same files there, otherwise from a copy."""
     from bench.plugin import load_file
 
     folder = Path(plugin.path).parent
@@ -169,7 +176,7 @@ def _missing_data(needs: Needs) -> list[tuple[str, str]]:
     for (name, options), checksum in needs.data.items():
         try:
             found = read_data(name, options, data_root(needs.data_root)).checksum
-        except Exception:  # whatever its loader says of files that are not here
+        except Exception:  # a loader may raise anything if its files are missing
             missing.append((name, options))
             continue
         if found != checksum:
@@ -178,34 +185,43 @@ def _missing_data(needs: Needs) -> list[tuple[str, str]]:
 
 
 def data_root(given: str) -> Path:
-    """Where data lie on this node."""
+    """Return the data folder of this node."""
     return Path(os.environ.get(DATA_ROOT, given))
 
 
 def provide(name: str, options: str, dataset: Dataset) -> None:
-    """Take over a data set that is missing here; it lies in the node's memory once, for all its workers."""
+    """Receive a data set that is missing on this node. Ray holds it there once for all workers."""
     from bench.runs import loading
 
-    # a copy: what lies in Ray's memory may not be written to, which torch does not know
+    # copied because arrays in Ray's memory are read-only, which torch does not support
     loading.provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))
 
 
 class CellWorker:
-    """An actor that runs one cell after the other, and is asked for what it has to say (`take`).
+    """An actor that runs one cell after the other. The driver fetches its messages with `take`.
 
     Args:
-        devices: of a cell, this one included; the others are actors of this one, and end with it.
+        devices: number of devices of a cell, this one included. The others are actors that this one starts, and
+            that end with it.
         each: resources of a device, by Ray's names.
     """
 
     def __init__(self, devices: int, each: dict[str, float]) -> None:
         self._devices, self._each = devices, each
         self._others: Devices | None = None
-        self._messages: queue.Queue[NodeMessage] = queue.Queue(8)  # a cell waits where its news are not fetched
+        self._messages: queue.Queue[NodeMessage] = queue.Queue(8)  # full: the cell waits for the driver
         self._unwanted: set[str] = set()
 
     def ready(self, needs: Needs, token: tuple[str, str]) -> tuple[str, str, list[tuple[str, str]], bool]:
-        """The node's id; of `look`; and whether the run folder is the same here: its file `token` has that text."""
+        """Check the node.
+
+        Args:
+            needs: what the node must have.
+            token: a file in the run folder and its text, by which the worker recognizes a shared run folder.
+
+        Returns:
+            The node's id, what `look` returns (two values), and whether the run folder is shared.
+        """
         import ray
 
         wrong, missing = look(needs)
@@ -218,20 +234,20 @@ class CellWorker:
         return ray.get_runtime_context().get_node_id(), wrong, missing, shared
 
     def provide(self, name: str, options: str, dataset: Dataset) -> None:
-        """Take over a data set that is missing here."""
+        """Receive a data set that is missing on this node."""
         provide(name, options, dataset)
 
     def receive(self, cell: str, part: FilePart) -> None:
-        """A file of a cell that was begun before, where the run folder is not shared."""
+        """Receive a file of a cell that was begun earlier. Used where the run folder is not shared."""
         write(_scratch() / cell, part)
 
     def begin(self, task: CellTask, shared: bool) -> None:
-        """Start a cell; `take` tells how it goes."""
+        """Start a cell; `take` returns its messages."""
         self._unwanted.discard(task.folder.name)
         threading.Thread(target=self._run, args=(task, shared), daemon=True).start()
 
     def take(self) -> list[NodeMessage]:
-        """What there is to say, at least one message; waits for it."""
+        """Wait for at least one message, and return up to eight."""
         found = [self._messages.get()]
         with contextlib.suppress(queue.Empty):
             while len(found) < 8:
@@ -239,7 +255,7 @@ class CellWorker:
         return found
 
     def stop(self, cell: str) -> None:
-        """Let a cell stop at its next version boundary."""
+        """Make a cell stop after its current server version."""
         self._unwanted.add(cell)
 
     def _run(self, task: CellTask, shared: bool) -> None:
@@ -250,8 +266,8 @@ class CellWorker:
         except store.BusyError as error:
             self._messages.put(Held(error.holder))
         except Lost as error:
-            self._messages.put(Deserted(str(error)))
-        except Exception as error:  # of what surrounds the cell, as loading a plug-in: it ends the cell all the same
+            self._messages.put(DeviceLost(str(error)))
+        except Exception as error:  # not from training but from what surrounds it, such as loading a plug-in
             self._messages.put(Broken(str(error) or type(error).__name__))
         if not shared:
             shutil.rmtree(folder, ignore_errors=True)
@@ -263,7 +279,7 @@ class CellWorker:
 
         torch.set_num_threads(1)
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "log.txt", "a", encoding="utf-8") as log:  # also what C code says before it dies
+        with open(folder / "log.txt", "a", encoding="utf-8") as log:  # with what C code prints before it crashes
             sys.stdout.flush()
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
@@ -294,9 +310,9 @@ class CellWorker:
 
 @functools.cache
 def _scratch() -> Path:
-    """A folder for this process alone. What killed ones have left is removed meanwhile."""
+    """Return a folder for this process alone. Also removes the folders that killed processes have left behind."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's
+        with contextlib.suppress(OSError):  # it belongs to another user
             if time.time() - old.stat().st_mtime > _ABANDONED_SECONDS and not store.is_locked(old):
                 shutil.rmtree(old)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))

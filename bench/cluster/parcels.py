@@ -1,8 +1,8 @@
-"""A cell's folder in two places: where it is computed, and at home in the run folder of another machine.
+"""Copy a cell's folder from the worker's machine to the run folder on another machine (its "home").
 
-The worker sends what is new whenever it reports: whole files, or what a table has grown by. At home nothing is seen
-before it is complete, tables come before the checkpoints that count on them, and the status comes last, so that the
-cell can be gone on with from whatever moment the worker is lost.
+Whenever the worker reports, it sends what is new: whole files, or the rows added to a table. At home a whole file
+appears only when it is complete, tables appear before the checkpoints that rely on them, and the status appears last.
+So the cell can be continued at whatever moment the worker is lost.
 """
 
 import os
@@ -16,7 +16,7 @@ from bench.runs import store
 from bench.runs.progress import Event
 
 CHUNK = 32 * 2**20
-"""Bytes of a file that travel at a time."""
+"""Most bytes of a file that are sent in one part."""
 
 _GROWING = {*(f"{name}.csv" for name in store.COLUMNS), "log.txt"}
 _LAST = ("timing.json", "status.json")
@@ -24,7 +24,7 @@ _LAST = ("timing.json", "status.json")
 
 @dataclass(frozen=True)
 class FilePart:
-    """Some bytes of a file: `name` is relative to the cell's folder."""
+    """Some bytes of a file. `name` is relative to the cell's folder."""
 
     name: str
     offset: int
@@ -33,7 +33,7 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Link:
-    """A file that is another one once more."""
+    """A file `name` with the same content as the file `to`, which is already there or has just been sent."""
 
     name: str
     to: str
@@ -41,14 +41,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Report:
-    """The end of what is sent at one time: all files that there are, and the event that it was sent for."""
+    """The end of one transfer: the names of all files of the cell, and the event that caused the transfer."""
 
     names: tuple[str, ...]
     event: Event
 
 
 def read(folder: Path, name: str, offset: int = 0) -> Iterator[FilePart]:
-    """A file from `offset` to its end."""
+    """Yield a file from `offset` to its end, in parts."""
     with open(folder / name, "rb") as file:
         file.seek(offset)
         while (data := file.read(CHUNK)) or offset == 0:
@@ -59,7 +59,7 @@ def read(folder: Path, name: str, offset: int = 0) -> Iterator[FilePart]:
 
 
 def write(folder: Path, part: FilePart) -> None:
-    """Put a part of a file in its place; what lay behind it is gone."""
+    """Write a part of a file at its place. Whatever the file had from there on is removed."""
     path = folder / part.name
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "r+b" if part.offset else "wb") as file:
@@ -69,13 +69,13 @@ def write(folder: Path, part: FilePart) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    """All files of a cell but its lock and what is half-written."""
+    """Return the names of all files of a cell, without its lock and half-written files."""
     found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return sorted(name for name in found if name != "lock" and ".tmp" not in name)
 
 
 class Sender:
-    """The worker's side. It is used while the cell does not write, which is so while it reports."""
+    """The worker's side of the transfer. It is used only while the cell reports, since no file changes then."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -83,7 +83,7 @@ class Sender:
         self._sent = {name: self._version(name) for name in came}
 
     def news(self) -> Iterator[FilePart | Link]:
-        """What changed since the last time. A table that has only grown is sent from where it ended."""
+        """Yield what has changed since the last call. Of a table that has only grown, only the new rows are sent."""
         known = {version: name for name, version in self._sent.items()}
         there = names(self._folder)
         for name in there:
@@ -99,7 +99,7 @@ class Sender:
         self._sent = {name: self._sent[name] for name in there}
 
     def report(self, event: Event) -> Report:
-        """What ends the news."""
+        """Return the message that ends a transfer."""
         return Report(tuple(names(self._folder)), event)
 
     def _version(self, name: str) -> tuple[int, int, int]:
@@ -108,7 +108,7 @@ class Sender:
 
 
 class Home:
-    """The other side: the cell's folder in the run, held against others as long as a worker has the cell.
+    """The run folder's side of the transfer. It keeps the cell's folder locked as long as a worker has the cell.
 
     Raises:
         bench.runs.store.BusyError: another process works on the cell.
@@ -124,24 +124,24 @@ class Home:
         store.remove_temporaries(folder)
 
     def close(self) -> None:
-        """Let go of the folder; what had come in part is nothing."""
+        """Unlock the folder and delete files that have arrived only in part."""
         shutil.rmtree(self._new, ignore_errors=True)
         self._lock.close()
 
     def files(self) -> Iterator[FilePart]:
-        """What a worker needs to go on with the cell."""
+        """Yield the files that a worker needs to continue the cell."""
         for name in names(self._folder):
             yield from read(self._folder, name)
 
     def take(self, part: FilePart | Link) -> None:
-        """A file or bytes of one: aside if all of it is sent, else at the end of what is there."""
+        """Receive a part. Whole files are set aside until `commit`; new rows are appended to the table at once."""
         if isinstance(part, Link):
             place = self._new / part.name
             place.parent.mkdir(parents=True, exist_ok=True)
             source = (self._new if part.to in self._arriving else self._folder) / part.to
             try:
                 os.link(source, place)
-            except OSError:  # a file system without links
+            except OSError:  # the file system has no hard links
                 shutil.copyfile(source, place)
             self._arriving.add(part.name)
             return
@@ -150,7 +150,7 @@ class Home:
         write(self._new if part.name in self._arriving else self._folder, part)
 
     def commit(self, report: Report) -> None:
-        """Put what has come in its place, and remove what is no longer there."""
+        """Move the files that have arrived to their places, and delete those that the worker no longer has."""
         generations = {Path(name).parent for name in self._arriving if name.startswith("checkpoint/")}
         for name in sorted(self._arriving - set(_LAST)):
             if Path(name).parent not in generations:

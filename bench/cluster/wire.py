@@ -1,4 +1,4 @@
-"""What the engines of one cell say to each other: no tensor, layout or function is sent twice to one that has it."""
+"""Messages between the engines of one cell. A tensor, layout or function that the receiver has is not sent again."""
 
 import copyreg
 import io
@@ -19,7 +19,7 @@ from bench.params import Spec
 
 
 class FlatTensor(NamedTuple):
-    """A tensor's bytes and what makes a tensor of them."""
+    """A tensor's bytes, with the type and shape that are needed to restore it."""
 
     content: npt.NDArray[np.uint8]
     dtype: torch.dtype
@@ -28,13 +28,13 @@ class FlatTensor(NamedTuple):
 
 @dataclass
 class Parcel:
-    """A value under way.
+    """A value on its way to the other end.
 
     Attributes:
-        data: the value, pickled, with numbers in place of tensors, layouts and functions.
-        fixed: layouts and functions that go for the first time, by number.
-        tensors: as they are packed, `FlatTensor` when they travel; by number.
-        forgotten: numbers of tensors that nobody asks for any more.
+        data: the pickled value, with numbers in place of tensors, layouts and functions.
+        fixed: pickled layouts and functions that are sent for the first time, by number.
+        tensors: tensors by number; they become `FlatTensor` before they are sent.
+        forgotten: numbers of tensors that the receiver can drop.
     """
 
     data: bytes = b""
@@ -50,18 +50,20 @@ class _Known(NamedTuple):
 
 
 class Wire:
-    """One end of a connection. The far end keeps every tensor until the near one, which knows it, has dropped it:
-    what a client's state holds from one round to the next goes out once at most.
+    """One end of a connection between two engines.
+
+    The far end keeps every tensor until the near end, which keeps track of it, has dropped it. So what a client's
+    state holds from one round to the next is sent at most once.
 
     Args:
-        home: where tensors that arrive are put.
-        near: whether this is the end that asks; the other one answers.
+        home: device on which arriving tensors are put.
+        near: whether this is the end that sends requests (near) or the one that answers them (far).
     """
 
     def __init__(self, home: torch.device, *, near: bool) -> None:
         self._home = home
         self._near = near
-        self._next = 0 if near else 1  # each end has its own numbers
+        self._next = 0 if near else 1  # one end uses even numbers, the other odd ones
         self._fixed: dict[Hashable, int] = {}
         self._objects: dict[int, Any] = {}
         self._known: dict[int, _Known] = {}  # at the near end, by id
@@ -69,7 +71,7 @@ class Wire:
         self._held: dict[int, Tensor] = {}  # at the far end
 
     def pack(self, value: Any) -> Parcel:
-        """A value for the other end."""
+        """Pack a value for the other end."""
         parcel, here, out = Parcel(), dict[int, int](), io.BytesIO()
         pickler = pickle.Pickler(out, protocol=5)
 
@@ -88,7 +90,7 @@ class Wire:
         return parcel
 
     def unpack(self, parcel: Parcel) -> Any:
-        """A value of the other end."""
+        """Unpack a value from the other end."""
         for number in parcel.forgotten:
             self._held.pop(number, None)
         for number, data in parcel.fixed.items():
@@ -123,7 +125,7 @@ class Wire:
         return number
 
     def _know(self, tensor: Tensor, number: int) -> None:
-        """Take note of a tensor that the far end has too, until it is dropped here or changed."""
+        """Remember a tensor that the far end has too, until it is dropped or changed here."""
         at = id(tensor)
         if at in self._known:
             self._dead.append(self._known.pop(at).number)
@@ -147,22 +149,22 @@ class Wire:
 
 
 def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(content)  # which pickle finds under no name
+    return MappingProxyType(content)  # a function of ours, since pickle cannot import the type by its name
 
 
 _REDUCED = copyreg.dispatch_table | {MappingProxyType: lambda one: (_read_only, (dict(one),))}
-"""How values that pickle does not know are made again."""
+"""How to restore values of types that pickle does not support."""
 
 
 def flat(tensor: Tensor) -> FlatTensor:
-    """A tensor ready to travel."""
+    """Return a tensor's bytes on the CPU, ready to be sent."""
     there = tensor.detach().cpu().contiguous()
     return FlatTensor(there.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
 
 
 def _tensor(flat: FlatTensor) -> Tensor:
     found = torch.empty(flat.shape, dtype=flat.dtype)
-    np.copyto(found.reshape(-1).view(torch.uint8).numpy(), flat.content)  # what lies in Ray's memory is read-only
+    np.copyto(found.reshape(-1).view(torch.uint8).numpy(), flat.content)  # copied: Ray's memory is read-only
     return found
 
 

@@ -108,7 +108,7 @@ class Backlog:
         self._returned.clear()
         self._held.clear()
 
-    def hear(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Take note of an event and pass it on."""
         self._last[event.cell] = event
         self._on_event(event)

@@ -170,7 +170,7 @@ class _Pool:
             assert task is not None
             self._backlog.put_off(task, message.holder)
             return
-        self._backlog.hear(message)
+        self._backlog.record(message)
         if message.state != "running":
             worker.task = None
         for other in self._working():

@@ -93,7 +93,7 @@ def test_what_is_killed_is_gone_on_with(
             _, err = process.communicate(timeout=200)
             assert process.returncode == 0, err
             assert "its worker was lost: " in err
-            assert "; another goes on" in err
+            assert "; another one continues it" in err
         else:
             process.kill()
             process.communicate(timeout=30)

@@ -77,7 +77,7 @@ def test_a_node_with_one_of_the_actors_is_killed(start: Start, nodes: Nodes, gri
             time.sleep(0.05)
         nodes.kill(second)
         assert process.stderr
-        assert any("another goes on" in line for line in process.stderr)
+        assert any("another one continues it" in line for line in process.stderr)
         time.sleep(3)  # it has looked for room in vain
         third = nodes.add("third")
         _, err = process.communicate(timeout=200)
