@@ -1,6 +1,6 @@
-"""What every kind of workers shares: the cells that are left, what is heard of them, and how a run is stopped.
+"""What all kinds of workers share: the queue of cells, their events, and how a run is stopped.
 
-`bench.runs.workers` has processes of this machine, `bench.cluster` those of a Ray cluster.
+`bench.runs.workers` uses processes of this machine, `bench.cluster` those of a Ray cluster.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from bench.runs.progress import Event
 from bench.settings import Settings
 
 BUSY_SECONDS = 2.0
-"""Time before a cell that another `bench run` holds is looked at again."""
+"""Seconds before a cell that another `bench run` is running is tried again."""
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-"""Environment of a process that trains: the recorded path's one intra-op thread, which libraries read at import."""
+"""Environment of a process that trains: one intra-op thread, as the recorded path says; libraries read it on import."""
 
 
 @dataclass(frozen=True)
@@ -35,43 +35,43 @@ class CellTask:
 
 @dataclass(frozen=True)
 class Held:
-    """A worker's word that another process, `pid@host`, holds its cell."""
+    """A worker's message that another process (`holder`: `pid@host`) is running its cell."""
 
     holder: str
 
 
 class Crew(Protocol):
-    """Who runs cells: `device` and `sharing` (cells at a time on one GPU) are for `bench.runs.cell.Options`."""
+    """What runs cells. `device` and `sharing` (cells at a time on one GPU) go into `bench.runs.cell.Options`."""
 
     device: str
     sharing: int
 
     def threads(self, cells: int | None) -> int:
-        """Threads of each cell where so many are to run; None: more than there is room for."""
+        """Return the threads of each cell if `cells` are to run; None means more cells than there is room for."""
 
     def check(self, cells: Collection[Settings], data_root: Path) -> None:
-        """Refuse, before anything is written, what could not be run.
+        """Check that the cells can run, before anything is written.
 
         Raises:
-            UserError: somewhere something is missing or another version.
+            UserError: something is missing where cells would run, or has another version.
         """
 
     def order(self, tasks: list[CellTask]) -> list[CellTask]:
-        """The order in which cells should be begun."""
+        """Return the tasks in the order in which they should start."""
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
-        """Run cells until none is left; False when the user stopped it.
+        """Run cells until none is left. Returns False if the user stopped the run.
 
-        The next task is taken when a worker is free for it, so a generator may choose it by what has come out so far.
-        Cells that `on_event` puts into `unwanted` (ids) are stopped at their next version boundary. Cells held by
-        another process are waited for.
+        A task is taken only when a worker is free, so a generator may choose it by the results so far. Cells whose ids
+        `on_event` puts into `unwanted` are stopped after their current server version. Cells that another process is
+        running are waited for.
 
-        The first Ctrl-C (or SIGTERM) leaves the workers time to write checkpoints, a second one does not wait.
+        After the first Ctrl-C (or SIGTERM) the workers have time to write checkpoints; a second one does not wait.
         """
 
 
 class Backlog:
-    """The cells that are left, and what was heard of all."""
+    """The cells that are still to run, and the last event of each cell."""
 
     def __init__(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None]) -> None:
         self._tasks = iter(tasks)

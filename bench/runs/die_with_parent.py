@@ -1,7 +1,7 @@
-"""To import this in a process on Linux: from then on it is killed when its parent ends.
+"""A process that imports this module is killed when its parent ends (Linux only).
 
-The server that workers are forked from imports it first. Else a command that ends early, of a typo or Ctrl-C, would
-leave it behind for the seconds of its imports, with the command's output held open.
+The server from which workers are forked imports it first. Otherwise a command that ends early, because of a typo or
+Ctrl-C, would leave the server running for the seconds of its imports, with the command's output kept open.
 """
 
 import ctypes

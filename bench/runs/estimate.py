@@ -1,8 +1,8 @@
-"""What a grid will cost, before it is started and without its data files: what `bench run --dry-run` prints.
+"""Estimate the cost of a grid before it starts, without its data files, for `bench run --dry-run`.
 
-The time is that of rounds which are run here and now (`bench.runs.rehearsal`). What a method keeps, and what it holds
-in the middle of a round, are counted over rounds without steps of a few clients; how fast a checkpoint is written is
-measured beside the folder where the run will lie.
+Times come from rounds that are run for this purpose (`bench.runs.rehearsal`). The state that a method keeps, and its
+memory during a round, are counted in rounds of a few clients without steps. The speed of writing checkpoints is
+measured next to the run folder.
 """
 
 import functools
@@ -33,7 +33,7 @@ from bench.params import Spec
 from bench.rng import generator
 from bench.runs import checkpoint
 from bench.runs.loading import load_dataset
-from bench.runs.memory_forecast import STAND_IN, in_a_step, models, rest_on_host, scalars, visitors
+from bench.runs.memory_forecast import STAND_IN, in_a_step, models, models_on_gpu, rest_on_host, scalars
 from bench.runs.rehearsal import DataSize, rehearse
 from bench.settings import Settings
 
@@ -45,10 +45,10 @@ _SIZES = {
     "organamnist": DataSize((1, 28, 28), 11, 41_052, 17_778),
     "inaturalist2017": DataSize((3, 64, 64), 13, 506_378, 0),
 }
-"""Sets whose files may not be here yet, with their default options."""
+"""Sizes, with default options, of data sets whose files may not be here yet."""
 
 _REPEATS = 5
-_SLOW = 0.2  # seconds; a network that needs as long for two samples is not measured with a whole batch
+_SLOW = 0.2  # seconds; a network that takes longer for two samples is not measured with a whole batch
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Estimate:
 
 
 def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1) -> Estimate | None:
-    """The estimate for a cell, or None where the size of its data is unknown before it is there.
+    """Estimate the cost of a cell. Returns None if the size of its data set is not known yet.
 
     Args:
-        threads: clients or cohorts that are trained at a time on a CPU; the time is for one.
-        cells: how many share a GPU.
+        threads: clients or cohorts that are trained at the same time on a CPU.
+        cells: number of cells that share a GPU.
     """
     size = _size(settings, data_root)
     if size is None:
@@ -85,7 +85,7 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
     shape, classes = size.shape, size.classes
     options = json.dumps(settings.model_options, sort_keys=True)
     step = gradient_step(settings.model, shape, classes, options, settings.batch_size, device)
-    time = rehearse(settings, size, step.seconds, _abreast(step, device), device, threads)
+    time = rehearse(settings, size, step.seconds, _clients_at_a_time(step, device), device, threads)
     hp = json.dumps(settings.hp, sort_keys=True)
     kept, kept_each = scalars(settings.method, hp, settings.model, shape, classes, options)
     state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
@@ -101,41 +101,41 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
 
 
 def _width(settings: Settings) -> float:
-    """Of a number, in units of float32."""
+    """Return the size of a number of the cell's dtype relative to float32."""
     return torch.finfo(getattr(torch, settings.dtype)).bits / 32
 
 
 def _in_a_step(settings: Settings, step: "StepCost") -> float:
-    """Bytes for a client at the peak of a step, in float32: a plain gradient, and what the method has beyond that."""
+    """Return the bytes that a client needs at a step's peak, in float32: a plain gradient and the method's extras."""
     small = gradient_step(*STAND_IN, 2, "cpu")
     beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
     return step.gradient + max(0.0, beyond) * step.model
 
 
-def _abreast(step: "StepCost", device: str) -> int:
-    """Clients that take a step at a time."""
+def _clients_at_a_time(step: "StepCost", device: str) -> int:
+    """Return how many clients take a step at a time."""
     return 1 if step.better_alone and device == "cpu" else lanes_on(torch.device(device), step.model)
 
 
 def memory(
     settings: Settings, size: DataSize, step: "StepCost", device: str, threads: int, cells: int = 1
 ) -> tuple[float, float]:
-    """Bytes in the host's memory and in a GPU's."""
+    """Return the bytes needed in the host's memory and in the GPU's."""
     images = (size.train + size.test) * math.prod(size.shape)
     floats = 4 * _width(settings) * images
-    data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small set is kept as floats, too
-    abreast = _abreast(step, device)
+    data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small data set is kept as floats as well
+    abreast = _clients_at_a_time(step, device)
     working = _width(settings) * max(_in_a_step(settings, step) * abreast, step.evaluation)
     model = _width(settings) * step.model
     if device != "cuda":
         return max(2 * data, data + models(settings) * model + threads * working), 0
     if rest_on_host(settings, size.shape, size.classes, device, cells):
-        return max(2 * data, data + models(settings) * model), data + visitors(settings, abreast) * model + working
+        return max(2 * data, data + models(settings) * model), data + models_on_gpu(settings, abreast) * model + working
     return 2 * data, data + models(settings) * model + working
 
 
 def checkpoint_rate(folder: Path) -> float:
-    """Bytes per second at which a checkpoint reaches the disk, measured with one of 64 MB beside `folder`."""
+    """Measure how many bytes of a checkpoint are written per second, with one of 64 MB next to `folder`."""
     place = folder
     while not place.is_dir():
         place = place.parent
@@ -147,7 +147,7 @@ def checkpoint_rate(folder: Path) -> float:
 
 
 def memory_here() -> int:
-    """Bytes of memory that this process may have: the machine's, or less where a control group limits it."""
+    """Return the bytes of memory that this process may use: the machine's, or the limit of its control group."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = Path(file).read_text(encoding="ascii").strip() if Path(file).is_file() else "max"
@@ -164,7 +164,7 @@ def _size(settings: Settings, data_root: Path) -> DataSize | None:
 
 
 class StepCost(NamedTuple):
-    """One gradient of a model: seconds, and the bytes in float32 of the model, of the gradient and of an evaluation."""
+    """Cost of one gradient of a model: its seconds, and the bytes of model, gradient and evaluation in float32."""
 
     seconds: float
     model: int
@@ -175,7 +175,7 @@ class StepCost(NamedTuple):
 
 @functools.cache
 def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> StepCost:
-    """One gradient of a model, measured here and now; `options` of the model as JSON."""
+    """Measure one gradient of a model. `options` are the model's, as JSON."""
     torch.set_num_threads(1)
     net = build(name, shape, classes, json.loads(options))
     rng = generator("estimate", name)
@@ -211,7 +211,7 @@ def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str,
 
 
 def _bytes_of(work: Callable[[int], None], samples: int) -> float:
-    """The bytes at the peak of work on so many samples, from two and four of them."""
+    """Return the peak bytes of work on `samples` samples, extrapolated from two and four samples."""
     peaks: list[float] = []
     for few in (2, 4):
         with MemoryMeter() as footprint:

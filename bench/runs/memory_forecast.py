@@ -1,6 +1,6 @@
-"""How many models a method holds, and whether they fit a GPU.
+"""Count how many models a method holds in memory, and decide whether they fit a GPU.
 
-Counted over rounds without steps of a few clients, for which neither data nor models of a real size are needed.
+They are counted in rounds of a few clients without steps, so neither real data nor large models are needed.
 """
 
 import contextlib
@@ -27,25 +27,25 @@ _SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what li
 
 
 def models(settings: Settings) -> float:
-    """The models of a cell at the peak of a round, in units of the cell's model."""
+    """Return how many models a cell holds at the peak of a round."""
     anyway, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
-    selected = settings.participation * settings.clients  # the others hold nothing but what they keep
+    selected = settings.participation * settings.clients  # the other clients hold only what they keep between rounds
     return anyway.peak + each.between * settings.clients + (each.peak - each.between) * selected
 
 
-def visitors(settings: Settings, lanes: int) -> float:
-    """The models on a GPU where models rest on the host: what a round makes of the clients that are trained."""
+def models_on_gpu(settings: Settings, lanes: int) -> float:
+    """Return how many models are on a GPU at a time if models are kept in the host's memory between trainings."""
     _, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
     return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
 
 
 def rest_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str, cells: int = 1) -> bool:
-    """Whether a cell's models are too many for the GPU, so that they come there for their training only.
+    """Return whether a cell has too many models for the GPU, so that they are on it only while they are trained.
 
-    It depends on what the GPU has, not on what is free: a cell that goes on later is to find the same answer.
+    This depends on the GPU's whole memory and not on its free memory, so that a resumed cell gets the same answer.
 
     Args:
-        cells: how many share the GPU.
+        cells: number of cells that share the GPU.
     """
     if device != "cuda":
         return False
@@ -58,7 +58,7 @@ def rest_on_host(settings: Settings, shape: tuple[int, ...], classes: int, devic
 def scalars(
     method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str
 ) -> tuple[float, float]:
-    """Scalars of state that a method keeps: in any case, and per client that has taken part; counted after a round."""
+    """Count the numbers that a method keeps after a round: a fixed amount, and an amount per client."""
     counts = []
     for clients in (1, 2):
         federation = _small(method, hp, model, shape, classes, options, clients)
@@ -69,7 +69,7 @@ def scalars(
 
 
 class HeldModels(NamedTuple):
-    """Models that are held between two rounds and at the peak of a round."""
+    """Numbers of models in memory between two rounds and at the peak of a round."""
 
     between: float
     peak: float
@@ -77,13 +77,15 @@ class HeldModels(NamedTuple):
 
 @functools.cache
 def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
-    """Models that a method holds in any case, and per client; counted over rounds of a small network, as a large one's
-    would take the time and the memory that are to be known."""
+    """Count the models that a method holds: a fixed number, and a number per client.
+
+    They are counted with a small network, because a large one would need the time and memory that are to be estimated.
+    """
     found = []
-    for clients in (6, 9):  # with fewer, what is held for each of them does not make the peak yet
+    for clients in (6, 9):  # with fewer clients, what is held per client does not determine the peak yet
         with MemoryMeter() as footprint:
             federation = _small(method, hp, *STAND_IN, clients)
-            for _ in range(2):  # in the first round nothing old makes way for what is new
+            for _ in range(2):  # in the first round there is nothing old that new values replace
                 federation.advance()
             unit = federation.server.initial_model().weights.nbytes
             found.append(HeldModels(footprint.live / unit, footprint.peak / unit))
@@ -93,8 +95,11 @@ def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
 
 @functools.cache
 def in_a_step(method: str, hp: str) -> float:
-    """What a client of a cohort takes at the peak of a step, in models: its own, its contexts, their gradients and new
-    values, and what two samples take in the small network that is counted with."""
+    """Return the memory of one client at the peak of a cohort's step, in units of a model.
+
+    It includes the client's model, contexts, gradients and new values, and the activations of two samples in the small
+    network used for counting.
+    """
     peaks: list[float] = []
     for lanes in (2, 6):
         with MemoryMeter() as footprint:
@@ -108,8 +113,7 @@ def in_a_step(method: str, hp: str) -> float:
 def _small(
     method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str, clients: int, steps: int = 0
 ) -> Federation:
-    """A federation of few samples. Mostly it does not train: what is kept does not depend on that, and a large network
-    costs nothing."""
+    """Build a federation of few samples. Without steps it costs little even for a large network, and keeps as much."""
     rng = generator("estimate", method)
     own = 2 * clients
     data = replace(noise(shape, classes, own + 4, rng), n_train=own)
@@ -129,7 +133,7 @@ def _small(
 
 
 def _fewest(method: str, hp: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Hyperparameters with as few epochs and steps as wanted, or one, or as given: what their class takes."""
+    """Return the hyperparameters with their epochs and steps set to `steps`, else to 1, if their class accepts that."""
     kind: type[Hyperparameters] = METHODS.get(method).Hyper
     for key in [key for key in hp if key.endswith(("_epochs", "_steps"))]:
         for count in (steps, 1):

@@ -1,6 +1,6 @@
-"""The process beside a run that keeps its MLflow mirror (bench/runs/mlflow_mirror.py) up to date.
+"""The process that keeps the MLflow mirror of a run (bench/runs/mlflow_mirror.py) up to date.
 
-Training never waits for it. It looks at the run folder now and then and writes what is new.
+Training never waits for it. It reads the run folder every few seconds and writes what is new.
 """
 
 import contextlib
@@ -19,23 +19,23 @@ from bench.errors import UserError
 from bench.runs.mlflow_mirror import Mirror, embedded_uri, explain, outages, shown
 
 PASS_SECONDS = 10.0
-"""Time between two looks at the run folder."""
+"""Seconds between two readings of the run folder."""
 
 RETRY_SECONDS = 60.0
-"""Time between two attempts while the tracking store does not answer."""
+"""Seconds between two attempts while the tracking store does not answer."""
 
 DRAIN_SECONDS = 60.0
-"""Longest time that a finished run waits for its mirror."""
+"""Most seconds that a finished run waits for its mirror."""
 
 STOP_SECONDS = 5.0
-"""The same for a run that the user stopped."""
+"""Most seconds that a run waits for its mirror after the user stopped it."""
 
 PATIENCE_SECONDS, PATIENCE_SHARE = 2.0, 0.03
-"""A server that takes no cell for so long, or for this share of the run's time, is not waited for at the end."""
+"""A server that accepts nothing for so many seconds, or this share of the run's time, is not waited for at the end."""
 
 
 class Follower:
-    """The process that mirrors a run while it goes on. It ends with this process, however that ends.
+    """The process that mirrors a run while it is running. It always ends together with this process.
 
     Args:
         run: the run folder, with its `run.json`.
@@ -59,11 +59,11 @@ class Follower:
         self._listener.start()
 
     def finish(self, seconds: float) -> None:
-        """Let it write what is left, for at most so many seconds. What is missing then is one warning.
+        """Let the process write the rest for at most `seconds`. If something is missing then, print one warning.
 
-        A server that is slow or gone is not waited for so long; the store in the run folder only has to compute.
+        A server that is slow or gone gets less time; for the store in the run folder the whole time is allowed.
         """
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and its exit status says how
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its exit status is looked at below
             self._pipe.send(None)
         now = asked = time.monotonic()
         patience = max(PATIENCE_SECONDS, PATIENCE_SHARE * (asked - self._began))
@@ -101,20 +101,23 @@ class Follower:
 
 
 def _follow(pipe: Connection, run: Path, uri: str) -> None:
-    """The follower's life: sends a line for each failed attempt, "" for what went well; ends at the parent's word."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says what to do
+    """Main function of the process: mirror the run until the parent asks for the end.
+
+    Sends a line of text through the pipe for each failed attempt and "" for each success.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what to do
     with open(run / "tracking" / "log.txt", "a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     finishing = threading.Event()
-    threading.Thread(target=_hear, args=(pipe, finishing), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(pipe, finishing), daemon=True).start()
     mirror: Mirror | None = None
     alive = functools.partial(pipe.send, "")
     pause, failing, last = 0.0, False, False
     while not last:
         last = finishing.wait(pause)
         if last and failing:
-            break  # the user knows what to do about it and need not wait for another attempt
+            break  # the user has been told what to do and need not wait for another attempt
         try:
             if mirror is None:
                 mirror = Mirror(run, uri)
@@ -126,11 +129,11 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
         else:
             pause, failing = PASS_SECONDS, False
     sys.stdout.flush()
-    os._exit(0)  # the run waits, and Python needs most of a second to take MLflow's modules apart
+    os._exit(0)  # the run is waiting, and Python would need most of a second to unload MLflow's modules
 
 
-def _hear(pipe: Connection, finishing: threading.Event) -> None:
-    """Wait for the parent's word; without a parent there is nobody to mirror for."""
+def _wait_for_end(pipe: Connection, finishing: threading.Event) -> None:
+    """Wait until the parent asks for the end. If the parent is gone, end the process."""
     try:
         pipe.recv()
     except (EOFError, ConnectionResetError):

@@ -1,9 +1,9 @@
-"""How long a cell will train: rounds of a stand-in of it, run and timed here and now.
+"""Estimate how long a cell will train by running and timing some rounds of a stand-in for it.
 
-The stand-in has the cell's method, model, settings and numbers of clients and samples, in noise; where a round would
-take long, some of the clients with some of their samples. So second models, personal phases, evaluation and what the
-executor saves are counted as the cell will have them. It leaves out uneven partitions, new clients, and that cells slow
-each other down.
+The stand-in has the cell's method, model, settings and numbers of clients and samples, but its data are noise. If a
+round would take long, it has only some of the clients with some of their samples. The estimate therefore includes
+second models, personal phases, evaluation and the gains of the executor. It does not include uneven partitions, new
+clients, or cells that slow each other down.
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch._dynamo  # a worker has it before its first gradient, which would load it and is timed
+import torch._dynamo  # workers have it preloaded; otherwise the first gradient would load it while it is timed
 
 from bench.data import Dataset, Partition, noise
 from bench.federation.federation import Federation
@@ -25,13 +25,13 @@ from bench.method import Arrivals
 from bench.rng import generator
 from bench.settings import Settings
 
-_ROUND = 0.5  # seconds of plain steps in a round that is tried as it is
-_ENOUGH = 6.0  # seconds of computing after which no further round is timed, once two were
-_SETTLED = 3  # rounds: the last so many stand for those that were not run
+_ROUND = 0.5  # seconds of plain steps up to which a round is run as it is
+_ENOUGH = 6.0  # seconds of computing after which no more rounds are timed, once there are two
+_SETTLED = 3  # number of last rounds that stand for those that were not run
 
 
 class DataSize(NamedTuple):
-    """Of a data set: the shape of a sample, and how many classes, training and test samples there are."""
+    """Size of a data set: shape of a sample, and numbers of classes, training samples and test samples."""
 
     shape: tuple[int, ...]
     classes: int
@@ -40,14 +40,14 @@ class DataSize(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """Seconds of a cell whose steps were recorded before, and those more that the first one of a worker takes."""
+    """Seconds of a cell whose steps have been recorded, and the extra seconds of the first cell of a worker."""
 
     seconds: float
     warm_up: float
 
 
 class _Work(NamedTuple):
-    """Of a round: clients there are and clients that train, and of each its samples and plain steps."""
+    """Work of a round: numbers of clients and of selected clients, and each client's samples and plain steps."""
 
     clients: int
     selected: int
@@ -56,11 +56,11 @@ class _Work(NamedTuple):
 
 
 def rehearse(settings: Settings, size: DataSize, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
-    """Time the stand-in of a cell; cells that differ in seed and partition have the same.
+    """Time the stand-in of a cell. Cells that differ only in seed and partition share one measurement.
 
     Args:
         plain_step: seconds of one gradient step of the cell's model.
-        lanes: clients that take their steps at a time; fewer than that would take as long.
+        lanes: clients that train at a time; fewer clients would take as long.
     """
     same: dict[str, Any] = {
         "seed": 0,
@@ -105,7 +105,7 @@ def _work(settings: Settings, size: DataSize) -> _Work:
 
 
 def _cut(whole: _Work, affordable: int, lanes: int) -> _Work:
-    """As much of a round as has so many steps, of two clients and a lane's each or more: first fewer clients, then
+    """Return a part of a round with at most `affordable` steps: fewer clients first (but two, and one per lane), then
     fewer samples."""
     if whole.selected * whole.steps <= affordable:
         return whole
@@ -117,7 +117,7 @@ def _cut(whole: _Work, affordable: int, lanes: int) -> _Work:
 def _stand_in(
     settings: Settings, size: DataSize, whole: _Work, part: _Work, tests: int, device: str, threads: int
 ) -> Federation:
-    """A federation of noise with that part of the cell's work."""
+    """Build a federation with data of noise that does this part of the cell's work."""
     changes: dict[str, object] = {"new_clients": 0, "stragglers": {}}
     if part != whole:
         changes |= {"clients": part.clients, "participation": 1.0}
@@ -142,10 +142,10 @@ def _noise(size: DataSize, samples: int) -> Dataset:
 
 
 def _time(federation: Federation, settings: Settings, device: str) -> tuple[list[float], list[float]]:
-    """Seconds of rounds and of evaluations."""
+    """Return the seconds of each round and of each evaluation."""
     rounds: list[float] = []
     looks: list[float] = []
-    until = time.process_time() + _ENOUGH  # of this process, however busy the machine is
+    until = time.process_time() + _ENOUGH  # CPU time of this process, which does not depend on other processes
     while len(rounds) < settings.rounds and (len(rounds) < 2 or time.process_time() < until):
         if len(rounds) > _SETTLED and max(rounds[-_SETTLED:]) < rounds[0] / 3:
             break  # its steps are recorded

@@ -1,6 +1,6 @@
-"""What users should hear of a run without having asked: clients that have nothing, and figures that are another's.
+"""Remarks that users should see although nothing failed: clients without samples, methods with identical accuracies.
 
-Nothing here is an error. `bench run` says it at the start and at the end, `bench status` and the report repeat it.
+`bench run` prints them at its start and end; `bench status` and the report repeat them.
 """
 
 import csv
@@ -20,14 +20,14 @@ _Curve = tuple[tuple[str, ...], ...]
 
 
 def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
-    """What is odd in how the samples are divided."""
+    """Return remarks on how the samples are divided."""
     sizes = [len(own) for own in partition.train]
     held = set(np.unique(dataset.y[np.concatenate(partition.train)]).tolist())
     return _of_lists(sizes, [len(own) for own in partition.test], held, dataset.num_classes)
 
 
 def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
-    """Remarks on partitions, each once for a task with the seeds that it concerns."""
+    """Merge remarks on partitions: one line per task and remark, with the seeds that it concerns."""
     seeds: dict[tuple[str, str], dict[int, None]] = defaultdict(dict)
     for settings, texts in found:
         for text in texts:
@@ -37,26 +37,26 @@ def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
 
 
 def run_remarks(cells: Sequence[CellView]) -> list[str]:
-    """The remarks on a run, from its folder alone: on its partitions, and on figures that are another's."""
+    """Return the remarks on a run, read from its folder: on partitions, and on identical accuracies."""
     return [*gathered((cell.settings, _of_file(cell)) for cell in cells), *equal_figures(cells)]
 
 
 def equal_figures(cells: Sequence[CellView]) -> list[str]:
-    """Methods every accuracy of which, at each evaluation of all their seeds, is another method's to the last digit.
+    """Find methods all of whose accuracies, at every evaluation and seed, equal another method's to the last digit.
 
-    A method that trains one model is held against those that train the same one alone: Ditto's generic model is
-    FedAvg's by construction, and no news of FedAvg.
+    A method that trains only one kind of model is compared with methods that train only that kind: Ditto's generic
+    model equals FedAvg's by construction, which says nothing about FedAvg.
     """
     groups: dict[tuple[str, int, int | None, str], dict[str, tuple[str, dict[str, _Curve]]]] = defaultdict(dict)
     for cell in cells:
         if cell.status.state == "done" and cell.settings.protocol != "tuning" and (curves := _curves(cell)):
             group = (task_name(cell.settings), cell.settings.seed, cell.settings.partition_seed, cell.settings.protocol)
-            groups[group].setdefault(cell.id, (cell.label, curves))  # labels of one cell are meant to agree
+            groups[group].setdefault(cell.id, (cell.label, curves))  # one cell under two labels is meant to agree
     twins: dict[tuple[str, str], list[dict[str, set[str]]]] = defaultdict(list)
     for (task, *_), found in groups.items():
         rivals = dict(found.values())
         for label, curves in rivals.items():
-            twins[label, task].append({metric: _twins(label, metric, rivals) for metric in curves})
+            twins[label, task].append({metric: _methods_with_equal_curves(label, metric, rivals) for metric in curves})
     tasks: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (label, task), seeds in twins.items():
         common = {metric: set.intersection(*(seed.get(metric, set()) for seed in seeds)) for metric in seeds[0]}
@@ -70,7 +70,14 @@ def equal_figures(cells: Sequence[CellView]) -> list[str]:
 
 
 def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classes: int) -> list[str]:
-    """Args: numbers of training and test samples by client, and the labels that some client trains on."""
+    """Return remarks on a partition.
+
+    Args:
+        sizes: training samples of each client.
+        tests: test samples of each client.
+        held: labels that some client trains on.
+        classes: number of classes.
+    """
     empty = sum(size == 0 for size in sizes)
     untested = sum(test == 0 < size for size, test in zip(sizes, tests, strict=True))
     missing = sorted(set(range(classes)) - held)
@@ -99,7 +106,7 @@ def _of_file(cell: CellView) -> list[str]:
 
 
 def _curves(cell: CellView) -> dict[str, _Curve]:
-    """Every accuracy of the models that a method trains itself, by model, as the store has it."""
+    """Return the stored accuracies of the models that the method itself trains, by model."""
     path = cell.folder / "metrics.csv"
     if not path.exists():
         return {}
@@ -109,7 +116,7 @@ def _curves(cell: CellView) -> dict[str, _Curve]:
     return {metric: curve for metric, curve in own.items() if curve and metric not in cell.status.derived}
 
 
-def _twins(label: str, metric: str, rivals: dict[str, dict[str, _Curve]]) -> set[str]:
+def _methods_with_equal_curves(label: str, metric: str, rivals: dict[str, dict[str, _Curve]]) -> set[str]:
     mine = rivals[label]
     return {
         other

@@ -1,9 +1,9 @@
-"""Cells of a run computed again and held against what the run says (docs/verify.md).
+"""Check that the results of a run can be computed again (docs/verify.md).
 
-Three things are asked of a cell: that its id follows from its settings, its data and the code that is here; that its
-tables are those it finished with; and, of the cells drawn, that computing them again gives the same tables. On the same
-recorded path they must be the same bytes. On another path, sums are rounded otherwise and training drifts apart: then
-everything counted must be equal (partition, bytes sent, steps), and the accuracies close.
+Three things are checked: that a cell's id follows from its settings, its data and the present code; that its tables
+have not changed since it finished; and, for cells drawn at random, that computing them again gives the same tables. On
+the same recorded path the bytes must be equal. On another path sums are rounded differently and training drifts apart:
+then all counts must be equal (partition, bytes sent, steps), and accuracies must be close.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from bench.settings import Settings
 
 COUNTED = ("ledger", "work")
 TOLERANCE = 0.05
-"""Largest difference of an accuracy of all clients (0 .. 1), at the mean over rounds, that another path may make."""
+"""Largest difference of an accuracy (0 .. 1, mean over rounds) that is accepted on another path."""
 
 
 @dataclass(frozen=True)
 class CellVerdict:
-    """What was found of a cell; `text` says it in one line."""
+    """The result for one cell; `text` explains it in one line."""
 
     cell: CellView
     ok: bool
@@ -37,30 +37,34 @@ class CellVerdict:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a verification found: a verdict for each cell that failed or was computed again; `stopped` by the user."""
+    """The result of a verification: a verdict for each cell that failed or was computed again.
+
+    Attributes:
+        stopped: whether the user stopped it.
+    """
 
     verdicts: tuple[CellVerdict, ...]
     stopped: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked was answered, and well."""
+        """Whether every check was made and none failed."""
         return not self.stopped and all(verdict.ok for verdict in self.verdicts)
 
 
 def verify(
     runs: Sequence[RunView], count: int, seed: int, scratch: Path, options: str, crew: Crew, data_root: Path
 ) -> Checked:
-    """Check all finished cells as far as it costs nothing, and compute `count` of them again.
+    """Check ids and tables of all finished cells, and compute `count` of the cells again.
 
     Args:
         runs: what to verify.
-        count: how many cells are drawn over all runs; all, if there are fewer.
-        seed: of the draw.
+        count: number of cells drawn from all runs together; all cells if there are fewer.
+        seed: seed of this draw.
         scratch: an empty folder for the new cells.
         options: JSON of `bench.runs.cell.Options`.
-        crew: who computes them.
-        data_root: where data files lie.
+        crew: the workers that compute them.
+        data_root: folder of the data files.
 
     Raises:
         UserError: no cell has finished, or data is missing.
@@ -84,12 +88,12 @@ def verify(
 
 
 def _damaged(cell: CellView) -> bool:
-    """Whether a cell was finished once and is not what it was."""
+    """Return whether a cell that had finished was damaged or changed since."""
     return cell.status.state == "interrupted" and bool(cell.status.checksums or cell.status.reason.startswith("status"))
 
 
 def _identity(cell: CellView, here: PlannedCell) -> CellVerdict | None:
-    """What is wrong with a cell's settings or id, if anything is."""
+    """Return what is wrong with a cell's settings or id, or None."""
     if Settings(**read_json(cell.folder / "settings.json")) != cell.settings:
         return CellVerdict(cell, False, "its settings.json is not what run.json says of it")
     if here.id != cell.id:
@@ -101,7 +105,7 @@ def _identity(cell: CellView, here: PlannedCell) -> CellVerdict | None:
 
 
 def _compare(cell: CellView, folder: Path) -> CellVerdict:
-    """Hold a cell against itself computed again in `folder`."""
+    """Compare a cell with the same cell computed again in `folder`."""
     new = read_status(folder)
     if new.state != cell.status.state:
         return CellVerdict(cell, False, f"{cell.status.state} in the run, {new.state} here. {new.reason}".rstrip())
@@ -120,13 +124,13 @@ def _compare(cell: CellView, folder: Path) -> CellVerdict:
 
 
 def _same(old: Path, new: Path, name: str) -> bool:
-    """Whether both have the file with the same content, or neither has it."""
+    """Return whether both folders have the file with the same content, or neither has it."""
     contents = [path.read_bytes() if path.exists() else None for path in (old / name, new / name)]
     return contents[0] == contents[1]
 
 
 def _difference(cell: CellView, folder: Path, name: str) -> str:
-    """The first line in which a table differs."""
+    """Describe the first line in which a table differs."""
     texts = [
         path.read_text(encoding="utf-8").splitlines() for path in (cell.folder / f"{name}.csv", folder / f"{name}.csv")
     ]
@@ -137,7 +141,7 @@ def _difference(cell: CellView, folder: Path, name: str) -> str:
 
 
 def _gap(cell: CellView, folder: Path) -> float:
-    """The largest difference of an accuracy's mean over rounds."""
+    """Return the largest difference between accuracies, each averaged over rounds."""
     keys = ["metric", "on", "mean", "split"]
     means = [
         _accuracies(table).groupby(keys)["value"].mean()

@@ -1,7 +1,7 @@
-"""Cells side by side: worker processes on one machine, one intra-op thread each, reused from cell to cell.
+"""Worker processes that run cells at the same time on one machine. Each uses one intra-op thread and runs many cells.
 
-Each worker has a pipe of its own. A queue shared by all would be left locked by a worker that is killed while it
-writes; a pipe just ends, and that is how either side learns of the other's death.
+Each worker has its own pipe. If all shared one queue, a worker killed while writing would leave it locked; a pipe is
+closed instead, which tells either side that the other one is gone.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from bench.runs.provenance import cores
 from bench.settings import Settings
 
 STOP_SECONDS = 10.0
-"""Time the workers have after Ctrl-C to reach a version boundary and write a checkpoint."""
+"""Seconds after Ctrl-C in which the workers may finish a server version and write a checkpoint."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 PRELOAD = ["bench.runs.die_with_parent", "bench.runs.cell", "torch._dynamo"]
-"""What a worker needs in any case, the last for its first gradient (`torch.func` loads it then)."""
+"""Modules that every worker needs; `torch.func` loads the last one for the first gradient."""
 
-# Importing torch takes seconds and some 200 MB: a server does it once, and workers are forked from it. It has used no
-# GPU, as a process that has cannot be forked. Only on Linux do all libraries bear it.
+# Importing torch takes seconds and some 200 MB: a server imports it once, and workers are forked from the server. It
+# never uses a GPU, because a process that has used one cannot be forked. Only on Linux do all libraries allow this.
 if sys.platform == "linux":
     _PROCESSES = multiprocessing.get_context("forkserver")
 else:
@@ -53,10 +53,10 @@ class _Worker:
 class LocalCrew:
     """Worker processes of this machine (`bench.runs.crew.Crew`).
 
-    A worker that dies fails its cell, and the others go on. Stopped, the workers have `STOP_SECONDS`.
+    If a worker dies, its cell fails and the other workers continue. When a run is stopped, workers have `STOP_SECONDS`.
 
     Args:
-        jobs: cells side by side; default: one per core on a CPU, one on a GPU.
+        jobs: number of cells that run at the same time; default: one per core on a CPU, one on a GPU.
         device: `auto`, `cpu` or `cuda`.
 
     Raises:
@@ -68,35 +68,35 @@ class LocalCrew:
         self.sharing = worker_count(jobs, device)
 
     def threads(self, cells: int | None) -> int:
-        """Threads of each of so many cells: with fewer cells than cores, clients are trained side by side."""
+        """Return the threads of each cell. With fewer cells than cores, a cell trains several clients at a time."""
         return threads_each(min(self.sharing, cells or self.sharing))
 
     def check(self, cells: Collection[Settings], data_root: Path) -> None:
-        """Nothing: the workers are this process once more."""
+        """Check nothing: the workers have the same code and data as this process."""
 
     def order(self, tasks: list[CellTask]) -> list[CellTask]:
-        """As the grid has them: neighbours share recorded steps."""
+        """Keep the order of the grid, in which neighbouring cells share recorded steps."""
         return tasks
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
-        """Run cells side by side."""
+        """Run cells on the worker processes."""
         return supervise(_Pool(Backlog(tasks, on_event), self.sharing, unwanted))
 
 
 def worker_count(jobs: int | None, device: str) -> int:
-    """How many cells side by side; also refuses a device that is not there before anything is written."""
+    """Return how many cells run at the same time. Refuses a missing device before anything is written."""
     from bench.runs.cell import choose_device
 
     return jobs or (1 if choose_device(device) == "cuda" else cores())
 
 
 def threads_each(side_by_side: int) -> int:
-    """Threads of each cell: with fewer cells than cores, clients are trained side by side."""
+    """Return the threads of each cell. With fewer cells than cores, a cell trains several clients at a time."""
     return max(1, cores() // side_by_side)
 
 
 class _Pool:
-    """The workers and what each of them does."""
+    """All worker processes of a run and the cells they work on (`bench.runs.crew.Workers`)."""
 
     def __init__(self, backlog: Backlog, jobs: int, unwanted: Collection[str]) -> None:
         self._backlog = backlog
@@ -114,7 +114,7 @@ class _Pool:
             self._listen(0.5)
 
     def stop(self) -> None:
-        """Ask the workers to stop at the next version boundary and wait for them."""
+        """Ask the workers to stop after their current server version, and wait for them."""
         self._backlog.clear()
         for worker in self._working():
             worker.pipe.send(None)
@@ -123,7 +123,7 @@ class _Pool:
             self._listen(0.2)
 
     def close(self) -> None:
-        """End the workers; what they have not written by now goes on from their last checkpoint."""
+        """End the workers. A cell that is not finished continues from its last checkpoint next time."""
         for worker in self._workers:
             worker.process.kill()
             worker.process.join()
@@ -145,9 +145,9 @@ class _Pool:
     def _give(self, worker: _Worker, task: CellTask) -> None:
         try:
             worker.pipe.send(task)
-        except BrokenPipeError:  # it died while it had nothing to do: no cell's fault
+        except BrokenPipeError:  # it died while idle, so no cell is to blame
             self._backlog.put_back(task)
-            self._bury(worker)
+            self._worker_died(worker)
         else:
             worker.task = task
 
@@ -160,11 +160,11 @@ class _Pool:
             try:
                 message = pipe.recv()
             except (EOFError, ConnectionResetError):
-                self._bury(workers[pipe])
+                self._worker_died(workers[pipe])
             else:
-                self._hear(workers[pipe], message)
+                self._handle(workers[pipe], message)
 
-    def _hear(self, worker: _Worker, message: Event | Held) -> None:
+    def _handle(self, worker: _Worker, message: Event | Held) -> None:
         if isinstance(message, Held):
             task, worker.task = worker.task, None
             assert task is not None
@@ -176,11 +176,11 @@ class _Pool:
         for other in self._working():
             assert other.task is not None
             if other.task.folder.name in self._unwanted:
-                with contextlib.suppress(BrokenPipeError):  # a dead one is found out by its pipe
+                with contextlib.suppress(BrokenPipeError):  # its closed pipe will show that it is dead
                     other.pipe.send(None)
 
-    def _bury(self, worker: _Worker) -> None:
-        """Note the failure of the cell whose worker has died."""
+    def _worker_died(self, worker: _Worker) -> None:
+        """Mark the cell of a dead worker as failed."""
         self._workers.remove(worker)
         worker.pipe.close()
         worker.process.join()
@@ -197,14 +197,14 @@ def _death(exitcode: int | None) -> str:
 
 
 def start_server() -> None:
-    """Start the server that workers are forked from, where there is one and none runs.
+    """Start the server from which workers are forked, unless it runs already or the platform does not use one.
 
-    A command calls this before it imports torch itself: the server does the same meanwhile. It is deaf to what reaches
-    the whole group until it has, and ends with this thread (`bench.runs.die_with_parent`).
+    A command calls this before it imports torch, so that both import it at the same time. Until it has done so, the
+    server ignores signals sent to the whole process group. It ends with this thread (`bench.runs.die_with_parent`).
     """
     if _PROCESSES.get_start_method() != "forkserver":
         return
-    resource_tracker.ensure_running()  # first, as it ends by letting these signals through
+    resource_tracker.ensure_running()  # first, because it unblocks these signals when it is done
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         with _one_thread():
@@ -228,7 +228,7 @@ def _start_worker() -> _Worker:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """What is started meanwhile takes over the environment, and torch reads it at import."""
+    """Set the environment for processes started inside the block; torch reads it when it is imported."""
     before = dict(os.environ)
     os.environ.update(ONE_THREAD)
     try:
@@ -239,8 +239,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _work(pipe: Connection) -> None:
-    """A worker's life: take tasks from the pipe, send events, end with the pipe."""
-    for sign in _SIGNALS:  # they may reach the whole group; the parent says what to do
+    """Main function of a worker: run the tasks that come through the pipe and send events until the pipe is closed."""
+    for sign in _SIGNALS:  # signals may reach the whole group; the parent decides what to do
         signal.signal(sign, signal.SIG_IGN)
     tasks: queue.SimpleQueue[CellTask] = queue.SimpleQueue()
     stopping = threading.Event()
@@ -269,7 +269,7 @@ def _work(pipe: Connection) -> None:
 
 
 def _take(pipe: Connection, tasks: "queue.SimpleQueue[CellTask]", stopping: threading.Event) -> None:
-    """Hear the parent while a cell runs; without a parent there is nothing to go on for."""
+    """Receive messages of the parent while a cell runs. If the parent is gone, end the process."""
     while True:
         try:
             task = pipe.recv()
@@ -278,5 +278,5 @@ def _take(pipe: Connection, tasks: "queue.SimpleQueue[CellTask]", stopping: thre
         if task is None:
             stopping.set()
         else:
-            stopping.clear()  # what was said of the task before
+            stopping.clear()  # a stop request for the previous task
             tasks.put(task)
