@@ -1,4 +1,4 @@
-"""Who a cell is: the hash of everything that its result depends on, and of nothing else.
+"""The identity of a cell: a hash of everything that its result depends on, and of nothing else.
 
 It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and
 of data sets, partitions, shifts and models that are the user's own. It leaves out how a cell is called (label, case),
@@ -91,7 +91,7 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
 
 
 def _settle(dataset: str, options: dict[str, Any]) -> None:
-    """Take out of a data set's options what its cells should not differ by."""
+    """Remove from a data set's options what should not make cells different."""
     options.pop("path", None)  # its content is in the checksum
     for key, before in _LATER.get(dataset, {}).items():
         if options.get(key) == before:
@@ -127,7 +127,7 @@ def method_code(name: str) -> str:
 
 
 def is_own(registry: Registry[Any], name: str) -> bool:
-    """Whether something registered comes from outside the harness, so that no `RESULT_VERSION` speaks for it."""
+    """Return whether something registered comes from outside the harness and is not covered by `RESULT_VERSION`."""
     return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
 
 
@@ -228,7 +228,7 @@ def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 
 def _version(path: Path) -> tuple[Path, int, int]:
-    """What tells one version of a file from another without reading it."""
+    """Return what distinguishes two versions of a file without reading it."""
     stat = path.stat()
     return path, stat.st_mtime_ns, stat.st_size
 

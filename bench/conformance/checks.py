@@ -1,4 +1,4 @@
-"""The questions that the conformance suite asks of a method; each function says what is wrong, or nothing."""
+"""The checks of the conformance suite. Each function returns what is wrong with a method, or an empty text."""
 
 import contextlib
 import functools
@@ -69,7 +69,7 @@ class Case:
 
 
 def runs(case: Case) -> str:
-    """It runs at all; whatever it raises goes on to the caller."""
+    """The method runs at all; what it raises is left to the caller."""
     try:
         return "" if case.expected else "it leaves nothing behind"
     except Diverged:
@@ -78,7 +78,7 @@ def runs(case: Case) -> str:
 
 
 def executors(case: Case) -> str:
-    """Clients trained one by one and side by side come to the same, and every loss can be mapped over clients."""
+    """Training clients one by one and side by side gives the same result, and every loss can be mapped over clients."""
     other = case.federation(executor="sequential")
     found = advance(other, ROUNDS)
     if slow := case.reference.engine.fallbacks:
@@ -93,7 +93,7 @@ def executors(case: Case) -> str:
 
 
 def deterministic(case: Case) -> str:
-    """A second run has the same bytes, wherever the global generators stand, and leaves those alone."""
+    """A second run gives the same bytes whatever the state of the global random generators, and does not use them."""
     expected = case.expected
     with _global_seeds(2) as drawn_from:
         where = difference(expected, advance(case.federation(), ROUNDS))
@@ -104,7 +104,7 @@ def deterministic(case: Case) -> str:
 
 @contextlib.contextmanager
 def _global_seeds(seed: int) -> Iterator[list[str]]:
-    """Seed all global generators and put them back afterwards; then the list says which of them have moved."""
+    """Seed all global generators and restore them afterwards; the list then names those that were used."""
     before, moved = _positions(), list[str]()
     random.seed(seed)
     np.random.seed(seed)
@@ -120,14 +120,14 @@ def _global_seeds(seed: int) -> Iterator[list[str]]:
 
 
 def _positions() -> dict[str, Any]:
-    """Where the global generators stand."""
+    """Return the states of the global generators."""
     return {"Python": random.getstate(), "NumPy": np.random.get_state(), "torch": torch.get_rng_state().numpy()}
 
 
 def checkpoint(case: Case) -> str:
-    """A stopped run goes on with the same bytes.
+    """A stopped run continues with the same bytes.
 
-    A stranger's run in between takes the place of whatever is kept outside the states but survives in a process.
+    Another run in between overwrites whatever a method keeps in the process but outside its states.
     """
     first, second = case.federation(), case.federation()
     advance(first, BEFORE)
@@ -139,7 +139,7 @@ def checkpoint(case: Case) -> str:
 
 
 def evaluation(case: Case) -> str:
-    """How often a run is evaluated changes nothing."""
+    """Evaluating more often does not change a run."""
     where = difference(case.expected, advance(case.federation(), ROUNDS, evaluate=False))
     return where and f"evaluated only at the end instead of in every round, {where}"
 
@@ -188,7 +188,7 @@ def _bytes(message: Any) -> int:
 
 
 def weights(case: Case) -> str:
-    """If what clients train comes back as it was, they send what they received, and no average of it may differ."""
+    """If training changes nothing, clients send what they received, and averages of it must equal it."""
     log, federation = Log(untrained=True), case.federation()
     watch(federation, log)
     start = outcome(federation)
@@ -256,7 +256,7 @@ def hyperparameters(case: Case) -> str:
 
 
 def degenerate(case: Case) -> str:
-    """A hyperparameter at 0 that makes a method FedAvg or Local, and no longer what it is, needs a word."""
+    """A method must declare the hyperparameters that, set to 0, reduce it to FedAvg or Local."""
     kind = METHODS.get(case.name).Hyper
     usual = kind(**case.hp)
     for name, info in kind.model_fields.items():

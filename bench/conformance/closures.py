@@ -1,4 +1,4 @@
-"""What a function holds beside its arguments."""
+"""Find the tensors that a function uses beside its arguments."""
 
 import functools
 import inspect
@@ -15,9 +15,9 @@ LIBRARIES = ("bench", "numpy", "torch")  # their functions hold nothing of a met
 
 
 def held_tensors(function: Any) -> list[str]:
-    """Where a function, or a function it calls, holds tensors, arrays or modules of its own.
+    """Return where a function, or a function that it calls, holds tensors, arrays or modules of its own.
 
-    Looked at are closures, defaults, arguments bound by `functools.partial`, attributes of callable objects, and module
+    It inspects closures, defaults, arguments bound by `functools.partial`, attributes of callable objects, and module
     variables. A tensor behind an attribute of a module variable is not found.
     """
     return [at for at, value in _held(function, set()) if any(_is_tensor(leaf) for _, leaf in leaves(value))]

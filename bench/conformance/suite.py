@@ -1,7 +1,7 @@
 """The conformance suite: whether a method keeps the promises that the harness makes for all of them.
 
-Every check runs the method on a small problem (`bench/conformance/toy_problem.py`) in two ways that must come to the
-same, or looks at what it did there.
+Each check runs the method on a small problem (`bench/conformance/toy_problem.py`) in two ways that must give the same
+result, or inspects what the method did there.
 """
 
 import sys
@@ -19,7 +19,7 @@ from bench.plugin import METHODS, load_file
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         check: its name.

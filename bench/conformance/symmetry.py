@@ -1,4 +1,4 @@
-"""Properties that only right aggregation has: what may not matter to a method does not.
+"""Properties that hold only if a method aggregates correctly: some changes of the problem must not matter.
 
 With full batches nothing is drawn at random, so a method must not notice how clients are numbered, nor that every
 sample is there twice (all weights n_i / n stay). Methods for which that is not so say `symmetric = False`.
@@ -22,7 +22,7 @@ Models = dict[Any, Params]
 
 
 def numbering(case: Case) -> str:
-    """The same clients in the opposite order come to the same models."""
+    """The same clients in reverse order give the same models."""
     order = list(range(len(SIZES)))[::-1]
     data, partition = problem()
     other = _models(case, data, _numbered(partition, order))
@@ -31,7 +31,7 @@ def numbering(case: Case) -> str:
 
 
 def copies(case: Case) -> str:
-    """Clients that have each training sample twice come to the same models."""
+    """Clients that have every training sample twice give the same models."""
     data, partition = problem()
     return _difference(case, _models(case, *_doubled(data, partition)), "with every training sample twice")
 

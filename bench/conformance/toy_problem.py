@@ -1,4 +1,4 @@
-"""A problem of a moment that any method can be tried on, and eyes on what the method does with it."""
+"""A small problem that any method solves in a moment, and tools to observe what the method does meanwhile."""
 
 import copy
 import itertools
@@ -43,7 +43,7 @@ def toy_federation(method: str, **changes: Any) -> Federation:
 
 
 def problem() -> tuple[Dataset, Partition]:
-    """The samples and who has them."""
+    """Return the data set and its partition."""
     return _samples("trial", sum(SIZES), TESTS), _partition()
 
 
@@ -65,7 +65,7 @@ def _partition() -> Partition:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two leaves are the same bytes (or equal, for plain values)."""
+    """Return whether two tensors have the same bytes, or two plain values are equal."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
@@ -75,10 +75,10 @@ def same(a: Any, b: Any) -> bool:
 
 @dataclass
 class Log:
-    """What a method was seen to do.
+    """A record of what a method did.
 
     Attributes:
-        untrained: whatever is trained comes back as it was.
+        untrained: whether training is skipped, so that what is trained comes back unchanged.
         downloads: what the clients received, in order.
         uploads: what the clients sent, each with what its sender had received.
         losses: the losses and steps it asked to train with.
@@ -96,11 +96,11 @@ class Log:
     _held: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)
 
     def hold(self, values: Any, where: str) -> None:
-        """Remember tensors as they are now."""
+        """Keep copies of tensors, to find later changes."""
         self._held += [(at, leaf, leaf.clone()) for at, leaf in leaves(values, where) if isinstance(leaf, Tensor)]
 
     def look(self) -> None:
-        """Note which of the tensors held are not what they were."""
+        """Record which of the kept tensors have changed."""
         self.changed += [at for at, tensor, kept in self._held if not same(tensor, kept)]
         self._held.clear()
 
@@ -131,7 +131,7 @@ class Log:
 
 
 class Watched(Method):
-    """Stands before a method's own class: what passes between server, clients and engine goes through a log."""
+    """Wraps a method and records everything that passes between server, clients and engine in a log."""
 
     _bench_log: Log
 
@@ -188,12 +188,12 @@ class Apart(Method):
 
 
 def watch(federation: Federation, log: Log) -> None:
-    """Let a federation's method go through a log."""
+    """Make a federation record what its method does in a log."""
     _stand_before(federation, Watched, _bench_log=log)
 
 
 def set_apart(federation: Federation, stranger: Federation) -> None:
-    """Let the sides of a federation know of each other what messages tell, and nothing else."""
+    """Make server and clients of a federation share nothing but messages."""
     original = copy.deepcopy(federation.method)
     _stand_before(federation, Apart, _bench_original=original, _bench_stranger=stranger, _bench_fresh=True)
 
@@ -225,7 +225,7 @@ def advance(federation: Federation, rounds: int, *, evaluate: bool = True, log: 
 
 
 def outcome(federation: Federation) -> dict[str, Any]:
-    """All that is left of a run so far: states, ledger and scores, by name."""
+    """Return everything that a run has produced so far, by name: states, ledger and scores."""
     scores = federation.evaluate()
     found = {
         "server.state": federation.server.state,
@@ -242,9 +242,9 @@ def _metric(row: dict[str, Any]) -> str:
 
 
 def difference(a: dict[str, Any], b: dict[str, Any], tolerance: float = 0.0) -> str:
-    """Where two results of `advance` differ first, and by how much; empty if they do not.
+    """Describe where two results of `advance` first differ, and by how much; empty if they are equal.
 
-    With a tolerance (absolute and relative) accuracies are not compared: a sample may lie on the border.
+    With a tolerance (absolute and relative) accuracies are not compared, as a sample may lie on a decision boundary.
     """
     if only := sorted(a.keys() ^ b.keys()):
         return f"{only[0]} is there in one run only"

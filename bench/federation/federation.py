@@ -308,7 +308,7 @@ class Federation:
         return replies
 
     def _land(self, flights: list[InFlight]) -> None:
-        """The clients show their new states."""
+        """Make the new states of clients visible."""
         own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
         for flight in flights:
             self.clients.commit(flight.client, own=own)
@@ -344,7 +344,7 @@ class Federation:
 
     @property
     def path(self) -> dict[str, str | int]:
-        """What computed it: numbers are promised to be the same bytes on the same path only."""
+        """What the numbers were computed with. Only on the same path are results promised to be the same bytes."""
         return {
             "device": str(self._device_data.device),
             "models": str(self._device_data.home),
@@ -389,7 +389,7 @@ class Federation:
         return packer.tensors, plain
 
     def restore(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
         placed = {name: tensor.to(self._device_data.home) for name, tensor in tensors.items()}
 
         def back(value: Any) -> Any:
@@ -409,7 +409,7 @@ class Federation:
 
 
 def _work_since(before: dict[str, Work], after: dict[str, Work]) -> dict[str, int]:
-    """What was done in between, as a row of a table."""
+    """Return the work done since then, as a row of a table."""
     row: dict[str, int] = {}
     for who, prefix in (("clients", ""), ("server", "server_")):
         row[f"{prefix}steps"] = after[who].steps - before[who].steps

@@ -1,4 +1,4 @@
-"""A client's round under way between its download and the arrival of its last message."""
+"""A client's round between its download and the arrival of its last message."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ from bench.params import Params
 
 @dataclass
 class InFlight:
-    """A client's round under way, its work already computed.
+    """A client's round whose work has been computed, but whose messages have not all arrived yet.
 
     Attributes:
         client: the client with its new state, which it shows from `end` on.
@@ -25,15 +25,15 @@ class InFlight:
 
     @property
     def next(self) -> tuple[float, int]:
-        """When something happens to it next; the client's id settles ties."""
+        """Return the time of its next event, with the client's id to break ties."""
         return (self.messages[0][0] if self.messages else self.end), self.client.id
 
     def landed(self, now: float) -> bool:
-        """Whether nothing is left to happen to it."""
+        """Whether all its events are over."""
         return not self.messages and self.end <= now
 
     def plain(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return what a checkpoint stores of it."""
         return {
             "client": self.client.id,
             "state": self.client.state,

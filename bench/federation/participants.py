@@ -119,12 +119,12 @@ class Clients:
         return Client(i, len(self._device_data.partition.train[i]), counts)
 
     def copy(self, i: int) -> Client:
-        """A client whose state may be written to without anybody noticing."""
+        """Return a copy of a client; changes of its state have no effect on the original."""
         client = self[i]
         return Client(client.id, client.n_train, client.label_counts, dict(client.state))
 
     def commit(self, client: Client, *, own: bool) -> None:
-        """Take over a client's state; with `own`, rows of a cohort's matrix are copied out of it."""
+        """Store a client's new state. With `own`, rows of a cohort's matrix are copied out of it."""
         if own:
             client.state = {k: map_tensors(_copied, v) for k, v in client.state.items()}
         self._known[client.id] = client
@@ -134,7 +134,7 @@ class Clients:
         return {i: self._known[i].state for i in sorted(self._known)}
 
     def load(self, states: dict[int, dict[str, Any]]) -> None:
-        """Put states back."""
+        """Restore states."""
         self._known = {}
         for i, state in states.items():
             client = self.bare(i)

@@ -35,7 +35,7 @@ class Evaluation:
 
 
 class _Places:
-    """Where in a list of scored samples those of the clients are; clients without samples are left out.
+    """Positions of the clients' samples in a list of scored samples; clients without samples are left out.
 
     Attributes:
         clients: ids.
@@ -53,7 +53,7 @@ class _Places:
         self._begins = np.cumsum(self.samples) - self.samples
 
     def sums(self, values: Floats) -> Floats:
-        """Per client, of values per sample of the list."""
+        """Sum values per sample of the list by client."""
         found: Floats = np.add.reduceat(values[self.at], self._begins)
         return found
 
@@ -82,7 +82,7 @@ class Scorer:
     def score(
         self, generic: Params | None, names: tuple[str, ...], own: dict[str, dict[int, Params]], into: Evaluation
     ) -> None:
-        """Score all models, which a GPU is waited for once.
+        """Score all models, waiting only once for a GPU.
 
         Args:
             generic: one model for all, scored on the common test set and, as each of `names`, on the clients' samples.
@@ -111,7 +111,7 @@ class Scorer:
                 _add(into, "gm", "global", "", split, float(hit[at].mean()), float(loss[at].mean()))
 
     def _places(self, ids: list[int]) -> dict[str, _Places]:
-        """In a list with first the validation samples of each client, then its test samples."""
+        """Return the places in a list that has each client's validation samples and then its test samples."""
         if ids != self._known[0]:  # mostly it is asked for all clients
             samples = [self._counted(s, ids) for s in SPLITS]
             split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
@@ -124,7 +124,7 @@ class Scorer:
         return np.array([self._samples[split][i] for i in ids], np.int64)
 
     def _look(self, tasks: list[Task], owners: list[int]) -> tuple[Floats, Floats]:
-        """Per sample of the tasks, one after the other: right or not, and loss."""
+        """Return, for each sample of the tasks in order, whether it is classified correctly, and its loss."""
         logits = self._engine.outputs("train", tasks, owners=owners)
         found = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate([p for _, p in tasks]))
         right, loss = torch.stack([values.to(torch.float64) for values in found]).cpu().numpy()
@@ -133,7 +133,7 @@ class Scorer:
     def _locally(
         self, names: tuple[str, ...], places: dict[str, _Places], hit: Floats, loss: Floats, into: Evaluation
     ) -> None:
-        """Per client, and weighted by training samples and equally."""
+        """Add scores per client, and their means weighted by training samples and equally."""
         for split, own in places.items():
             if not own.clients:
                 continue

@@ -1,4 +1,4 @@
-"""Puts simulated times to what client programs did.
+"""Assign simulated times to what client programs did.
 
 With start s_i and times G_i (generic training), U_i (up), P_i (personal training), D_i (down): wait-free, the server is
 ready at A = max_j(s_j + G_j + U_j) and client i starts again at max(A + D_i, s_i + G_i + P_i); with `wait_free: off`
@@ -64,7 +64,7 @@ class Timer:
         self._draws = True
 
     def flights(self, trips: list[Trip], version: int, now: float) -> list[InFlight]:
-        """The flights of clients to which a version is sent now; an `Exchange` waits for the slowest of them."""
+        """Time the rounds of clients that are sent a version now; an `Exchange` waits for the slowest of them."""
         self._draws = version < TIMELINE_VERSIONS
         flights = [InFlight(t.client, now, local=t.program.result) for t in trips]
         walks = [self._walk(trip, flight, version, now) for trip, flight in zip(trips, flights, strict=True)]
@@ -114,7 +114,7 @@ class Timer:
         flight.end = max(time, arrival)
 
     def _upload(self, client: int, event: Sent, time: float) -> float:
-        """When a message that leaves at `time` arrives."""
+        """Return when a message sent at `time` arrives."""
         return self._span(client, "upload", time, self._clock.up(client, self._traffic.upload(event.values)))
 
     def _span(self, client: int, kind: str, start: float, seconds: float) -> float:
