@@ -1,4 +1,4 @@
-"""What is not finite: the error that ends a cell, and for `--executor debug` the step and the layer where it began."""
+"""Values that are not finite: the error that ends a cell and, for `--executor debug`, where they first appeared."""
 
 from collections.abc import Iterator, Mapping
 
@@ -34,12 +34,12 @@ class Diverged(Exception):
 
 
 def who(owner: int) -> str:
-    """The server or a client, for people."""
+    """Return `the server` or the client's number, for messages."""
     return "the server" if owner == SERVER else f"client {owner}"
 
 
 def check(one: Prepared, trained: Trained, first: str = "") -> None:
-    """See that what was trained is finite.
+    """Check that what was trained is finite.
 
     Args:
         first: where something was not finite for the first time, if that is known.
@@ -56,7 +56,7 @@ def check(one: Prepared, trained: Trained, first: str = "") -> None:
 
 
 def check_sums(owner: int, sums: ClassSums) -> None:
-    """See that statistics by class are finite: outputs of finite weights need not be, and their squares even less.
+    """Check that statistics by class are finite: finite weights may give outputs, or squares of them, that are not.
 
     Raises:
         Diverged: they are not.

@@ -45,7 +45,7 @@ class Backend(Protocol):
         """
 
     def playing(self) -> contextlib.AbstractContextManager[None]:
-        """What has to hold while the loop runs."""
+        """Return the context in which the loop has to run."""
 
 
 class Graph:
@@ -107,7 +107,7 @@ def fastest(device: str, failed: Iterable[str] = ()) -> str:
 
 
 class Made(NamedTuple):
-    """A loop, and the backend that made it; None: eager."""
+    """A loop and the backend that made it (None: eager)."""
 
     backend: Backend | None
     run: Run
@@ -163,15 +163,15 @@ class Recorded:
         return self._play(self._recorded[at], args)
 
     def _play(self, made: Made, args: Any, run: Run | None = None) -> list[Tensor]:
-        """Run a loop, or its step alone, as its backend wants it."""
+        """Run a loop, or its step alone, in the context that its backend needs."""
         if made.backend is None:
             return made.run(*args)
         with torch.no_grad() if self._in_place else torch.inference_mode(), made.backend.playing():
             return (run or made.run)(*args)
 
     def _comes_in(self, at: Any, like: list[Tensor], calls: int, args: Any) -> bool:
-        """Whether it is still to run as it is. If not, it is recorded now, while nobody runs it: tracing changes what
-        a module's call does, in all threads."""
+        """Return whether the function should still run unrecorded. Otherwise it is recorded now, while no thread runs
+        it, because tracing changes what calling a module does in all threads."""
         with self._door:
             if at in self._recorded:
                 return False

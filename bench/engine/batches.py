@@ -15,7 +15,7 @@ CROPS = 9 * 9 * 2  # places of a crop after padding by 4, times mirrored or not
 
 
 class DrawAddress(NamedTuple):
-    """Whose draws these are: part of the address of every batch."""
+    """Part of the address of every batch: the owner, round and seed of its draws."""
 
     seed: int
     round: int
@@ -66,13 +66,13 @@ def draw_batches(
 
 @functools.lru_cache(16)  # asked for by every client in every round
 def draw_subset(n: int, size: int, seed: int, round: int) -> Positions:
-    """`size` of n positions, sorted: the round's, whoever asks."""
+    """Draw `size` of n positions, sorted; the same for all clients of a round."""
     return np.sort(generator("subset", seed, round).choice(n, size, replace=False))
 
 
 @functools.lru_cache(4096)  # asked for every client in every round
 def _places(n: int, width: int, per_epoch: int) -> tuple[Positions, Positions]:
-    """Where in the order of an epoch each batch has its samples, and how many it has."""
+    """Return where in an epoch's order the samples of each batch are, and how many there are."""
     place = np.arange(per_epoch * width).reshape(per_epoch, width)
     return np.where(place < n, place, place[:, :1]), (place < n).sum(axis=1)
 

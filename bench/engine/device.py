@@ -1,4 +1,4 @@
-"""What the engine asks of a device: repeatable algorithms, how many clients side by side, when memory ran out."""
+"""Properties of a device: repeatable algorithms, the number of clients per cohort, and whether memory ran out."""
 
 import os
 from typing import Any
@@ -10,7 +10,7 @@ _LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand i
 
 
 def gpu_memory_ran_out(error: Exception) -> bool:
-    """Whether an error means that a smaller cohort might fit; cuFFT has words of its own for it."""
+    """Return whether an error means that memory ran out, so a smaller cohort might fit; cuFFT has its own message."""
     return isinstance(error, torch.OutOfMemoryError) or "CUFFT_ALLOC_FAILED" in str(error)
 
 
@@ -20,7 +20,7 @@ def lanes_on(device: torch.device, size: int) -> int:
 
 
 def settle(device: torch.device, precision: str) -> None:
-    """Have torch compute the same bytes every time: no algorithm chosen by a race of clocks or of threads."""
+    """Make torch compute the same bytes every time: algorithms must not be chosen by timing, nor depend on threads."""
     if device.type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,4 +1,4 @@
-"""All samples on the device, and each owner's list of them. No loader stands between the data and a step.
+"""All samples on the device, and the positions of each owner's samples. Steps read them without a data loader.
 
 A set that is too large for the device stays on the host, perhaps in a file, and batches travel. Models that are too
 many for it rest on the host as well, and come for their training.
@@ -158,7 +158,7 @@ class DeviceData:
         return rows.copy_(torch.stack(vectors), non_blocking=True)
 
     def to_home(self, tensor: Tensor) -> Tensor:
-        """A tensor where models rest. Nothing there may read it before the device has been waited for."""
+        """Move a tensor to where models are kept. It may be read there only after the device has been waited for."""
         if self.home == self.device:
             return tensor
         pinned = self.device.type == "cuda"  # memory that a GPU writes to by itself

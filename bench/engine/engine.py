@@ -1,4 +1,4 @@
-"""Runs client programs: collects what they ask for, answers it for all of them at once, and goes on."""
+"""Run client programs: collect their requests, answer them for all clients at once, and continue the programs."""
 
 import time
 from collections import defaultdict
@@ -163,14 +163,14 @@ class Engine:
         return [answers[i] for i in range(len(programs))]
 
     def _note(self, p: ProgramRun, work: Work) -> None:
-        """Put down what a program had done."""
+        """Record what a program has done."""
         p.events.append(work)
         who = "server" if p.owner == SERVER else "clients"
         before = self.done[who]
         self.done[who] = Work(before.steps + work.steps, before.samples + work.samples)
 
     def _trainings(self, jobs: list[Job]) -> list[tuple[Any, Work]]:
-        """The answers and what they took, whichever device they are run on."""
+        """Return the answers to trainings and their cost, on whichever device they run."""
         if not jobs or not self._team or any(job.address.owner == SERVER for job in jobs):
             return self._train_here(jobs)
         return self._team.train(self, jobs)
@@ -301,7 +301,7 @@ class Engine:
         return "eager" if self.backend == EAGER else "recorded"
 
     def _look_for_failures(self) -> None:
-        """A notice of each backend that failed, once."""
+        """Add one notice for each backend that has failed."""
         for step in tuple(self._trainer.used):
             for name, reason in step.failed.items():
                 if name not in self.failed:
@@ -312,7 +312,7 @@ class Engine:
 
     @property
     def _cohorts(self) -> int:
-        """Cohorts at a time; a GPU has one."""
+        """Number of cohorts that run at a time; one on a GPU."""
         return self.threads if self.device_data.device.type == "cpu" else 1
 
     def _lanes_for(self, clients: int) -> int:

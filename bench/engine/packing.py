@@ -38,7 +38,7 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """Who is where.
+    """Which row is in which lane at each step.
 
     Attributes:
         row, step: `[steps, lanes]` each (row IDLE: nobody).
@@ -108,7 +108,7 @@ def lanes_for(clients: int, most: int) -> int:
 def narrowed(packing: Packing) -> list[Packing]:
     """The same steps at the same time in as few lanes as one of the `BUCKETS` has, one packing after the other.
 
-    Who goes on from one to the next is taken down and seated again.
+    A row that continues in the next packing leaves its lane and enters a new one.
     """
     # Nobody waits once a lane is idle, so these never rise.
     widths = [lanes_for(busy, packing.row.shape[1]) for busy in (packing.row != IDLE).sum(axis=1).tolist()]

@@ -1,4 +1,4 @@
-"""Programs of clients and of the server under way: what they wait for, and what they have done."""
+"""Running programs of clients and of the server: what they wait for and what they have done."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class ProgramRun:
-    """A program under way.
+    """A running program.
 
     Attributes:
         owner: a client's id, or SERVER.

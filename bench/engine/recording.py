@@ -1,4 +1,4 @@
-"""A function of tensors as the graph of tensor operations that it comes down to, without Python's share.
+"""Record a function of tensors as a graph of the tensor operations that it performs, without its Python code.
 
 The graph has the same operations on the same shapes, so its bytes are the same.
 """
@@ -18,7 +18,7 @@ Function = Callable[[list[Tensor]], list[Tensor]]
 
 
 def record(function: Function, like: list[Tensor]) -> fx.GraphModule:
-    """The operations of a function, each tensor an argument of its own, without what changes no number."""
+    """Return a function's operations as a graph with one argument per tensor, without what changes no number."""
     recorded = make_fx(lambda *tensors: function(list(tensors)))(*like)
     if any(writes(node) for node in recorded.graph.nodes):  # the backward pass of an FFT does
         recorded = make_fx(functionalize(recorded))(*like)

@@ -1,6 +1,6 @@
-"""Devices that share the clients of one cell: who trains whom, and how the answers come together.
+"""Several devices that share the clients of one cell: which device trains which client, and how answers are merged.
 
-A client's bytes do not depend on its cohort, so that any number of devices gives those of one.
+A client's bytes do not depend on its cohort, so any number of devices gives the bytes of one.
 """
 
 import traceback
@@ -30,7 +30,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Errand:
-    """What an engine is to do by itself: trainings, or else looks at models; one answer for each.
+    """Work for one engine: trainings, or evaluations of models, with one answer for each.
 
     Attributes:
         owners: of each of them, a client's id or SERVER; costs: samples, to share them out by.
@@ -58,7 +58,7 @@ class Errand:
 
 
 class Condition(NamedTuple):
-    """What engines of one cell have learned while they ran (see `bench.engine.engine.Engine`)."""
+    """What the engines of a cell have found out while running (see `bench.engine.engine.Engine`)."""
 
     lanes: int
     failed: list[str]
@@ -66,7 +66,7 @@ class Condition(NamedTuple):
 
 
 class News(NamedTuple):
-    """What a helper says: the answers or what kept it from them, and what it has learned."""
+    """A helper's reply: the answers or the error that prevented them, and what it has found out."""
 
     found: "list[Any] | Exception"
     condition: Condition
@@ -74,7 +74,7 @@ class News(NamedTuple):
 
 
 class SharingEngine(Protocol):
-    """What is asked of `bench.engine.engine.Engine` here."""
+    """The part of `bench.engine.engine.Engine` that is used here."""
 
     device_data: DeviceData
     lanes: int
@@ -90,7 +90,7 @@ class Helpers(Protocol):
     """Engines of the same cell in other processes, each on a device of its own."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of helpers."""
 
     def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
         """Have each of them do an errand (see `serve`), if it has one; what is returned waits for what comes of these.
@@ -101,7 +101,7 @@ class Helpers(Protocol):
 
 
 def serve(engine: SharingEngine, errand: Errand, condition: Condition) -> News:
-    """Do what a helper is asked for."""
+    """Do the work that a helper is asked for."""
     _heed(engine, condition)
     found = _attempt(engine, errand)
     if isinstance(found, Exception):
@@ -116,7 +116,7 @@ def _condition(engine: SharingEngine) -> Condition:
 
 
 def _heed(engine: SharingEngine, condition: Condition) -> None:
-    """Have an engine know what another one has learned."""
+    """Tell an engine what another one has found out."""
     engine.lanes = min(engine.lanes, condition.lanes)
     engine.failed += [name for name in condition.failed if name not in engine.failed]
     engine.fallbacks += [name for name in condition.fallbacks if name not in engine.fallbacks]
@@ -175,7 +175,7 @@ class Team:
         return [torch.cat([next(found) for _ in own]) for own in parts]
 
     def _do(self, engine: SharingEngine, errand: Errand) -> list[Any]:
-        """Have it done by all devices; the answers are in the order that was asked in.
+        """Do the work on all devices; the answers are in the order of the requests.
 
         Raises:
             Diverged: of the first client for which it is so.

@@ -1,4 +1,4 @@
-"""Threads that work on clients side by side."""
+"""Threads that work on several clients at the same time."""
 
 import concurrent.futures
 import contextlib

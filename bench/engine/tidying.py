@@ -1,4 +1,4 @@
-"""Recorded graphs without what changes no number: views of what they view, operations done twice, and constants."""
+"""Remove from recorded graphs what changes no number: needless views, repeated operations, and constants."""
 
 import operator
 from collections.abc import Iterator
