@@ -22,7 +22,7 @@ from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
 from bench.plugin import loaded_modules
 from bench.runs import store
-from bench.runs.crew import Backlog, CellTask, Held, supervise
+from bench.runs.crew import Backlog, CellTask, Held, interrupts_deferred, supervise
 from bench.runs.estimate import estimate
 from bench.runs.loading import data_of, read_data
 from bench.runs.progress import Event
@@ -311,14 +311,15 @@ class _Workers:
             return
         for asked in ray.wait(list(workers), num_returns=1, timeout=seconds)[0]:
             worker = workers[asked]
-            try:
-                answer = ray.get(asked)
-                if worker.ready:
-                    self._handle(worker, answer)
-                else:
-                    self._admit(worker, *answer)
-            except RayError as error:
-                self._worker_died(worker, error)
+            with interrupts_deferred():  # half of an answer would be lost, such as the status of a cell
+                try:
+                    answer = ray.get(asked)
+                    if worker.ready:
+                        self._handle(worker, answer)
+                    else:
+                        self._admit(worker, *answer)
+                except RayError as error:
+                    self._worker_died(worker, error)
 
     def _handle(self, worker: _Worker, messages: list[NodeMessage]) -> None:
         for message in messages:

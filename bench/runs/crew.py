@@ -168,3 +168,21 @@ def _terminate_like_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Raise a `KeyboardInterrupt` of Ctrl-C or SIGTERM only at the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {sign: signal.signal(sign, lambda number, _: arrived.append(number)) for sign in signals}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+    if arrived:
+        raise KeyboardInterrupt

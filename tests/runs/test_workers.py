@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.runs.crew import interrupts_deferred
 from bench.runs.workers import PRELOAD
 from tests.runs.helpers import forked_by
 from tests.warm import Start
@@ -93,3 +94,20 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_for_the_end_of_the_block(sign: signal.Signals) -> None:
+    """And the handlers are those of before."""
+    before = signal.getsignal(sign)
+    done = []
+
+    def interrupted() -> None:
+        with interrupts_deferred():
+            os.kill(os.getpid(), sign)
+            done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == ["all"]
+    assert signal.getsignal(sign) == before
