@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.io import savemat
 
 from bench.data import Dataset
 from bench.errors import UserError
@@ -70,6 +71,66 @@ def test_femnist_refusals(tmp_path: Path) -> None:
     leaf(tmp_path, "train", {}).write_text("{}")
     with pytest.raises(UserError, match="KeyError: 'users'"):
         load("femnist", tmp_path)
+
+
+def emnist_file(root: Path, **changed: Any) -> Path:
+    """Five and three images in EMNIST's layout: rows of pixels column by column, columns of labels and writers."""
+    pixels = np.rint(255 * images(8, 1)).astype(np.uint8)
+    codes = [*range(48, 58), *range(65, 91), *range(97, 123)]
+
+    def part(rows: slice, labels: list[int], writers: list[int]) -> dict[str, Any]:
+        columns = [np.ravel(image, order="F") for image in pixels[rows]]
+        values = {"images": np.stack(columns), "labels": np.uint8([labels]).T, "writers": np.float64([writers]).T}
+        return values | {key: value for key, value in changed.items() if key in values}
+
+    file = root / "EMNIST" / "matlab" / "emnist-byclass.mat"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    dataset = {
+        "train": part(slice(5), [0, 10, 61, 35, 36], [200, 3000, 200, 7, 7]),
+        "test": part(slice(5, 8), [1, 2, 3], [3000, 200, 3000]),
+        "mapping": np.float64([[label, code] for label, code in enumerate(codes)]),
+    }
+    savemat(file, {"dataset": dataset})
+    return file
+
+
+def test_emnist_s_file_with_writers(tmp_path: Path) -> None:
+    """Upright images, though the file has them column by column; each writer is a client."""
+    emnist_file(tmp_path)
+    data = load("emnist_writers", tmp_path)
+    np.testing.assert_array_equal(data.x[:, 0], np.rint(255 * images(8, 1)))
+    assert (data.x.dtype, data.y.tolist(), data.n_train) == (np.uint8, [0, 10, 61, 35, 36, 1, 2, 3], 5)
+    assert [data.classes[label] for label in data.y[:5]] == ["0", "A", "z", "Z", "a"]
+    assert (data.num_classes, data.group_names) == (62, ("7", "200", "3000"))
+    found = make_partition(
+        data, "natural", clients=3, alpha=None, seed=0, protocol="paper", validation_share=0, options={}
+    )
+    assert found.names == ("7", "200", "3000")
+    assert [one.tolist() for one in found.train] == [[3, 4], [0, 2], [1]]
+    assert [one.tolist() for one in found.test] == [[], [6], [5, 7]]
+
+
+def test_emnist_s_file_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"emnist-byclass\.mat is missing; unpack EMNIST's MATLAB archive"):
+        load("emnist_writers", tmp_path)
+    for changed, message in (
+        ({"labels": np.uint8([[0]])}, "5 images of uint8, 1 labels, 5 writers"),
+        ({"writers": np.float64([[0]])}, "5 images of uint8, 5 labels, 1 writers"),
+        ({"images": np.zeros((5, 784))}, "5 images of float64"),
+        ({"images": np.zeros((5, 700), np.uint8)}, "is not in EMNIST's layout"),
+    ):
+        emnist_file(tmp_path, **changed)
+        with pytest.raises(UserError, match=message):
+            load("emnist_writers", tmp_path)
+    file = emnist_file(tmp_path)
+    for content in (file.read_bytes()[:5000], b"no file of MATLAB"):
+        file.write_bytes(content)
+        with pytest.raises(UserError, match="is not in EMNIST's layout") as found:
+            load("emnist_writers", tmp_path)
+        assert "\n" not in str(found.value)
+    savemat(file, {"dataset": {"train": 1}})
+    with pytest.raises(UserError, match="is not in EMNIST's layout"):
+        load("emnist_writers", tmp_path)
 
 
 def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from bench.plugin import DATASETS, PARTITIONS
 
 OURS = [
-    "ag_news", "camelyon17", "celeba", "cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "femnist",
-    "flowers102", "gtsrb", "har", "image_folder", "iwildcam", "kmnist", "markov", "mnist", "motion", "npz",
+    "ag_news", "camelyon17", "celeba", "cifar10", "cifar100", "digits", "emnist", "emnist_writers", "fashion_mnist",
+    "femnist", "flowers102", "gtsrb", "har", "image_folder", "iwildcam", "kmnist", "markov", "mnist", "motion", "npz",
     "organamnist", "pamap2", "sent140", "shakespeare", "stl10", "svhn", "tinyimagenet", "usps",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
