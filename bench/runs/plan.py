@@ -103,6 +103,10 @@ def _check_models(settings: Settings, dataset: Dataset) -> None:
             f"{cell_name(settings)}: `augment: {settings.augment}` needs images, and the samples have shape "
             f"{dataset.shape}; leave it out"
         )
+    if settings.pretrained and settings.architectures and settings.model not in settings.architectures:
+        raise UserError(
+            f"{cell_name(settings)}: `pretrained` is for model {settings.model!r}, which `client_models` does not name"
+        )
     for name in settings.architectures or (settings.model,):
         own = name == settings.model
         options = json.dumps(settings.model_options if own else {}, sort_keys=True)

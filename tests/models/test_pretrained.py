@@ -133,3 +133,10 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no such file")):
         with pytest.raises(UserError, match=message):
             plan([Settings(method="fedavg", alpha=1.0, pretrained=str(tmp_path / name))], tmp_path, download=False)
+
+
+def test_a_file_that_no_model_would_read_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, FITS | HEAD)
+    cell = Settings(method="fedavg", alpha=1.0, client_models=("logistic", "cnn"), pretrained=path)
+    with pytest.raises(UserError, match="is for model 'mlp', which `client_models` does not name"):
+        plan([cell], tmp_path, download=False)
