@@ -63,5 +63,5 @@ WORKLOADS = {
     "cifar_cnn": Workload((3, 32, 32), 1000, 200, _fedavg("cnn", 20), warmup=45),
     # Four of the hundred clients take part in a round: on a CPU a step takes most of a second.
     "resnet18": Workload((3, 32, 32), 2000, 16, _fedavg("resnet18", 100, participation=0.04)),
-    "char_lstm": Workload(TokenShape(80, 80), 1000, 100, _fedavg("char_lstm", 100, participation=0.04)),
+    "char_lstm": Workload(TokenShape(80, 80), 1000, 100, _fedavg("char_lstm", 20)),
 }
