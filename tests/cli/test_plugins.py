@@ -154,6 +154,7 @@ def test_the_example_package_is_found_once_installed(fresh: Start, tmp_path: Pat
         ("self.head(self.features(x))", "self.head(self.features(x)).tanh()", "forward(x) is not head(features(x))"),
     ],
 )
+@pytest.mark.long
 def test_a_mistake_in_ones_own_is_told_before_training(bench: Run, folder: Path, old: str, new: str, said: str) -> None:
     """In a line with its place, and nothing is written."""
     file = folder / "mine.py"
@@ -164,6 +165,7 @@ def test_a_mistake_in_ones_own_is_told_before_training(bench: Run, folder: Path,
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.long
 def test_a_study_knows_the_plugins_of_its_grid(bench: Run, folder: Path) -> None:
     """Also where its space names a method of theirs; its own mistakes are told before those of the grid."""
     file = folder / "mine.py"
@@ -188,6 +190,7 @@ def test_a_study_knows_the_plugins_of_its_grid(bench: Run, folder: Path) -> None
     assert "study.yaml:" in said
 
 
+@pytest.mark.long
 def test_a_plugin_by_its_name_as_text(bench: Run, folder: Path) -> None:
     """`bench.load_file("mine.py")`, as docs/python.md writes it."""
     code = "import bench; print(bench.load_file('mine.py').__name__)"

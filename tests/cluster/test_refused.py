@@ -34,16 +34,19 @@ def refused(bench: Bench, grid: Grid, tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.long
 def test_options_that_contradict_each_other(refused: Callable[..., str]) -> None:
     assert "--cpus-, --gpus- and --devices-per-cell are for --ray" in refused("--cpus-per-cell", 1)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:no", "ray://127.0.0.1:1"])
+@pytest.mark.long
 def test_no_address(refused: Callable[..., str], address: str) -> None:
     pytest.importorskip("ray")
     assert f"--ray {address}: give HOST:PORT of the cluster's head" in refused("--ray", address)
 
 
+@pytest.mark.long
 def test_nobody_at_an_address(refused: Callable[..., str]) -> None:
     pytest.importorskip("ray")
     with socket.socket() as free:

@@ -209,6 +209,7 @@ def test_the_option_groups_leaves_ids_of_other_folders_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("new", [0, 1])
+@pytest.mark.long
 def test_the_command_runs_natural_clients(tmp_path: Path, new: int) -> None:
     """With a held-out group, too; its scores are those of a new client."""
     np.savez(tmp_path / "mine.npz", **arrays(np.arange(60) // 15))

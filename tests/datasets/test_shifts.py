@@ -343,6 +343,7 @@ def inverted(own, *, every: int = 2):
 """
 
 
+@pytest.mark.long
 def test_the_command_runs_shifts_and_shows_them(tmp_path: Path) -> None:
     """One's own among them, in worker processes; the report has pictures of three clients."""
     (tmp_path / "mine.py").write_text(OWN)

@@ -45,6 +45,7 @@ def test_threads_change_no_byte(method: str) -> None:
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
 
 
+@pytest.mark.long
 def test_where_products_were_made_before_the_path_says_so() -> None:
     """MKL asks once for what `bench` sets, at its first product."""
     before = "import torch; torch.ones(5, 5) @ torch.ones(5, 5); "

@@ -81,6 +81,7 @@ def test_models_that_rest_on_the_host_train_the_same(method: str, executor: str)
     assert device.live < samples + constants
 
 
+@pytest.mark.long
 def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
     """As many at a time as there are lanes, whatever the number of clients; all of them alone would need more."""
     peaks = {}
@@ -94,6 +95,7 @@ def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
     assert peaks[2] < 0.6 * peaks[6]
 
 
+@pytest.mark.long
 def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorder does not see through the wrappers and takes all tensors for constants."""
     monkeypatch.setattr("bench.engine.backends._RECORD_AFTER", 10)

@@ -30,6 +30,7 @@ def ditto(clock: dict[str, Any], **more: Any) -> Federation:
 
 @settings(max_examples=8, deadline=None)
 @given(speed=rates, uplink=rates, downlink=rates, latency=st.floats(0, 2))
+@pytest.mark.long
 def test_wait_free_changes_seconds_only_and_by_the_formulas(
     speed: list[float], uplink: list[float], downlink: list[float], latency: float
 ) -> None:

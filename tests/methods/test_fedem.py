@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from bench.federation.federation import Federation
@@ -82,6 +83,7 @@ def test_one_component_is_fedavg() -> None:
         assert torch.equal(w.buffers, fedavg.server.state["model"].buffers) == (components == 1)
 
 
+@pytest.mark.long
 def test_clients_of_two_distributions_find_theirs() -> None:
     """Two of four clients have labels turned around: each pair comes to prefer a component of its own."""
     data = toy_data()

@@ -152,6 +152,7 @@ def test_whoever_comes_later_is_placed_in_the_same_simplex() -> None:
     torch.testing.assert_close(torch.stack(place(basis, rows)[3:]), torch.stack(place(basis, rows[3:])))
 
 
+@pytest.mark.long
 def test_it_passes_the_conformance_checks_beyond_the_projection() -> None:
     """With points after the first round."""
     assert not [one for one in check("floco_plus", {"tau": 1, "endpoints": 3}) if one.problem]

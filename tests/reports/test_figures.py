@@ -81,6 +81,7 @@ def test_ranks_are_drawn_with_their_groups():
     assert b"</svg>" in figures.critical_difference(result, accuracy.PM).svg
 
 
+@pytest.mark.long
 def test_client_pictures(store):
     clients = fairness.client_accuracies(store, "validation")
     names = [figures.histograms(store, clients).name, figures.distribution(store, clients).name]
@@ -103,6 +104,7 @@ def drawn(monkeypatch):
     return found
 
 
+@pytest.mark.long
 def test_rounds_of_a_method_are_whole_numbers(store, curves, drawn):
     clients = fairness.client_accuracies(store, "validation")
     list(portraits.portraits(store, curves, clients))
@@ -180,6 +182,7 @@ def test_the_profile_is_the_share_of_runs_above():
     assert np.all(share <= high)
 
 
+@pytest.mark.long
 def test_a_phone_has_fewer_panels_side_by_side_and_no_wider_picture(store, curves):
     picture = figures.convergence(store, curves)
     width, narrow = (

@@ -14,6 +14,8 @@ from reports.published import comparison, published_tables
 from reports.tables import to_latex
 from tests.reports.browser import assert_alive, look, needs_browser
 
+pytestmark = pytest.mark.long
+
 
 def test_all_files_are_there(report):
     folder = report.parent

@@ -10,6 +10,8 @@ from reports.speedup import speedup_table
 from reports.timeline import timelines
 from tests.warm import Start
 
+pytestmark = pytest.mark.long
+
 
 def curve(store: Store, seconds: dict[str, list[float]], accuracy: list[float]) -> pd.DataFrame:
     rows = [

@@ -99,6 +99,7 @@ def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, 
     assert not list(run_folder.rglob("*.tmp"))
 
 
+@pytest.mark.long
 def test_without_the_server_of_its_workers_a_run_goes_on(start: Start, grid: Grid, tmp_path: Path) -> None:
     """The system kills it for memory, and the worker too: that cell fails, the next one gets a new server."""
     file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedavg"], rounds=20), tmp_path / "run"
@@ -145,6 +146,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environme
     assert contents(folder) == contents(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_cell_whose_end_cannot_be_written_is_not_done(bench: Bench, grid: Grid, tmp_path: Path) -> None:
     """In the first command the disk is full in the last round."""
     file, folder = grid(methods=[{"name": "odd_full", "round": 3}], rounds=3), tmp_path / "run"
@@ -158,6 +160,7 @@ def test_a_cell_whose_end_cannot_be_written_is_not_done(bench: Bench, grid: Grid
     assert list(cell.folder.glob("checkpoint/*"))
 
 
+@pytest.mark.long
 def test_a_cell_without_memory_fails_alone(bench: Bench, grid: Grid, tmp_path: Path) -> None:
     methods = [{"name": "fedavg", "label": "huge", "set": {"model": "mlp", "model_options": {"hidden": 2 * 10**10}}}]
     file, folder = grid(methods=[*methods, "fedavg"], rounds=2), tmp_path / "run"

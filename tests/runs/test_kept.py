@@ -71,6 +71,7 @@ NETWORKS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("keep", ["all", "best"])
 @pytest.mark.parametrize("method", NETWORKS)
+@pytest.mark.long
 def test_a_kept_model_predicts_what_was_counted(cell: Cell, tmp_path: Path, method: str, keep: Keep) -> None:
     done = finished(cell(method=method, dtype="float64", **NETWORKS[method]), tmp_path, keep)
     reported = rounds(done)
@@ -130,6 +131,7 @@ def test_an_unfinished_cell_has_no_model_yet(cell: Cell, tmp_path: Path) -> None
         CellView("", "fedavg", cell(), tmp_path, read_status(tmp_path)).model()
 
 
+@pytest.mark.long
 def test_keep_comes_too_late_for_finished_cells(bench: Bench, grid: Grid, tmp_path: Path) -> None:
     """It says so and how to get the models; a second time with them it says nothing."""
     common = ("run", "--grid", grid(methods=["fedavg"], rounds=2), "--out", tmp_path / "run", "--device", "cpu")

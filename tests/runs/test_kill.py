@@ -106,6 +106,7 @@ def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settin
 
 
 @pytest.mark.usefixtures("odd_methods")
+@pytest.mark.long
 def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid: Grid, tmp_path: Path) -> None:
     file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedper"], rounds=20), tmp_path / "run"
     arguments = ("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0.2)

@@ -109,6 +109,7 @@ def test_mistakes_are_found_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_comet_from_a_grid_with_two_architectures(
     bench_here: Bench, grid: Callable[..., Path], arrays: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
     assert "<p>Note: own alpha=0.0001: 4 of 6 clients have no training samples" in page
 
 
+@pytest.mark.long
 def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
     """By a split file that tests the second client only."""
     (tmp_path / "split.json").write_text('{"train": [[0, 1, 2, 3], [4, 5, 6, 7]], "test": [[], [8, 9]]}')

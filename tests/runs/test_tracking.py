@@ -28,7 +28,7 @@ from bench.runs.results import CellView, load_run
 from tests.warm import Start
 
 # MLflow's own imports use what SQLAlchemy is about to remove
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -13,6 +13,8 @@ from tests.runs.conftest import COMMON, Bench
 from tests.warm import Start
 
 METHODS = ["fedavg", "ditto", "local", "scaled"]
+pytestmark = pytest.mark.long
+
 METHOD = '''"""FedAvg whose uploads are scaled."""
 from bench.method import METHODS, Hyperparameters, Method, Train, Upload, cross_entropy, hp
 

@@ -76,6 +76,7 @@ def test_the_server_is_there_before_the_command_has_torch(started: Start) -> Non
     assert not all(has_torch() for _ in range(3))
 
 
+@pytest.mark.long
 def test_the_server_ends_with_the_command(started: Start) -> None:
     """At once, whatever it is at: it is stopped here, so that it cannot find out by itself."""
     with begun(started()) as server:

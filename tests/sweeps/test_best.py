@@ -12,6 +12,7 @@ from tests.sweeps.conftest import Write
 from tests.warm import Start
 
 
+@pytest.mark.long
 def test_the_chosen_settings_are_a_grid_of_the_same_cells(
     write: Write, start: Start, start_in: Start, tmp_path: Path
 ) -> None:

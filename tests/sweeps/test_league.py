@@ -36,6 +36,7 @@ def test_every_method_can_take_part_in_the_small_tier() -> None:
         assert len(load_study(f"{VERSION}_small", [f"methods=[{name}]"]).arms) == 12, name
 
 
+@pytest.mark.long
 def test_a_second_name_stands_where_the_first_does(tmp_path: Path) -> None:
     """FedAvg under two labels, GM: one tier and one rank, and it says whose."""
     run = write_store(tmp_path / "run", methods=("fedavg", "ditto", "scd"))

@@ -138,6 +138,7 @@ def test_pictures_of_grid_studies(write: Write, tell: Tell, space: dict[str, Any
     assert {picture.name for picture in sensitivity.pictures} == names
 
 
+@pytest.mark.long
 def test_picture_of_a_front(write: Write, tell: Tell) -> None:
     study = load_study(str(write(trials=5, objective=["pm", "gm"], sampler="nsga2")), [])
     (tuning,) = sections(study, tell(study), NOWHERE)

@@ -72,6 +72,7 @@ def test_a_study_s_file_is_not_kept_open(write: Write, tmp_path: Path) -> None:
     assert str(tmp_path.resolve() / "study.db") not in kept
 
 
+@pytest.mark.long
 def test_a_study_with_a_poor_and_a_diverging_trial(write: Write, tmp_path: Path) -> None:
     file = write(sampler="grid", pruner="median", trials=len(RATES), space={"lr": RATES}, grid={"methods": ["fedavg"]})
     study, folder = load_study(str(file), []), tmp_path / "run"
