@@ -4,6 +4,7 @@ A set that is too large for the device stays on the host, perhaps in a file, and
 many for it rest on the host as well, and come for their training.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +99,9 @@ def _home(size: int, device: torch.device) -> torch.device:
 class DeviceData:
     """The samples of all clients and the public set, as positions in two pools.
 
+    Args:
+        pooled: the clients whose training samples the server may have, all at once.
+
     Attributes:
         device: where training and evaluation run.
         home: where models rest in between: there, or in the host's memory.
@@ -110,6 +114,7 @@ class DeviceData:
         data: Dataset,
         partition: Partition,
         *,
+        pooled: Sequence[int] = (),
         device: torch.device,
         dtype: torch.dtype,
         seed: int,
@@ -125,6 +130,7 @@ class DeviceData:
         self.device = device
         self.home = torch.device("cpu") if offload else device
         self.partition = partition
+        self._pooled = pooled
         self.counts = np.stack([np.bincount(data.y[one], minlength=data.num_classes) for one in partition.train])
         self.largest = max(1, *(len(one) for one in partition.train))
         self._seed = seed
@@ -168,7 +174,7 @@ class DeviceData:
         """An owner's samples, as positions in the pool; of a `subset` those that are drawn for the round.
 
         Raises:
-            ValueError: the server asks for samples of clients.
+            ValueError: the server asks for samples of a client, or somebody who may not for all.
         """
         whole = self._whole(owner, samples)
         if subset is None or subset >= len(whole):
@@ -180,6 +186,10 @@ class DeviceData:
             return np.zeros(1, np.int64)
         if samples == "public":
             return np.arange(self.public_size)
+        if samples == "pooled":
+            if owner != SERVER or not self._pooled:
+                raise ValueError("only the server of a method that is a `bound` has 'pooled' samples")
+            return np.concatenate([self.partition.train[i] for i in self._pooled])
         if owner == SERVER:
             raise ValueError(f"the server has no {samples!r} samples: they are the clients' own")
         train = self.partition.train[owner]

@@ -22,8 +22,9 @@ class CohortLoop(nn.Module):
 
     def forward(
         self,
-        load: list[list[tuple[int, int]]],
-        store: list[list[tuple[int, int]]],
+        seated: list[list[tuple[int, int]]],
+        load: list[Tensor],
+        store: list[Tensor],
         rows: list[Tensor],
         contexts: list[list[Tensor]],
         seats: list[Tensor],
@@ -31,10 +32,10 @@ class CohortLoop(nn.Module):
         given: list[Tensor],
         fixed: list[Tensor],
     ) -> list[Tensor]:
-        """CohortLoop some steps; returns what the lanes hold after them. The lists have one order.
+        """Play some steps; returns what the lanes hold after them. The lists of tensors have one order.
 
         Args:
-            load, store: of `bench.engine.packing.Packing`.
+            seated, load, store: of `bench.engine.executors.DevicePacking`.
             rows: `[clients, ...]` each, where clients come from and go to.
             contexts: for each client the context of its lane.
             seats: `[lanes, ...]` each, what lanes hold.
@@ -43,14 +44,14 @@ class CohortLoop(nn.Module):
             fixed: the same for all lanes and steps.
         """
         for t in range(len(load)):
-            if len(load[t]) > 0:
+            if len(seated[t]) > 0:
                 seats = _seat(load[t], rows, seats)
-                for lane, row in load[t]:
+                for lane, row in seated[t]:
                     for i in range(len(context)):
                         context[i][lane].copy_(contexts[row][i])
             # An idle lane goes on with a learning rate of 0; nobody reads it until another client is seated there.
             seats = self.step(seats + [values[t] for values in given] + context + fixed)
-            if len(store[t]) > 0:
+            if store[t].numel() > 0:
                 _take_down(store[t], rows, seats)
         return seats
 
@@ -94,22 +95,18 @@ class EvalLoop(nn.Module):
         return found
 
 
-def _seat(pairs: list[tuple[int, int]], rows: list[Tensor], seats: list[Tensor]) -> list[Tensor]:
+def _seat(load: Tensor, rows: list[Tensor], seats: list[Tensor]) -> list[Tensor]:
     """Lanes with other clients in them; a seat may be the same tensor as a context, so none is changed in place."""
-    lanes = torch.tensor([pair[0] for pair in pairs], device=rows[0].device)
-    clients = torch.tensor([pair[1] for pair in pairs], device=rows[0].device)
     seated: list[Tensor] = []
     for i in range(len(seats)):
         if seats[i].numel() > 0:
-            seated.append(seats[i].index_copy(0, lanes, rows[i].index_select(0, clients)))
+            seated.append(seats[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
         else:
             seated.append(seats[i])
     return seated
 
 
-def _take_down(pairs: list[tuple[int, int]], rows: list[Tensor], seats: list[Tensor]) -> None:
-    lanes = torch.tensor([pair[0] for pair in pairs], device=rows[0].device)
-    clients = torch.tensor([pair[1] for pair in pairs], device=rows[0].device)
+def _take_down(store: Tensor, rows: list[Tensor], seats: list[Tensor]) -> None:
     for i in range(len(seats)):
         if seats[i].numel() > 0:
-            rows[i].index_copy_(0, clients, seats[i].index_select(0, lanes))
+            rows[i].index_copy_(0, store[1], seats[i].index_select(0, store[0]))

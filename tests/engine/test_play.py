@@ -31,9 +31,23 @@ def play(run: Callable[..., list[Tensor]], chunk: int) -> list[Tensor]:
     given = torch.from_numpy(schedule.step + 1).to(torch.float32)
     for start in range(0, len(given), chunk):
         steps = slice(start, start + chunk)
-        load, store = schedule.load[steps], schedule.store[steps]
-        seats = run(load, store, rows, contexts, seats, context, [given[steps]], [torch.tensor(0.5)])
+        seated, store = schedule.load[steps], schedule.store[steps]
+        seats = run(
+            seated,
+            [pairs_of(p) for p in seated],
+            [pairs_of(p) for p in store],
+            rows,
+            contexts,
+            seats,
+            context,
+            [given[steps]],
+            [torch.tensor(0.5)],
+        )
     return rows
+
+
+def pairs_of(pairs: list[tuple[int, int]]) -> Tensor:
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
 
 
 def scripted(tensors: list[Tensor]) -> Callable[..., list[Tensor]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.engine import executors
+from bench.engine import device_plan, executors
 from bench.engine.device import gpu_memory_ran_out, settle
 from bench.engine.packing import Packing, narrowed
 from bench.engine.predict import _look
@@ -126,19 +126,23 @@ def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> No
             assert device.waits - before == trainings
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 4, 6])
-def test_a_training_uploads_six_arrays_a_chunk(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there is today, written down: the number grows with the length of a training.
-
-    On a GPU each is a copy that is waited for. What is drawn, uploaded once a training, would make it a constant.
-    """
-    if chunks > 1:
-        monkeypatch.setattr(executors, "GATHER", 1)  # one step in a chunk
-    with SecondDevice() as device:
-        federation = toy("fedavg", device=NAME, sizes=[8] * 4, batch_size=4, epochs=max(1, chunks // 2))
-        before = device.uploads
-        federation.advance()
-    assert device.uploads - before == 14 + 6 * chunks
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+def test_a_training_uploads_the_same_number_of_arrays_however_long_it_is(
+    model: str, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU each is a copy that is waited for. With BatchNorm, short batches make phases of their own."""
+    uploads = []
+    for epochs, in_a_chunk in ((1, executors.GATHER), (1, 1), (3, 1)):  # 1: one step
+        monkeypatch.setattr(executors, "GATHER", in_a_chunk)
+        with SecondDevice() as device:
+            federation = toy(
+                "fedavg", device=NAME, sizes=[9, 8, 7, 6], batch_size=4, epochs=epochs, model=model, executor=executor
+            )
+            before = device.uploads
+            federation.advance()
+        uploads.append(device.uploads - before)
+    assert uploads == [{"cohort": 14, "sequential": 4 * 8}[executor]] * 3
 
 
 def test_an_evaluation_waits_once() -> None:
@@ -176,12 +180,12 @@ def test_a_state_comes_back_to_the_device() -> None:
 def test_what_is_drawn_is_put_together_once_a_training_and_not_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     whole: list[int] = []
 
-    def noted(group: Any, widths: Any, name: str = MAIN) -> Any:
+    def noted(group: Any, name: str = MAIN) -> Any:
         whole.append(len(group))
-        return arrays_of(group, widths, name)
+        return arrays_of(group, name)
 
-    arrays_of = executors._arrays
-    monkeypatch.setattr(executors, "_arrays", noted)
+    arrays_of = device_plan._arrays
+    monkeypatch.setattr(device_plan, "_arrays", noted)
     for model in ("test_linear", "test_norm"):
         with SecondDevice():
             toy("fedavg", device=NAME, sizes=[13, 7, 9, 5], model=model).advance()

@@ -1,0 +1,162 @@
+"""The plan of a training, on the device: what its steps read, and which client is in which lane.
+
+It is copied before the first step, in a few large arrays, because a copy for each step would be waited for each time.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from bench.engine.packing import IDLE, Packing, Phase, pack, phases_of, runs_of
+from bench.engine.prepare import Array, Prepared
+from bench.engine.step import MAIN
+
+ToDevice = Callable[[Array], Tensor]
+
+
+class DevicePacking(NamedTuple):
+    """A packing whose plan is on the device.
+
+    Attributes:
+        seated: per step the (lane, row) pairs that are seated before it, as in `Packing.load`.
+        at: `[steps, lanes]` where in the arrays of `upload_arrays` each lane's step is (IDLE: it has none).
+        load, store: per step the lanes and the rows, `[2, pairs]`, of those seated before it and done after it.
+    """
+
+    seated: list[list[tuple[int, int]]]
+    at: Tensor
+    load: list[Tensor]
+    store: list[Tensor]
+
+
+def upload_arrays(group: list[Prepared], to_device: ToDevice) -> dict[str, Any]:
+    """What the steps of all rows read, one row's after the other's: `[steps of all rows, ...]` each, by name.
+
+    Beside what a `bench.requests.Batch` has there are `absolute`, positions in the pool, and `lr` by part.
+    """
+
+    def uploaded(arrays: dict[str, Any]) -> dict[str, Any]:
+        return {k: uploaded(v) if isinstance(v, dict) else to_device(v) for k, v in arrays.items()}
+
+    return uploaded(_arrays(group))
+
+
+def phases_in(group: list[Prepared], *, by_epoch: bool) -> list[Phase]:
+    """All steps in one phase; with batch statistics one phase per batch size, so that nothing is padded.
+
+    Side batches count too: sizes are compared stream by stream, the main one first. With `by_epoch` runs end with
+    epochs, or clients without short batches would take all their epochs while the others take one.
+    """
+    recipe = group[0].recipe
+    if not recipe.batch_statistics or recipe.frozen:
+        rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
+        return [Phase(tuple(width for _, width in sorted(_full_widths(group[0]).items())), rows)] if rows else []
+    return phases_of([runs_of(batch_sizes(p), p.streams[MAIN].batches.per_epoch if by_epoch else 0) for p in group])
+
+
+def batch_sizes(one: Prepared) -> Array:
+    """`[steps, streams]` real samples per batch."""
+    return np.stack([one.streams[name].batches.sizes for name in sorted(one.streams)], axis=1)
+
+
+def widths_in(group: list[Prepared], phase: Phase) -> dict[str, int]:
+    """The batch size of each stream in a phase."""
+    return dict(zip(sorted(group[0].streams), phase.sizes, strict=True))
+
+
+def shares_of(phase: Phase, threads: int) -> list[Phase]:
+    """A phase's rows for each thread, about as many steps for each: packed as clients are into lanes."""
+    schedule = pack([stop - start for _, start, stop in phase.rows], threads)
+    taken: list[list[int]] = [[] for _ in range(threads)]
+    for lane, row in itertools.chain.from_iterable(schedule.load):
+        taken[lane].append(row)
+    return [Phase(phase.sizes, [phase.rows[i] for i in sorted(own)]) for own in taken if own]
+
+
+def upload_packings(
+    group: list[Prepared], packings: list[tuple[Phase, Packing]], to_device: ToDevice
+) -> list[DevicePacking]:
+    """Packings of phases on the device, in two copies."""
+    if not packings:
+        return []
+    places = [_places(group, packing, phase) for phase, packing in packings]
+    at = to_device(np.concatenate([one.reshape(-1) for one in places]))
+    ats = at.split_with_sizes([place.size for place in places])
+    moves = [pairs for _, packing in packings for pairs in (*packing.load, *packing.store)]
+    ends = to_device(np.array([pair for pairs in moves for pair in pairs], np.int64).reshape(-1, 2).T)
+    moved = iter(ends.split_with_sizes([len(pairs) for pairs in moves], dim=1))
+    return [
+        DevicePacking(
+            packing.load,
+            own.view(place.shape),
+            list(itertools.islice(moved, len(place))),
+            list(itertools.islice(moved, len(place))),
+        )
+        for (_, packing), place, own in zip(packings, places, ats, strict=True)
+    ]
+
+
+def _full_widths(one: Prepared) -> dict[str, int]:
+    return {name: s.batches.positions.shape[1] for name, s in one.streams.items()}
+
+
+def _places(group: list[Prepared], packing: Packing, phase: Phase) -> Array:
+    """Where in the arrays the step is that a lane does, `[steps, lanes]`; IDLE where it does none."""
+    first = np.full(len(group) + 1, IDLE, np.int64)  # the last entry is that of IDLE, whose steps are 0
+    before = np.cumsum([0, *(p.steps for p in group)])
+    for row, start, _ in phase.rows:
+        first[row] = start + before[row]
+    return first[packing.row] + packing.step
+
+
+def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
+    streams = [p.streams[name] for p in group]
+    width = streams[0].batches.positions.shape[1]
+    sizes = np.concatenate([s.batches.sizes for s in streams])
+    weight = (np.arange(width) < sizes[:, None]).astype(np.float64)
+    lengths = [p.steps for p in group]
+    step = np.arange(len(sizes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found: dict[str, Any] = {
+        "index": np.concatenate([s.batches.positions for s in streams]),
+        "absolute": np.concatenate([s.absolute for s in streams]),
+        "weight": weight,
+        "share": weight / sizes[:, None],
+        "step": step,
+        "in_epoch": step % np.repeat([s.batches.per_epoch for s in streams], lengths),
+        "draws": {},
+        "side": {},
+    }
+    codes = [s.augmentation for s in streams if s.augmentation is not None]
+    if codes:
+        found["augmentation"] = np.concatenate(codes)
+    if name == MAIN:
+        found["lr"] = {part: np.concatenate([p.lr[part] for p in group]) for part in group[0].lr}
+        found["draws"] = {d: np.concatenate([p.draws[d] for p in group]) for d in group[0].draws}
+        found["side"] = {side: _arrays(group, side) for side in group[0].streams if side != MAIN}
+    return found
+
+
+def of_widths(drawn: dict[str, Any], widths: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """Views of what is drawn for batches of fewer samples."""
+    found = {key: v[:, : widths[name]] if isinstance(v, Tensor) and v.dim() > 1 else v for key, v in drawn.items()}
+    return found | {
+        "draws": {d: v[:, : widths[name]] for d, v in drawn["draws"].items()},
+        "side": {side: of_widths(one, widths, side) for side, one in drawn["side"].items()},
+    }
+
+
+def without_padding(batches: dict[str, Any], steps: slice, sizes: dict[str, int], name: str = MAIN) -> dict[str, Any]:
+    """The one lane of steps of equal batches, without its padding."""
+    size = sizes[name]
+    per_sample = [key for key in ("index", "weight", "share", "x", "y") if key in batches]
+    real: dict[str, Any] = {key: batches[key][steps, 0, :size] for key in per_sample}
+    return {
+        **real,
+        "step": batches["step"][steps, 0],
+        "in_epoch": batches["in_epoch"][steps, 0],
+        "draws": {d: v[steps, 0, :size] for d, v in batches["draws"].items()},
+        "side": {s: without_padding(one, steps, sizes, s) for s, one in batches["side"].items()},
+    }
