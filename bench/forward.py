@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bench.lane_norm import with_lane_norm
 from bench.params import Params, Spec
 
 Stats = Literal["batch", "frozen"]
@@ -28,13 +29,15 @@ class _Templates(threading.local):
     """One copy of each module per thread and mode: `functional_call` swaps tensors in place."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, bool, bool], _Call] = {}
+        self.known: dict[tuple[str, bool, bool, bool], _Call] = {}
 
-    def get(self, spec: Spec, training: bool, bf16: bool) -> _Call:
-        at = (spec.arch, training, bf16)
+    def get(self, spec: Spec, training: bool, bf16: bool, lane_norm: bool) -> _Call:
+        at = (spec.arch, training, bf16, lane_norm)
         if at not in self.known:
             self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
-            if bf16:
+            if lane_norm:
+                with_lane_norm(self.known[at])
+            elif bf16:
                 _normalise_in_float32(self.known[at])
         return self.known[at]
 
@@ -44,6 +47,10 @@ def _normalise_in_float32(net: nn.Module) -> None:
     for layer in net.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.register_forward_pre_hook(lambda _, args: (args[0].float(),))
+
+
+def _on_gpu(weights: Tensor) -> bool:
+    return weights.device.type != "cpu"
 
 
 _templates = _Templates()
@@ -84,7 +91,7 @@ class Forward:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
         named = {f"net.{name}": tensor for name, tensor in current.items()}
-        template = _templates.get(w.spec, training, self._bf16)
+        template = _templates.get(w.spec, training, self._bf16, _on_gpu(w.weights))
         out: Tensor
         if self._bf16:
             # Without the cache, which would keep a traced tensor beyond its trace.

@@ -1,0 +1,166 @@
+"""BatchNorm for several clients' networks side by side, in as few passes over memory as that of one network.
+
+Mapped over clients, PyTorch's own BatchNorm normalises first, then scales and shifts in passes of their own, and so
+does its backward pass. Here the lanes' channels lie side by side, `[samples, lanes * channels, ...]`, and one kernel
+does it all. It rounds differently, so it is used on GPUs only: on a CPU cohorts keep their bytes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn.modules.batchnorm import _BatchNorm
+
+_aten = torch.ops.aten
+
+
+def with_lane_norm(net: nn.Module) -> nn.Module:
+    """The network with its BatchNorm layers replaced; the names of parameters and buffers stay."""
+    for name, child in net.named_children():
+        if isinstance(child, _BatchNorm) and child.affine and child.track_running_stats:
+            setattr(net, name, LaneBatchNorm(child))
+        else:
+            with_lane_norm(child)
+    return net
+
+
+class LaneBatchNorm(nn.Module):
+    """Takes the place of a BatchNorm layer that has weights and running statistics."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, layer: _BatchNorm) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.register_buffer("running_mean", layer.running_mean)
+        self.register_buffer("running_var", layer.running_var)
+        self.momentum, self.eps = layer.momentum or 0.0, layer.eps
+        self.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Samples normalised, `[samples, channels, ...]`; in training the running statistics move."""
+        before = self.running_mean, self.running_var
+        rest = self.training, self.momentum, self.eps
+        out, mean, var, _, _ = _Norm.apply(x.to(self.weight.dtype), self.weight, self.bias, *before, *rest)
+        if self.training:
+            self.running_mean.copy_(mean)
+            self.running_var.copy_(var)
+        normalised: Tensor = out
+        return normalised
+
+
+class _Norm(Function):
+    """Normalised samples, the running statistics after them, and the batch's own (mean and 1 / deviation)."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, training: bool, momentum: float, eps: float
+    ) -> tuple[Tensor, ...]:
+        out, batch_mean, batch_scale, mean, var = _aten._native_batch_norm_legit_functional(
+            x, weight, bias, mean, var, training, momentum, eps
+        )
+        return out, mean, var, batch_mean, batch_scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, *_, ctx.training, _, ctx.eps = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        # The running statistics that come out: without training they are those that went in, which change in place.
+        ctx.save_for_backward(x, weight, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        found = _NormBackward.apply(gradient, *ctx.saved_tensors, ctx.training, ctx.eps)
+        return *found, None, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        lanes = info.batch_size
+        samples = _samples_merged(args[0], in_dims[0], lanes)
+        channels = [_channels_merged(t, dim, lanes) for t, dim in zip(args[1:5], in_dims[1:5], strict=True)]
+        out, *rest = _Norm.apply(samples, *channels, *args[5:])
+        return (out.unflatten(1, (lanes, -1)), *(_channels_apart(t, lanes) for t in rest)), (1, 0, 0, 0, 0)
+
+
+class _NormBackward(Function):
+    """Gradients of the samples, the weight and the bias."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        batch_mean: Tensor,
+        batch_scale: Tensor,
+        training: bool,
+        eps: float,
+    ) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = _aten.native_batch_norm_backward(
+            gradient, x, weight, mean, var, batch_mean, batch_scale, training, eps, [True, True, True]
+        )
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        gradient, x, weight, mean, var, _, _, ctx.training, ctx.eps = inputs
+        ctx.save_for_backward(gradient, x, weight, mean, var)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Of methods with second derivatives, such as Per-FedAvg."""
+        gradient, x, weight, mean, var = ctx.saved_tensors
+
+        def plain(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+            return _backward_by_hand(gradient, x, weight, mean, var, training=ctx.training, eps=ctx.eps)
+
+        pull = torch.func.vjp(plain, gradient, x, weight)[1]
+        return *pull(gradients), None, None, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        lanes = info.batch_size
+        samples = [_samples_merged(t, dim, lanes) for t, dim in zip(args[:2], in_dims[:2], strict=True)]
+        channels = [_channels_merged(t, dim, lanes) for t, dim in zip(args[2:7], in_dims[2:7], strict=True)]
+        of_x, *rest = _NormBackward.apply(*samples, *channels, *args[7:])
+        return (of_x.unflatten(1, (lanes, -1)), *(_channels_apart(t, lanes) for t in rest)), (1, 0, 0)
+
+
+def _backward_by_hand(
+    gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, var: Tensor, *, training: bool, eps: float
+) -> tuple[Tensor, ...]:
+    """The same gradients in operations that PyTorch can differentiate."""
+    over = [dim for dim in range(x.dim()) if dim != 1]
+
+    def wide(channels: Tensor) -> Tensor:
+        return channels.view(1, -1, *([1] * (x.dim() - 2)))
+
+    if training:
+        mean, var = x.mean(over), x.var(over, unbiased=False)
+    scale = (var + eps).rsqrt()
+    unit = (x - wide(mean)) * wide(scale)
+    of_weight, of_bias = (gradient * unit).sum(over), gradient.sum(over)
+    of_x = gradient
+    if training:
+        count = x.numel() // x.shape[1]
+        of_x = gradient - (wide(of_bias) + unit * wide(of_weight)) / count
+    return of_x * wide(scale * weight), of_weight, of_bias
+
+
+def _samples_merged(x: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """`[samples, lanes * channels, ...]`."""
+    x = x.unsqueeze(1).expand(-1, lanes, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
+    return x.flatten(1, 2)
+
+
+def _channels_merged(t: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """`[lanes * channels]`."""
+    return (t.expand(lanes, -1) if dim is None else t.movedim(dim, 0)).flatten()
+
+
+def _channels_apart(t: Tensor, lanes: int) -> Tensor:
+    """`[lanes, channels]`; without training a batch's own statistics may be empty."""
+    return t.view(lanes, t.numel() // lanes)
