@@ -19,6 +19,7 @@ from reports.html import environment
 from reports.latex import Latex, arranged, check, display_names
 from reports.load import Cell, Store, load, setting_text
 from reports.measures import MEASURES
+from reports.pool_error import pool_table
 from reports.portraits import portraits
 from reports.profiles import interval_estimates, performance_profiles
 from reports.published import comparison, published_table
@@ -206,13 +207,14 @@ def _statistics_section(store: Store, chosen: str) -> Section:
         else:
             drawn.append(figures.critical_difference(result, figure))
     aggregates = accuracy.aggregate_table(store, chosen)
+    by_samples = pool_table(store, chosen, accuracy.HEADLINE)
     return Section(
         "statistics",
         "Statistics",
         " ".join(f"{' and '.join(names)}: {reason}." for reason, names in said.items()),
         (standings_table(store, chosen, accuracy.HEADLINE), *([aggregates] if aggregates.rows else [])),
         tuple(drawn),
-        (accuracy.comparison_table(store, chosen),),
+        (accuracy.comparison_table(store, chosen), *([by_samples] if by_samples else [])),
     )
 
 

@@ -1,5 +1,6 @@
 """Accuracy and loss of generic, personalized and local models, per client and in the mean."""
 
+import base64
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +25,15 @@ class Evaluation:
     Attributes:
         metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
         clients: rows of metric, client, split, correct, samples.
+        hits: rows of metric (gm|pm), on (global|local) and bits: which test samples were classified correctly, as
+            `packed`; of local ones client after client. Not of metrics that are another's.
         generic: the generic model that was scored, if there is one.
         personal: the personalized models by client; none where the method trains none: the generic model stands in.
     """
 
     metrics: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
+    hits: list[dict[str, str]] = field(default_factory=list)
     generic: Params | None = None
     personal: dict[int, Params] = field(default_factory=dict)
 
@@ -109,6 +113,8 @@ class Scorer:
         for split, at in self._global_at.items():
             if len(at):
                 _add(into, "gm", "global", "", split, float(hit[at].mean()), float(loss[at].mean()))
+                if split == "test":
+                    into.hits.append({"metric": "gm", "on": "global", "bits": packed(hit[at])})
 
     def _places(self, ids: list[int]) -> dict[str, _Places]:
         """Return the places in a list that has each client's validation samples and then its test samples."""
@@ -139,6 +145,8 @@ class Scorer:
                 continue
             correct = own.sums(hit)
             accuracy, cost = correct / own.samples, own.sums(loss) / own.samples
+            if split == "test" and names[0] in ("gm", "pm"):
+                into.hits.append({"metric": names[0], "on": "local", "bits": packed(hit[own.at])})
             means = [(mean, float(share @ accuracy), float(share @ cost)) for mean, share in own.shares.items()]
             for name in names:
                 for mean, right, lost in means:
@@ -147,6 +155,11 @@ class Scorer:
                     {"metric": name, "client": i, "split": split, "correct": int(right), "samples": n}
                     for i, right, n in zip(own.clients, correct.tolist(), own.samples.tolist(), strict=True)
                 ]
+
+
+def packed(hits: Floats) -> str:
+    """Ones and zeros as bits, eight to a byte, in base64."""
+    return base64.b64encode(np.packbits(hits.astype(np.bool_)).tobytes()).decode()
 
 
 def _add(into: Evaluation, metric: str, on: str, mean: str, split: str, accuracy: float, loss: float) -> None:

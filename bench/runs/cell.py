@@ -12,12 +12,11 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,10 +29,11 @@ from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import load_file
 from bench.runs import checkpoint, kept, store
+from bench.runs.cell_log import logged
+from bench.runs.data_record import partition_record, shown_samples, tests_record
 from bench.runs.loading import load_all
 from bench.runs.memory_forecast import rest_on_host
-from bench.runs.pictured import shown_samples
-from bench.runs.progress import Event, figures_text
+from bench.runs.progress import Event, figures_text, headline
 from bench.runs.store import Status
 from bench.settings import Settings
 
@@ -106,7 +106,7 @@ def run_cell(
             return status
         (folder / "error.txt").unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
-        with _logged(folder / "log.txt"):
+        with logged(folder / "log.txt"):
             return _Run(settings, folder, options, report, stop, helpers).run()
 
 
@@ -183,7 +183,8 @@ class _Run:
 
     def _train(self) -> tuple[store.State, str]:
         federation, dataset, partition = build(self.settings, self.options)
-        _write_partition(self.folder / "partition.json", dataset, partition)
+        store.write_json(self.folder / "partition.json", partition_record(dataset, partition))
+        store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))
         if self.settings.shifts and dataset.x.ndim == 4:
             store.write_json(self.folder / "samples.json", shown_samples(dataset, partition))
         if self.helpers:
@@ -244,6 +245,7 @@ class _Run:
             evaluation = federation.evaluate()
             self.tables.append("metrics", version, evaluation.metrics)
             self.tables.append("clients", version, evaluation.clients)
+            self.tables.append("hits", version, evaluation.hits)
             if self.options.keep == "best":
                 kept.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
             self.figures = headline(evaluation.metrics)
@@ -370,58 +372,9 @@ def choose_device(wish: str) -> str:
     return ("cuda" if available else "cpu") if wish == "auto" else wish
 
 
-def headline(metrics: list[dict[str, Any]]) -> dict[str, float]:
-    """The two accuracies a progress line shows, by metric; for people only, nothing is chosen by them."""
-    shown = {}
-    for row in metrics:
-        if (row["split"], row["quantity"]) == ("test", "accuracy") and row["mean"] != "equal":
-            place = "global" if row["metric"] == "gm" else "local"
-            if row["metric"] not in shown or row["on"] == place:
-                shown[row["metric"]] = float(row["value"])
-    return {metric: shown[metric] for metric in ("gm", "pm") if metric in shown}
-
-
-def _write_partition(path: Path, dataset: Dataset, partition: Partition) -> None:
-    counts = [np.bincount(dataset.y[own], minlength=dataset.num_classes).tolist() for own in partition.train]
-    store.write_json(
-        path,
-        {
-            "hash": partition.hash,
-            "summary": partition.summary,
-            "n_train": [len(own) for own in partition.train],
-            "n_validation": [len(own) for own in partition.validation],
-            "n_test": [len(own) for own in partition.test],
-            "n_global_test": len(partition.global_test),
-            "counts": counts,
-            **({"names": partition.names} if partition.names else {}),
-        },
-    )
-
-
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
     changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed) or "another partition"
-
-
-@contextlib.contextmanager
-def _logged(path: Path) -> Iterator[None]:
-    """Send log records and Python warnings to a cell's `log.txt`."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    root = logging.getLogger("bench")
-    level = root.level
-    root.setLevel(logging.INFO)
-    root.addHandler(handler)
-    logging.getLogger("py.warnings").addHandler(handler)
-    logging.captureWarnings(True)
-    try:
-        yield
-    finally:
-        logging.captureWarnings(False)
-        logging.getLogger("py.warnings").removeHandler(handler)
-        root.removeHandler(handler)
-        root.setLevel(level)
-        handler.close()
 
 
 def main(arguments: list[str]) -> int:

@@ -28,6 +28,8 @@ ARTIFACTS = (
     "partition.json",
     "metrics.csv",
     "clients.csv",
+    "hits.csv",
+    "tests.json",
     "ledger.csv",
     "work.csv",
     "timeline.csv",

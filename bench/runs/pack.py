@@ -11,12 +11,14 @@ from bench.runs.results import load_run
 from bench.runs.store import COLUMNS, FINISHED
 
 SUFFIX = ".tar.xz"
+LEFT_OUT = ("timeline", "hits")
+"""Tables that are not packed: they would be most of the file, and the ledger has the seconds of every round, the table
+of clients how many samples were right."""
 FILES = (
     "settings.json", "status.json", "timing.json", "partition.json",
-    *(f"{name}.csv" for name in COLUMNS if name != "timeline"),
+    *(f"{name}.csv" for name in COLUMNS if name not in LEFT_OUT),
 )  # fmt: skip
-"""What is packed of a finished cell, beside the `relations.json` that some methods leave. The timeline is left out: it
-would be a fifth of the file, and the ledger has the seconds of every round."""
+"""What is packed of a finished cell, beside the `relations.json` that some methods leave."""
 TUNING = Path("report", "tables", "tuning.csv")
 """Budgets and chosen settings of a sweep."""
 
@@ -54,9 +56,10 @@ def pack(run: Path, file: Path) -> int:
 
 
 def _status(file: Path) -> bytes:
-    """A cell's status without the checksum of the table that is not packed."""
+    """A cell's status without the checksums of the tables that are not packed."""
     status = json.loads(file.read_bytes())
-    status["checksums"].pop("timeline", None)
+    for name in LEFT_OUT:
+        status["checksums"].pop(name, None)
     return json.dumps(status, indent=1).encode()
 
 

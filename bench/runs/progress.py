@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bench.runs.store import State
 
@@ -148,6 +148,17 @@ def reporter(names: dict[str, str], rounds: dict[str, int], *, quiet: bool, verb
     if sys.stderr.isatty() and not verbose:
         return LiveReporter(names, rounds)
     return PlainReporter(names, rounds, verbose=verbose)
+
+
+def headline(metrics: list[dict[str, Any]]) -> dict[str, float]:
+    """The two accuracies a progress line shows, by metric; for people only, nothing is chosen by them."""
+    shown = {}
+    for row in metrics:
+        if (row["split"], row["quantity"]) == ("test", "accuracy") and row["mean"] != "equal":
+            place = "global" if row["metric"] == "gm" else "local"
+            if row["metric"] not in shown or row["on"] == place:
+                shown[row["metric"]] = float(row["value"])
+    return {metric: shown[metric] for metric in ("gm", "pm") if metric in shown}
 
 
 def figures_text(figures: dict[str, float]) -> str:

@@ -11,6 +11,7 @@ clients that have trained: for it, both choose among the rounds in which as many
 else the best round is one of the few clients that happened to come first.
 """
 
+import base64
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,6 +70,29 @@ class CellView:
     def table(self, name: str) -> pd.DataFrame:
         """`metrics`, `clients` or `ledger`; empty where nothing was written yet."""
         return read_table(self.folder, name)
+
+    def hits(self, metric: str = "pm", on: str = "local", round: int | None = None) -> pd.DataFrame:
+        """Which test samples the models of a round classified correctly: `client`, `sample` and `correct`.
+
+        Args:
+            metric: `gm` or `pm`; a figure that is derived from the other has none of its own.
+            on: `local`, or `global` (of gm; the client is -1).
+            round: None: the last one.
+
+        Returns:
+            A row for each test sample of each client; `sample` is its position in the data set. Empty where the cell
+            kept none.
+        """
+        table, tests = self.table("hits"), read_json(self.folder / "tests.json")
+        table = table[(table["metric"] == metric) & (table["on"] == on)]
+        table = table[table["round"] == (table["round"].max() if round is None else round)]
+        if tests is None or not len(table):
+            return pd.DataFrame(columns=["client", "sample", "correct"])
+        at = np.frombuffer(base64.b64decode(tests[on]), "<i4").astype(np.int64)
+        bits = np.frombuffer(base64.b64decode(table["bits"].iloc[0]), np.uint8)
+        clients = np.repeat(tests["clients"], tests["samples"]) if on == "local" else np.full(len(at), -1)
+        correct = np.unpackbits(bits, count=len(at)).astype(bool)
+        return pd.DataFrame({"client": clients, "sample": at, "correct": correct})
 
     def model(self, client: int | None = None, data_root: Path | str = "data") -> "KeptModel":
         """The generic model, or a client's personalized one, as a module that takes raw samples: of the reported round
@@ -215,6 +239,8 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
     exact: dict[str, Callable[[str], Any]] = {
         column: float for column in ("value", "seconds", "settled", "start", "end") if column in COLUMNS[name]
     }
+    if "bits" in COLUMNS[name]:  # which may look like a number
+        exact["bits"] = str
     # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
     return pd.read_csv(io.StringIO(whole), keep_default_na=False, converters=exact)
 

@@ -31,6 +31,7 @@ FINISHED: tuple[State, ...] = ("done", "diverged")
 COLUMNS = {
     "metrics": ("round", "metric", "on", "mean", "split", "quantity", "value"),
     "clients": ("round", "metric", "client", "split", "correct", "samples"),
+    "hits": ("round", "metric", "on", "bits"),
     "ledger": (
         "round",
         "seconds",
@@ -45,9 +46,10 @@ COLUMNS = {
     "work": ("round", "steps", "samples", "server_steps", "server_samples"),
     "timeline": ("round", "client", "kind", "start", "end"),
 }
-"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `ledger` has bytes and simulated seconds (`seconds`: when a version
-was there, `settled`: when its personalized models were, too), `work` the batches trained on and the samples read (cells
-from before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
+"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `hits` has which test samples a model classified correctly, as bits
+(cells from before it was kept have none), `ledger` bytes and simulated seconds (`seconds`: when a version was there,
+`settled`: when its personalized models were, too), `work` the batches trained on and the samples read (cells from
+before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
 wall time."""
 
 _LOCK = "lock"

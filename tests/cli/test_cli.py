@@ -73,7 +73,7 @@ def check_contents(run: Path, file: Path) -> None:
     for cell in (cells(run)["plain"], cells(run)["fedper"]):
         run_cell(cell.settings, run.parent / "alone" / cell.id, Options(device="cpu"))
     alone = contents(run.parent / "alone")
-    assert len(alone) == 16
+    assert len(alone) == 18
     assert alone == {name: content for name, content in contents(run).items() if name in alone}
 
 

@@ -9,7 +9,7 @@ from bench.runs.results import CellView, load_run
 from bench.runs.workers import PRELOAD
 from tests.warm import Started
 
-TABLES = ("metrics.csv", "clients.csv", "ledger.csv", "work.csv", "timeline.csv")
+TABLES = ("metrics.csv", "clients.csv", "hits.csv", "ledger.csv", "work.csv", "timeline.csv")
 RESULTS = ("settings.json", "status.json", "partition.json", *TABLES)
 """Files of a cell that no interruption may change."""
 

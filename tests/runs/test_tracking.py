@@ -228,6 +228,8 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
             "clients.csv",
             "ledger.csv",
             "work.csv",
+            "hits.csv",
+            "tests.json",
             "timeline.csv",
             "log.txt",
         }

@@ -1,0 +1,85 @@
+"""Which test samples were right: kept as bits, and the same samples that the accuracies are of."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.runs.cell import Options, run_cell
+from bench.runs.loading import load_all
+from bench.runs.results import CellView
+from bench.settings import Settings
+from reports.pool_error import error
+
+SMALL = {
+    "dataset": "digits", "model": "mlp", "clients": 6, "alpha": 0.3, "rounds": 3, "epochs": 1, "lr": 0.1,
+    "new_clients": 1, "protocol": "honest", "validation_share": 0.2,
+}  # fmt: skip
+
+
+def cell_of(folder: Path, **changed: object) -> CellView:
+    """A small cell, run to its end."""
+    settings = Settings(**{**SMALL, **changed})  # type: ignore[arg-type]
+    status = run_cell(settings, folder, Options())
+    assert status.state == "done", status.reason
+    return CellView(folder.name, settings.name, settings, folder, status)
+
+
+@pytest.mark.parametrize(("method", "metrics"), [("ditto", ["gm", "pm"]), ("fedavg", ["gm"]), ("local", ["gm", "pm"])])
+def test_the_bits_are_the_accuracies(method: str, metrics: list[str], tmp_path: Path) -> None:
+    cell = cell_of(tmp_path / method, method=method)
+    assert sorted(set(cell.table("hits")["metric"])) == metrics
+    _, partition, _ = load_all(cell.settings, Path("data"))
+    clients, scores = cell.table("clients"), cell.table("metrics")
+    for metric in metrics:
+        for round in (1, 3):
+            hits = cell.hits(metric, round=round)
+            for client, own in hits.groupby("client"):
+                assert own["sample"].tolist() == partition.test[client].tolist()
+            found = hits.groupby("client")["correct"].agg(["sum", "size"])
+            of = (clients["metric"] == metric) & (clients["split"] == "test") & (clients["round"] == round)
+            expected = clients[of].set_index("client")
+            assert found["sum"].tolist() == expected["correct"].tolist()
+            assert found["size"].tolist() == expected["samples"].tolist()
+    whole = cell.hits("gm", "global", round=3)
+    of = (scores["on"] == "global") & (scores["split"] == "test") & (scores["quantity"] == "accuracy")
+    assert whole["correct"].mean() == scores[of & (scores["round"] == 3)]["value"].item()
+    assert cell.hits(metrics[-1]).equals(cell.hits(metrics[-1], round=3))
+
+
+def test_a_cell_from_before_has_none(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path / "cell", method="fedavg")
+    (tmp_path / "cell" / "hits.csv").unlink()
+    assert cell.hits("gm").empty
+
+
+def frame(weights: list[float], right: list[int]) -> pd.DataFrame:
+    return pd.DataFrame({"weight": weights, "hits": 100 * np.array(weights) * right})
+
+
+def test_the_error_of_equal_weights_is_the_binomial_one() -> None:
+    right = [1] * 30 + [0] * 10
+    assert error(frame([1 / 40] * 40, right)) == pytest.approx(100 * np.sqrt(0.75 * 0.25 / 39))
+    assert error(frame([1 / 40] * 40, [1] * 40)) == pytest.approx(0, abs=1e-9)
+    assert np.isnan(error(frame([1.0], [1])))
+
+
+def test_the_error_by_hand() -> None:
+    """Weights 1/2, 1/4, 1/4 and the first two right: 75 %; what is left is 0.5 (1 - 0.75), 0.25 (1 - 0.75), -0.1875."""
+    left = np.array([0.125, 0.0625, -0.1875])
+    assert error(frame([0.5, 0.25, 0.25], [1, 1, 0])) == pytest.approx(100 * np.sqrt(1.5 * (left**2).sum()))
+
+
+def test_the_error_is_the_spread_over_pools() -> None:
+    """Of the difference of two methods that agree on most of 300 photographs, drawn 2,000 times."""
+    rng = np.random.default_rng(0)
+    weights = rng.uniform(0.5, 1.5, 300)
+    weights /= weights.sum()
+    differences, errors = [], []
+    for _ in range(2000):
+        both = np.where(rng.random(300) < 0.1, rng.choice([-1, 1], 300, p=[0.3, 0.7]), 0)
+        one = frame(weights.tolist(), both.tolist())
+        differences.append(one["hits"].sum())
+        errors.append(error(one))
+    assert np.mean(errors) == pytest.approx(np.std(differences), rel=0.05)
