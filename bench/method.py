@@ -249,6 +249,8 @@ class Method:
         holdout: share of a client's training data behind `holdout` feeds (FedFomo's validation split); a client with
             too few samples for it has its validation samples there.
         public: it needs public samples (the cell's setting `public`).
+        bound: it does what federated learning may not, and its scores are what others lose by that: they are shown in
+            brackets and not ranked.
         mixes_models: its clients may have models of different architectures (the cell's setting `client_models`).
         symmetric: with full batches, the numbers of clients and a second copy of every sample change nothing. A method
             that draws at random for a client, or counts samples absolutely, says False.
@@ -260,6 +262,7 @@ class Method:
     everyone: bool = False
     holdout: float = 0.0
     public: ClassVar[bool] = False
+    bound: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = False
     symmetric: ClassVar[bool] = True
 

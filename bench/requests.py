@@ -13,7 +13,7 @@ from bench.params import Params, Prefixes
 
 Value = Params | Tensor
 Order = Literal["shuffle", "uniform", "cyclic"]
-Samples = Literal["train", "remainder", "holdout", "public", "none"]
+Samples = Literal["train", "remainder", "holdout", "public", "pooled", "none"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Feed:
     """Where the batches of a step come from.
 
     Attributes:
-        samples: the client's `train` data, its keyed `holdout` share or the `remainder`, the `public` set, or `none`.
+        samples: the client's `train` data, its keyed `holdout` share or the `remainder`, the `public` set, or `none`;
+            `pooled`, for the server of a method that is a `bound`: the training data of all clients that take part.
         batch_size: None: the cell's.
         order: `shuffle`: one permutation after the other, a short batch at the end of each; `uniform`: each batch drawn
             without replacement, of size min(batch size, n); `cyclic`: in stored order, again and again.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from reports import cost, fairness, newcomers
 from reports.accuracy import GM, PM, selection
@@ -24,6 +25,9 @@ from reports.tradeoff import tradeoff
 _HERE = Path(__file__).parent
 _ALONE = ("local", "finetune")
 """What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
+_BOUND = "centralized"
+"""What no method may do: pool all clients' data."""
+_LEAST_ROOM = 1.0  # percentage points between the two, for a personalization score
 _LEADERS = 3  # methods that are named per task
 
 
@@ -105,7 +109,7 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
         f"{figure.text}, percent. Rank: an interval that holds the true rank of every method at once with 95 % "
         "probability over seeds (tasks averaged within a data family, then over families). Tier: methods whose "
         "intervals overlap that of the tier's first. Bold, ≈, †: the task's best, equivalent to it, undecided. "
-        "[ ]: a generic model on the clients' tests, shown and not ranked. "
+        "[ ]: a generic model on the clients' tests, or `centralized`, which no method may do; shown and not ranked. "
         "A method without a cell, or that does not train this model, has no rank."
     )
     name = figure.name.lower()
@@ -145,13 +149,15 @@ def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark:
 def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
     """Which methods lead under which heterogeneity, and how many cannot be told apart from the first."""
     table_of_means = means(store, store.rows, figure, chosen)
+    methods = {cell.row: cell.view.settings.method for cell in store.cells}
     rows = []
     for task in store.tasks:
         mean = {str(row): float(value) for row, value in table_of_means[task].items()}
         compared = family(store, [task], figure, chosen)
         marks, _ = column_marks(store, task, figure, chosen)
         order = sorted(compared.scores, key=lambda row: -mean[row])
-        derived = sorted((row for row in mean if compared.left_out.get(row) == "derived"), key=lambda row: -mean[row])
+        left_out = (row for row in mean if compared.left_out.get(row) == "derived" and methods[row] != _BOUND)
+        derived = sorted(left_out, key=lambda row: -mean[row])
         entries = [TableEntry(mean[row], note=row) for row in order[:_LEADERS]]
         entries += [words("–")] * (_LEADERS - len(order))
         entries += [TableEntry(mean[row], note=row, derived=True) for row in derived[:1]] or [words("–")]
@@ -170,26 +176,42 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
 
 
 def _against_simple(store: Store, chosen: str) -> Section:
-    """Personalized models against the better of what needs no method."""
+    """Personalized models against the better of what needs no method, and against what no method may do."""
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     simple = [row for row in store.rows if methods[row] in _ALONE]
-    others = [row for row in store.rows if row not in simple]
+    bound = [row for row in store.rows if methods[row] == _BOUND]
     found = means(store, store.rows, PM, chosen)
     best = found.loc[simple].max()
-    gains = (
-        (found.loc[others] - best).assign(mean=lambda frame: frame.mean(axis=1)).sort_values("mean", ascending=False)
-    )
-    columns = tuple(Column(name) for name in ("mean", *store.tasks))
-    rows = tuple(
-        (str(row), tuple(words("–") if np.isnan(gain[c.name]) else number(gain[c.name], signed=True) for c in columns))
-        for row, gain in gains.iterrows()
-    )
+    gains = found.drop(index=simple + bound) - best
     caption = (
         "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
         "(`finetune`), each tuned with the same budget. Below 0, a method is not worth its trouble on that task."
     )
-    table = Table("gain", "Gain over what needs no method", caption, "Method", columns, rows)
-    return Section("gain", "Is it worth it?", tables=(table,) if simple else ())
+    gain = _by_mean("gain", "Gain over what needs no method", caption, gains)
+    room = found.loc[bound].max() - best
+    caption = (
+        "PM accuracy on a scale from 0, the better of training alone and FedAvg with fine-tuning, to 1, one model "
+        "trained on all clients' data at once and then fine-tuned by every client (`centralized`, with the same "
+        f"budget). No score where these two are less than {_LEAST_ROOM:g} points apart: the scale has no length there. "
+        "Above 1, a method is better than that."
+    )
+    score = _by_mean("score", "Personalization score", caption, gains / room.where(room >= _LEAST_ROOM))
+    tables = ((gain,) if simple else ()) + ((score,) if simple and bound else ())
+    return Section("gain", "Is it worth it?", tables=tables)
+
+
+def _by_mean(id: str, title: str, caption: str, found: pd.DataFrame) -> Table:
+    """A number for each method and task, by the mean over the tasks that have one."""
+    found = found.assign(mean=found.mean(axis=1)).sort_values("mean", ascending=False)
+    columns = tuple(Column(str(name)) for name in ("mean", *found.columns[:-1]))
+    rows = tuple(
+        (
+            str(row),
+            tuple(number(own[c.name], signed=True) for c in columns),
+        )
+        for row, own in found.iterrows()
+    )
+    return Table(id, title, caption, "Method", columns, rows)
 
 
 def _clients(store: Store, chosen: str) -> list[Section]:

@@ -236,5 +236,5 @@ def _stream(
     positions = _positions(feed, address, device_data)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
     absolute = positions[drawn.positions] if steps else drawn.positions
-    own = feed.augment and feed.samples in ("train", "remainder") and augment != "none" and steps
+    own = feed.augment and feed.samples in ("train", "remainder", "pooled") and augment != "none" and steps
     return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if own else None)

@@ -68,9 +68,11 @@ class Federation:
         settle(torch.device(device), settings.precision)
         self.method = make_method(settings)
         self._selection = make_selection(settings, self.method)
+        ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings, partition.new)
         self._device_data = DeviceData(
             dataset,
             partition,
+            pooled=ids if self.method.bound else (),
             device=torch.device(device),
             dtype=getattr(torch, settings.dtype),
             seed=settings.seed,
@@ -78,7 +80,6 @@ class Federation:
             holdout=self.method.holdout,
             offload=offload,
         )
-        ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings, partition.new)
         if settings.clock.dropout and self.method.everyone:
             raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
         synchronous = isinstance(self.method.trigger, Everyone)
@@ -324,8 +325,8 @@ class Federation:
 
     @property
     def derived(self) -> list[str]:
-        """Metrics that the method does not train and Remark 4.1 of the SCD paper supplies."""
-        return {"gm": ["pm"], "pm": ["gm"], "both": []}[self.method.trains]
+        """Metrics that the method does not train and Remark 4.1 of the SCD paper supplies; all of a bound."""
+        return ["gm", "pm"] if self.method.bound else {"gm": ["pm"], "pm": ["gm"], "both": []}[self.method.trains]
 
     def evaluate(self) -> Evaluation:
         """Scores of the current version: generic, personalized and local models."""

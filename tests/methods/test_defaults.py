@@ -75,6 +75,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "apfl": {"alpha": (0.5, "PGFed's code"), "adaptive": (True, "Deng et al. 2020")},
     "apple": {"mu": (0.1, "ours (card)"), "fade": (10, "ours (card)"), "p_lr": (None, CELL)},
     "ccvr": {"calibration_steps": (500, "ours (card)"), "calibration_batch": (100, "ours (card)")},
+    "centralized": {**_FINE_TUNING, "layers": (("",), "all layers (card)")},
     "cfl": {"eps1": (0.4, "public example (card)"), "eps2": (1.6, "public example (card)")},
     "comet": {
         "c": (4, "COMET, Table III: one of 1 to 4"),

@@ -14,6 +14,7 @@ from reports.league import write_league
 from sweeps.study import load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
+from tests.reports import conftest
 from tests.reports.browser import assert_alive, look, needs_browser
 from tests.reports.conftest import write_store
 from tests.warm import Start
@@ -54,6 +55,36 @@ def test_a_second_name_stands_where_the_first_does(tmp_path: Path) -> None:
         one, other = found["fedavg", column], found["again", column]
         assert (one["value"], column == "tier" or one["note"]) == (other["value"], column == "tier" or other["note"])
     assert found["again", "tier"]["note"] == "= fedavg"
+
+
+@pytest.mark.long
+def test_the_personalization_score_is_a_place_between_two_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the better of `local` and `finetune` to `centralized`, which is in brackets and leads nothing."""
+    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
+    monkeypatch.setitem(conftest.LEVELS, "centralized", (0.97, 0.97))
+    monkeypatch.setitem(conftest.DERIVED, "centralized", ["gm", "pm"])
+    methods = ("local", "finetune", "ditto", "scd", "centralized")
+    page = write_league([write_store(tmp_path / "run", methods=methods)], tmp_path / "page", "test")
+    main, score = (entries(page.parent / f"{name}.csv") for name in ("main_pm", "tables/score"))
+    tasks = {column for _, column in main} - {"tier", "rank"}
+    for row in ("ditto", "scd"):
+        for task in tasks:
+            own, bound, *simple = (main[name, task] for name in (row, "centralized", "local", "finetune"))
+            expected = (own - max(simple)) / (bound - max(simple))
+            assert score[row, task] == pytest.approx(expected, abs=0.007)
+        assert score[row, "mean"] == pytest.approx(sum(score[row, task] for task in tasks) / len(tasks), abs=0.01)
+    assert {row for row, _ in score} == {"ditto", "scd"}
+    with open(page.parent / "tables" / "leaders_pm.csv", encoding="utf-8") as file:
+        assert all(row["note"] != "centralized" for row in csv.DictReader(file))
+
+
+def entries(file: Path) -> dict[tuple[str, str], float]:
+    """The numbers of a table by row and column."""
+    with open(file, encoding="utf-8") as open_file:
+        rows = list(csv.DictReader(open_file))
+    return {(row["row"], row["column"]): float(row["value"]) for row in rows if row["value"]}
 
 
 @pytest.fixture(scope="module")
