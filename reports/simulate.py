@@ -5,13 +5,14 @@ paired), and each method's own noise, by default of 0.7 percentage points in one
 """
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special, stats
 
 from bench.rng import generator
-from reports import best, fairness, statistics
+from reports import best, fairness, ranking, statistics
 from reports.statistics import Floats
 
 METHODS = (5, 20, 70)
@@ -90,8 +91,8 @@ def family_errors(methods: int, seeds: int, repeats: int) -> float:
     rng = generator("simulate", "family", methods, seeds)
     found = 0
     for _ in range(repeats):
-        scores = [{str(seed): value for seed, value in enumerate(row)} for row in rng.normal(90, 1, (methods, seeds))]
-        p_values = statistics.holm([statistics.paired(row, scores[0]).p for row in scores[1:]])
+        scores = rng.normal(90, 1, (methods, seeds))
+        p_values = statistics.holm([statistics.p_value(row - scores[0]) for row in scores[1:]])
         found += min(p_values) < statistics.LEVEL
     return found / repeats
 
@@ -105,6 +106,24 @@ def ranks_errors(methods: int, repeats: int) -> float:
         result = statistics.critical_difference(names, rng.normal(90, 1, (tasks, methods)))
         found += result.cliques != ((0, methods - 1),)
     return found / repeats
+
+
+def rank_intervals(methods: int, seeds: int, repeats: int, tasks: int = 4) -> tuple[float, float]:
+    """The league's rank intervals: how often equal methods are told apart, and how often all hold the true rank.
+
+    In the second, methods differ and so do their standard deviations; a true rank is 1 plus the number of better ones.
+    """
+    rng = generator("simulate", "rank intervals", methods, seeds)
+    equal, even = np.zeros(methods), np.ones(methods)
+    apart = held = 0
+    for _ in range(repeats):
+        found = ranking.rank(_draw(rng, equal, even, seeds, tasks), ["one"] * tasks)
+        apart += any(one.first > 1 or one.last < methods for one in found)
+        levels = -rng.exponential(2 * _NOISE, methods)
+        found = ranking.rank(_draw(rng, levels, np.exp(rng.uniform(-1, 1, methods)), seeds, tasks), ["one"] * tasks)
+        truth = 1 + (levels[None] > levels[:, None]).sum(axis=1)
+        held += all(one.first <= at <= one.last for one, at in zip(found, truth, strict=True))
+    return apart / repeats, held / repeats
 
 
 def clients_spread(samples: int, differ: float, repeats: int, clients: int = 20) -> dict[str, float]:
@@ -160,12 +179,12 @@ def _covers(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int,
     return bool(((lows - 1e-9 <= truth) & (truth <= highs + 1e-9)).all())
 
 
-def _print_best(repeats: int) -> None:
+def _print_best(repeats: int, counts: Sequence[int] = METHODS, runs: Sequence[int] = SEEDS) -> None:
     print("| methods | tasks | seeds | false | false, uneven noise | all intervals hold | power for 1 point |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
     for tasks in (1, 4):
-        for methods in METHODS:
-            for seeds in SEEDS:
+        for methods in counts:
+            for seeds in runs:
                 rates = with_the_best(methods, seeds, repeats, tasks)
                 shown = (rates.false, rates.uneven, rates.coverage, rates.power)
                 print(f"| {methods} | {tasks} | {seeds} | {' | '.join(f'{100 * x:.1f}' for x in shown)} |", flush=True)
@@ -192,6 +211,14 @@ def _print_ranks(repeats: int) -> None:
         print(f"| {methods} methods, {statistics.tasks_needed(methods)} tasks | {100 * error:.1f} |", flush=True)
 
 
+def _print_rank_intervals(repeats: int) -> None:
+    print("| rank intervals, 4 tasks | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
+    for methods in METHODS:
+        found = [rank_intervals(methods, seeds, repeats) for seeds in SEEDS]
+        for k, name in enumerate(("equal methods told apart", "all hold the true rank")):
+            print(f"| {methods} methods, {name} | {' | '.join(f'{100 * one[k]:.1f}' for one in found)} |", flush=True)
+
+
 def _print_clients(repeats: int) -> None:
     print("| test samples of a client | truth | seen | equal clients | shrunk |\n|---:|---:|---:|---:|---:|")
     for samples in (5, 20, 100):
@@ -200,11 +227,12 @@ def _print_clients(repeats: int) -> None:
             print(f"| {samples} | {' | '.join(f'{value:.1f}' for value in found.values())} |", flush=True)
 
 
-PARTS = {
+PARTS: dict[str, Callable[..., None]] = {
     "best": _print_best,
     "single": _print_single,
     "families": _print_families,
     "ranks": _print_ranks,
+    "rank-intervals": _print_rank_intervals,
     "clients": _print_clients,
 }
 
@@ -214,9 +242,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
     parser.add_argument("--repeats", type=int, default=500)
+    parser.add_argument("--methods", type=int, nargs="+", default=METHODS, help="of the part `best`")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the part `best`")
     given = parser.parse_args()
     for name in given.parts or PARTS:
-        PARTS[name](given.repeats)
+        more = (given.methods, given.seeds) if name == "best" else ()
+        PARTS[name](given.repeats, *more)
         print(flush=True)
 
 

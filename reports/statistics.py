@@ -106,7 +106,7 @@ def paired(values: Mapping[str, float], reference: Mapping[str, float], level: f
     if summary.n > 1 and np.ptp(differences) > 0:
         effect = summary.mean / summary.std
         low, high = _effect_interval(effect, summary.n, level)
-    p = _p_value(differences)
+    p = p_value(differences)
     return Comparison(summary.n, summary.mean, summary.low, summary.high, p, effect, low, high)
 
 
@@ -317,7 +317,7 @@ def _level_out(differences: Floats, scores: Floats) -> Floats:
     return level
 
 
-def _p_value(differences: Floats) -> float:
+def p_value(differences: Floats) -> float:
     """Two-sided p value of the t test that the mean is 0; nan for fewer than two, and for equal ones other than 0."""
     if len(differences) < 2:
         return math.nan
@@ -360,12 +360,16 @@ def _different_pairs(scores: Floats, level: float) -> npt.NDArray[np.bool_]:
 
     methods = scores.shape[1]
     rows, columns = np.triu_indices(methods, 1)
-    p_values = [
-        float(stats.wilcoxon(scores[:, a], scores[:, b]).pvalue) if np.any(scores[:, a] != scores[:, b]) else 1.0
-        for a, b in zip(rows, columns, strict=True)
-    ]
+    differences = scores[:, rows] - scores[:, columns]
+    sizes = np.sort(np.abs(differences), axis=0)
+    plain = (sizes[0] > 0) & (np.diff(sizes, axis=0) > 0).all(axis=0)  # no ties: the exact test, for all at once
+    p_values = np.ones(len(rows))
+    if plain.any():
+        p_values[plain] = stats.wilcoxon(differences[:, plain]).pvalue
+    for pair in np.flatnonzero(~plain & (sizes[-1] > 0)):
+        p_values[pair] = stats.wilcoxon(differences[:, pair]).pvalue
     differs = np.zeros((methods, methods), dtype=bool)
-    differs[rows, columns] = differs[columns, rows] = np.array(holm(p_values)) < level
+    differs[rows, columns] = differs[columns, rows] = np.array(holm(p_values.tolist())) < level
     return differs
 
 

@@ -143,6 +143,19 @@ def test_critical_difference_joins_the_two_that_are_alike():
     assert result.cliques == ((0, 1),)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_pairs_are_tested_together_as_they_are_one_by_one(whole):
+    """Whole numbers tie and differ by 0, which the exact test for all pairs at once does not have."""
+    scores = generator("pairs").normal(80, 2, (14, 6)) + np.arange(6)
+    scores = scores.round() if whole else scores
+    rows, columns = np.triu_indices(6, 1)
+    pairs = list(zip(rows.tolist(), columns.tolist(), strict=True))
+    p_values = ours.holm([stats.wilcoxon(scores[:, a], scores[:, b]).pvalue for a, b in pairs])
+    expected = [list(pair) for pair, p in zip(pairs, p_values, strict=True) if p < 0.05]
+    assert 0 < len(expected) < len(pairs)
+    assert np.argwhere(np.triu(ours._different_pairs(scores, 0.05))).tolist() == expected
+
+
 def test_iqm_is_the_mean_of_the_middle_half():
     assert ours.iqm([np.array([0.0, 0.3]), np.array([1.0, 0.2])]) == pytest.approx(0.25)
 
