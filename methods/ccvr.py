@@ -87,7 +87,9 @@ def gaussians(count: Tensor, total: Tensor, outer: Tensor) -> tuple[Tensor, Tens
     n = count.view(-1, 1, 1)
     center = total / count.clamp(min=1).unsqueeze(1)
     covariance = (outer - n * center.unsqueeze(2) * center.unsqueeze(1)) / (n - 1).clamp(min=1)
-    size, direction = torch.linalg.eigh(covariance)  # a class with fewer samples than features has no Cholesky factor
+    # Squares that overflowed count as 0: LAPACK would raise an error, and what follows says that training diverged.
+    finite = covariance.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    size, direction = torch.linalg.eigh(finite)  # a class with fewer samples than features has no Cholesky factor
     return center, direction * size.clamp(min=0).sqrt().unsqueeze(1)
 
 

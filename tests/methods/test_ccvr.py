@@ -1,8 +1,10 @@
 """CCVR: FedAvg's body to the byte, pooled Gaussians against numpy, and a head that is the one of a discriminant."""
 
 import numpy as np
+import pytest
 import torch
 
+from bench.engine.anomalies import Diverged
 from bench.forward import Forward
 from bench.params import Params
 from methods.ccvr import CCVR, gaussians
@@ -95,3 +97,18 @@ def test_traffic() -> None:
 
 def test_resumes() -> None:
     assert_resumes("ccvr", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
+
+
+def test_features_whose_squares_overflow_are_a_divergence_and_no_error() -> None:
+    """Their covariance is not finite, for which LAPACK raises an error; the head's training on them diverges."""
+    count, total = torch.tensor([3.0, 3.0]), torch.full((2, 2), 6e30)
+    outer = torch.stack([torch.eye(2), torch.full((2, 2), torch.inf)])
+    center, root = gaussians(count, total, outer)
+    assert center.tolist() == (total / 3).tolist()
+    assert root.isfinite().all()
+    federation = toy("ccvr", dtype="float32", sizes=[13, 7, 9, 5], hp={"calibration_steps": 5})
+    run(federation, 1)
+    federation.server.state["sum"] *= 1e30
+    federation.server.state["outer"] *= torch.inf
+    with pytest.raises(Diverged):
+        federation.evaluate()
