@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.lane_norm import with_lane_norm
+from bench.lanes import with_lanes
 from bench.params import Params, Spec
 
 Stats = Literal["batch", "frozen"]
@@ -29,14 +29,14 @@ class _Templates(threading.local):
     """One copy of each module per thread and mode: `functional_call` swaps tensors in place."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, bool, bool, bool], _Call] = {}
+        self.known: dict[tuple[str, bool, bool, bool, bool], _Call] = {}
 
-    def get(self, spec: Spec, training: bool, bf16: bool, lane_norm: bool) -> _Call:
-        at = (spec.arch, training, bf16, lane_norm)
+    def get(self, spec: Spec, training: bool, bf16: bool, on_gpu: bool, lane_kernels: bool) -> _Call:
+        at = (spec.arch, training, bf16, on_gpu, lane_kernels)
         if at not in self.known:
             self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
-            if lane_norm:
-                with_lane_norm(self.known[at])
+            if on_gpu:
+                with_lanes(self.known[at], convolutions=lane_kernels)
             elif bf16:
                 _normalise_in_float32(self.known[at])
         return self.known[at]
@@ -61,12 +61,14 @@ class Forward:
 
     With `stats="batch"` BatchNorm uses the statistics of the batch and moves the buffers of `w`; with
     `stats="frozen"` it uses the buffers and never moves them. `moved(w)` gives the buffers after all calls so far.
-    With `bf16` products and convolutions are in bfloat16; what comes out has the type of the weights.
+    With `bf16` products and convolutions are in bfloat16; what comes out has the type of the weights. With
+    `lane_kernels` convolutions on a GPU are those of `bench/lanes/convolution.py`.
     """
 
-    def __init__(self, *, frozen: bool = False, bf16: bool = False) -> None:
+    def __init__(self, *, frozen: bool = False, bf16: bool = False, lane_kernels: bool = False) -> None:
         self._frozen = frozen
         self._bf16 = bf16
+        self._lane_kernels = lane_kernels
         # Keyed by the identity of the buffers, so that `w.with_weights(...)` moves the buffers of `w`; the buffers are
         # kept beside the moved ones so that no other tensor can take over their identity.
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
@@ -91,7 +93,7 @@ class Forward:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
         named = {f"net.{name}": tensor for name, tensor in current.items()}
-        template = _templates.get(w.spec, training, self._bf16, _on_gpu(w.weights))
+        template = _templates.get(w.spec, training, self._bf16, _on_gpu(w.weights), self._lane_kernels)
         out: Tensor
         if self._bf16:
             # Without the cache, which would keep a traced tensor beyond its trace.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-FLOORS = ["base", "config", "models", "engine", "federation", "runs", "conformance", "speed", "cluster", "cli"]
+FLOORS = ["lanes", "base", "config", "models", "engine", "federation", "runs", "conformance", "speed", "cluster", "cli"]
 """Rooms of `bench/` from the ground up; `base` is what lies in `bench/` itself. A room imports from lower ones only."""
 
 PACKAGES = ["methods", "datasets", "reports", "sweeps"]

@@ -63,6 +63,10 @@ def run(
     allow_fallback: Annotated[
         bool, typer.Option(help="On a GPU, go on where clients cannot be trained side by side, tens of times slower.")
     ] = False,
+    lane_kernels: Annotated[
+        bool,
+        typer.Option(help="On a GPU and with `precision: bf16`, convolve by kernels of the harness's own (Triton)."),
+    ] = False,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,
@@ -116,6 +120,7 @@ def run(
         device=crew.device,
         executor=executor,
         allow_fallback=allow_fallback,
+        lane_kernels=lane_kernels,
         threads=crew.threads(len(chosen)),
         cells=crew.sharing,
         data_root=data_root,

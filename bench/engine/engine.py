@@ -74,6 +74,7 @@ class Engine:
         threads: int = 1,
         recordings: GraphCache | None = None,
         allow_fallback: bool = False,
+        lane_kernels: bool = False,
     ) -> None:
         self.settings = settings
         self.allow_fallback = allow_fallback or device_data.device.type == "cpu"
@@ -88,7 +89,7 @@ class Engine:
         self.steps = self.images = 0
         self.done = {"clients": Work(0, 0), "server": Work(0, 0)}
         self.seconds = 0.0
-        self._preparer = Preparer(device_data, settings)
+        self._preparer = Preparer(device_data, settings, lane_kernels=lane_kernels)
         values = hp_values(hyper, self.dtype, device_data.device)
         self._trainer = Trainer(device_data, values, self.dtype, recordings or GraphCache())
         self._team: Team | None = None

@@ -82,9 +82,10 @@ class Preparer:
     Most requests differ from the one before in their values only, and equal recipes are one object.
     """
 
-    def __init__(self, device_data: DeviceData, settings: Settings) -> None:
+    def __init__(self, device_data: DeviceData, settings: Settings, *, lane_kernels: bool = False) -> None:
         self._device_data = device_data
         self._settings = settings
+        self._lane_kernels = lane_kernels
         self._recipes: dict[Recipe, Recipe] = {}
         self._key: Any = None
         self._plan: _Plan | None = None
@@ -145,6 +146,7 @@ class Preparer:
             draws=tuple(sorted(request.draws.items())),
             frozen=False,
             bf16=self._settings.precision == "bf16",
+            lane_kernels=self._lane_kernels,
         )
         frozen = replace(recipe, frozen=True)
         known = self._recipes.setdefault

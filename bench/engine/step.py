@@ -87,6 +87,7 @@ class Recipe:
         widths: batch widths of the main feed and the side feeds.
         frozen: running statistics are used and not moved (a client of one sample).
         bf16: whether networks compute in bfloat16.
+        lane_kernels: whether their convolutions on a GPU are those of `bench/lanes/convolution.py`.
     """
 
     loss: Loss | None
@@ -100,6 +101,7 @@ class Recipe:
     draws: Hashable
     frozen: bool
     bf16: bool = False
+    lane_kernels: bool = False
 
     @property
     def batch_statistics(self) -> bool:
@@ -214,7 +216,7 @@ class _Do:
             one.seen = False
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
-            model = Forward(frozen=self._recipe.frozen, bf16=self._recipe.bf16)
+            model = Forward(frozen=self._recipe.frozen, bf16=self._recipe.bf16, lane_kernels=self._recipe.lane_kernels)
             full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
             value = loss(model, full, batch, ctx)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})

@@ -63,9 +63,13 @@ class Federation:
         offload: bool = False,
         recordings: GraphCache | None = None,
         allow_fallback: bool = False,
+        lane_kernels: bool = False,
     ) -> None:
         self.settings = settings
         settle(torch.device(device), settings.precision)
+        if lane_kernels and (device == "cpu" or settings.precision != "bf16"):
+            raise UserError("--lane-kernels are for a GPU and `precision: bf16`")
+        self._lane_kernels = lane_kernels
         self.method = make_method(settings)
         self._selection = make_selection(settings, self.method)
         ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings, partition.new)
@@ -97,6 +101,7 @@ class Federation:
             threads=threads,
             recordings=recordings,
             allow_fallback=allow_fallback,
+            lane_kernels=lane_kernels,
         )
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._device_data, local_buffers=settings.batchnorm == "local")
@@ -346,7 +351,8 @@ class Federation:
     @property
     def path(self) -> dict[str, str | int]:
         """What the numbers were computed with. Only on the same path are results promised to be the same bytes."""
-        return {
+        kernels: dict[str, str | int] = {"convolutions": "lane kernels"} if self._lane_kernels else {}
+        return kernels | {
             "device": str(self._device_data.device),
             "models": str(self._device_data.home),
             "executor": self.engine.executor,

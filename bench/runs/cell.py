@@ -54,6 +54,7 @@ class Options(BaseModel):
     executor: Executor = "auto"
     threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
     allow_fallback: bool = Field(False, description="on a GPU, steps that are not mapped or not recorded, too")
+    lane_kernels: bool = Field(False, description="on a GPU and in bf16, convolutions by kernels of this package")
     cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
@@ -341,6 +342,7 @@ def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Pa
         offload=offload,
         recordings=_recordings(settings, device),
         allow_fallback=options.allow_fallback,
+        lane_kernels=options.lane_kernels,
     )
     return federation, dataset, partition
 

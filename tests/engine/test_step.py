@@ -1,5 +1,6 @@
 """What a step of training comes down to: no number is read in it, and few passes over memory."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,8 @@ class Captured(BaseException):
     """A cohort's step, and tensors such as it gets; no error that the engine would handle."""
 
 
-def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Tensor]]:
-    """The step of two clients with a ResNet-18 and batches of ten, as a GPU takes it."""
+def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Any, list[Tensor]]:
+    """The step of two clients with a ResNet-18 and batches of ten, as a GPU takes it; in bf16 with lane kernels."""
 
     def captured(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
         raise Captured(self._function, like)
@@ -84,9 +85,11 @@ def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list
     monkeypatch.setattr(forward, "_on_gpu", lambda weights: True)
     pictures, labels = np.zeros((40, 3, 32, 32), np.uint8), np.arange(40) % 10
     data = Dataset("pictures", pictures, labels, 20, 10, (0.5,) * 3, (0.5,) * 3, "")
-    settings = Settings(method=method, model="resnet18", momentum=0.9, batch_size=10, clients=2)
+    chosen = Settings(method=method, model="resnet18", momentum=0.9, batch_size=10, clients=2, **settings)
+    federation = Federation(chosen, data, toy_partition(data, [10, 10]), executor="cohort")
+    federation.engine._preparer._lane_kernels = chosen.precision == "bf16"
     with pytest.raises(Captured) as found:
-        Federation(settings, data, toy_partition(data, [10, 10]), executor="cohort").advance()
+        federation.advance()
     return found.value.args
 
 
@@ -119,3 +122,15 @@ def test_a_resnet_s_step_in_64_lanes_takes_no_more_operations_or_memory_than_now
     nodes = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method") and not _shows(n)]
     assert len(nodes) <= operations
     assert sum(map(read_or_written, nodes)) <= gigabytes * 1e9
+
+
+@pytest.mark.long
+def test_a_recorded_step_has_the_lane_kernels_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNet-18 has twenty convolutions; the first one's pictures need no gradient."""
+    graph = traced(*cohort_step("fedavg", monkeypatch, precision="bf16"), 64)
+    taken = Counter(str(node.target) for node in graph.graph.nodes if "convolution" in str(node.target))
+    assert taken == {
+        "pfleague.lane_convolution.default": 20,
+        "pfleague.lane_convolution_of_input.default": 19,
+        "pfleague.lane_convolution_of_weight.default": 20,
+    }

@@ -1,4 +1,4 @@
-"""BatchNorm of several networks in one pass is BatchNorm of each."""
+"""Layers of several networks in one operation are the layers of each."""
 
 import copy
 from typing import Any
@@ -10,7 +10,10 @@ from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
 
 from bench import forward
-from bench.lane_norm import LaneBatchNorm, with_lane_norm
+from bench.errors import UserError
+from bench.lanes import LaneBatchNorm, LaneConv2d, with_lanes
+from bench.lanes.convolution import _Convolve
+from bench.lanes.geometry import Geometry
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
 
@@ -19,7 +22,7 @@ LANES, SAMPLES = 3, 5
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    body = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten()]
+    body = [nn.Conv2d(2, 3, 3, padding=(1, 0), stride=(2, 1)), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten()]
     net = nn.Sequential(*body, nn.Linear(12, 4), nn.BatchNorm1d(4, momentum=0.3, eps=0.1)).double()
     for layer in (net[1], net[5]):
         layer.num_batches_tracked = None
@@ -58,10 +61,14 @@ def everything_of(net: nn.Module, shared: tuple[str, ...], training: bool) -> li
 
 @pytest.mark.parametrize("shared", [(), ("weights",), ("buffers",)], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_lanes_get_what_pytorch_s_own_layers_give_each(training: bool, shared: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("convolutions", [True, False])
+def test_lanes_get_what_pytorch_s_own_layers_give_each(
+    convolutions: bool, training: bool, shared: tuple[str, ...]
+) -> None:
     net = network()
-    mine = with_lane_norm(copy.deepcopy(net))
-    assert [type(layer) for layer in (mine[1], mine[5])] == [LaneBatchNorm] * 2  # type: ignore[index]
+    mine = with_lanes(copy.deepcopy(net), convolutions=convolutions)
+    taken = [nn.Conv2d, LaneConv2d][convolutions], LaneBatchNorm, LaneBatchNorm
+    assert tuple(type(mine[i]) for i in (0, 1, 5)) == taken  # type: ignore[index]
     assert list(dict(mine.named_parameters())) == list(dict(net.named_parameters()))
     found, expected = (everything_of(one, shared, training) for one in (mine, net))
     assert len(found) == len(expected) > 12
@@ -70,8 +77,45 @@ def test_lanes_get_what_pytorch_s_own_layers_give_each(training: bool, shared: t
 
 
 def test_layers_without_weights_or_running_statistics_stay() -> None:
-    net = with_lane_norm(nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False)))
+    net = nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False))
+    with_lanes(net, convolutions=False)
     assert [type(layer) for layer in net.children()] == [nn.BatchNorm1d] * 2
+
+
+def test_convolutions_of_another_kind_stay() -> None:
+    kinds = (
+        nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(2, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, padding="same"),
+        nn.Conv2d(2, 4, 3, padding_mode="circular"), nn.Conv1d(2, 4, 3),
+    )  # fmt: skip
+    for layer in kinds:
+        assert with_lanes(nn.Sequential(layer), convolutions=True)[0] is layer  # type: ignore[index]
+
+
+def test_a_convolution_s_derivatives_are_right_twice_and_lanes_within_lanes() -> None:
+    geometry = Geometry((3, 2), (2, 1), (1, 0))
+    x, w = drawn(2, 2, 3 * 2, 6, 5).requires_grad_(), drawn(2, 3, 3, 3, 2, 2).requires_grad_()
+
+    def convolved(x: Tensor, w: Tensor) -> Tensor:
+        out: Tensor = vmap(lambda x, w: _Convolve.apply(x, w, geometry))(x, w)
+        return out
+
+    assert torch.autograd.gradcheck(convolved, (x, w))
+    assert torch.autograd.gradgradcheck(convolved, (x, w))
+
+
+def test_in_bfloat16_they_round_once() -> None:
+    """As PyTorch's own do: pictures and weights, and what comes out."""
+    layer, x = nn.Conv2d(16, 8, 3, padding=1), torch.randn(4, 16, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = LaneConv2d(layer)(x), layer(x)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-2)
+
+
+def test_lane_kernels_are_refused_where_they_would_do_nothing() -> None:
+    for options in ({"device": "cpu", "precision": "bf16"}, {"device": NAME}):
+        with SecondDevice(), pytest.raises(UserError, match=r"for a GPU and `precision: bf16`"):
+            toy("fedavg", dtype="float32", lane_kernels=True, **options)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "perfedavg"])
@@ -80,7 +124,7 @@ def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.M
     """Per-FedAvg takes second derivatives."""
     made: list[nn.Module] = []
     monkeypatch.setattr(forward, "_templates", forward._Templates())
-    monkeypatch.setattr(forward, "with_lane_norm", lambda net: made.append(with_lane_norm(net)))
+    monkeypatch.setattr(forward, "with_lanes", lambda net, **how: made.append(with_lanes(net, **how)))
     here = toy(method, model="test_norm", executor=executor)
     run(here, 2)
     assert not made

@@ -5,7 +5,7 @@ does its backward pass. Here the lanes' channels lie side by side, `[samples, la
 does it all. It rounds differently, so it is used on GPUs only: on a CPU cohorts keep their bytes.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +13,6 @@ from torch.autograd import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
 _aten = torch.ops.aten
-
-
-def with_lane_norm(net: nn.Module) -> nn.Module:
-    """The network with its BatchNorm layers replaced; the names of parameters and buffers stay."""
-    for name, child in net.named_children():
-        if isinstance(child, _BatchNorm) and child.affine and child.track_running_stats:
-            setattr(net, name, LaneBatchNorm(child))
-        else:
-            with_lane_norm(child)
-    return net
 
 
 class LaneBatchNorm(nn.Module):
@@ -49,6 +39,11 @@ class LaneBatchNorm(nn.Module):
             self.running_var.copy_(var)
         normalised: Tensor = out
         return normalised
+
+
+def has_lane_norm(layer: nn.Module) -> TypeGuard[_BatchNorm]:
+    """Whether `LaneBatchNorm` does what this layer does."""
+    return isinstance(layer, _BatchNorm) and layer.affine and layer.track_running_stats
 
 
 class _Norm(Function):

@@ -1,0 +1,222 @@
+"""Convolutions of several clients' networks side by side, each with weights of its own.
+
+Mapped over clients, PyTorch's own convolution becomes one with a group per client. Here three functions, a convolution
+and its two derivatives, which are one another's derivatives, know of lanes. Each is one operation, so that a step can
+be recorded: on a GPU and in bfloat16 a kernel of `bench/lanes/kernels.py`, elsewhere PyTorch's convolution in groups.
+
+Shapes: pictures `[samples, lanes * channels, height, width]`, convolved ones `[samples, lanes * filters, rows,
+columns]`, weights `[lanes, filters, kernel height, kernel width, channels]`. The channels of a place lie side
+by side in memory, which a kernel reads in large pieces; BatchNorm and what works element by element leave it so.
+"""
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.library import custom_op
+from torch.nn import functional
+
+from bench.lanes.geometry import Geometry
+
+_aten = torch.ops.aten
+_Sizes = list[int]  # what an operation of PyTorch takes in place of a tuple
+
+
+class LaneConv2d(nn.Module):
+    """Takes the place of a `Conv2d` layer; its parameters keep their names."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.geometry = _geometry(layer.kernel_size, layer.stride, layer.padding)
+        self.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pictures convolved, `[samples, filters, rows, columns]`, in the type that autocast wants."""
+        w = self.weight.permute(0, 2, 3, 1)
+        if torch.is_autocast_enabled(x.device.type):
+            wanted = torch.get_autocast_dtype(x.device.type)
+            x, w = x.to(wanted), w.to(wanted, memory_format=torch.contiguous_format)
+        out: Tensor = _Convolve.apply(x, w.unsqueeze(0), self.geometry)
+        return out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
+
+
+class PlaceMean(nn.Module):
+    """Takes the place of `AdaptiveAvgPool2d(1)`, which PyTorch cannot map where channels lie side by side."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean over all places, `[samples, channels, 1, 1]`."""
+        return x.mean((-2, -1), keepdim=True)
+
+
+def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether `LaneConv2d` does what this layer does."""
+    return (
+        isinstance(layer, nn.Conv2d)
+        and layer.groups == 1
+        and layer.dilation == (1, 1)
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
+
+
+class _Convolve(Function):
+    """Every lane's pictures convolved with its weights."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+        out: Tensor = _convolution(x, w, *map(list, geometry))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.geometry = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        of_x = _OfInput.apply(h, w, ctx.geometry, tuple(x.shape[2:])) if ctx.needs_input_grad[0] else None
+        return of_x, _OfWeight.apply(h, x, ctx.geometry, len(w)), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        lanes = info.batch_size
+        out = _Convolve.apply(_pictures(x, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        return out.unflatten(1, (lanes, -1)), 1
+
+
+class _OfInput(Function):
+    """What a gradient of the convolved pictures is for the pictures."""
+
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, int]) -> Tensor:
+        out: Tensor = _convolution_of_input(g, w, list(size), *map(list, geometry))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, w, ctx.geometry, _ = inputs
+        ctx.save_for_backward(g, w)
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+        g, w = ctx.saved_tensors
+        return _Convolve.apply(h, w, ctx.geometry), _OfWeight.apply(g, h, ctx.geometry, len(w)), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        lanes = info.batch_size
+        out = _OfInput.apply(_pictures(g, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        return out.unflatten(1, (lanes, -1)), 1
+
+
+class _OfWeight(Function):
+    """What a gradient of the convolved pictures is for the weights."""
+
+    @staticmethod
+    def forward(g: Tensor, x: Tensor, geometry: Geometry, lanes: int) -> Tensor:
+        out: Tensor = _convolution_of_weight(g, x, lanes, *map(list, geometry))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, x, ctx.geometry, _ = inputs
+        ctx.save_for_backward(g, x)
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+        g, x = ctx.saved_tensors
+        return _Convolve.apply(x, h, ctx.geometry), _OfInput.apply(g, h, ctx.geometry, tuple(x.shape[2:])), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], g: Tensor, x: Tensor, geometry: Geometry, within: int
+    ) -> tuple[Tensor, int]:
+        lanes = info.batch_size
+        pictures = [_pictures(t, dim, lanes) for t, dim in zip((g, x), in_dims[:2], strict=True)]
+        return _OfWeight.apply(*pictures, geometry, lanes * within).unflatten(0, (lanes, within)), 0
+
+
+def _pictures(t: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """`[samples, lanes * channels, ...]`."""
+    t = t.unsqueeze(1).expand(-1, lanes, *t.shape[1:]) if dim is None else t.movedim(dim, 1)
+    return t.flatten(1, 2)
+
+
+def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """`[lanes, ...]`, where there were lanes within the lanes all of them."""
+    return (t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
+
+
+@custom_op("pfleague::lane_convolution", mutates_args=())
+def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
+    if _has_kernel(x, w):
+        found: Tensor = _kernels().convolve(x, w, _geometry(kernel, stride, padding))
+        return found
+    return _in_order(functional.conv2d(x, _in_groups(w), None, stride, padding, groups=len(w)))
+
+
+@custom_op("pfleague::lane_convolution_of_input", mutates_args=())
+def _convolution_of_input(
+    g: Tensor, w: Tensor, size: _Sizes, kernel: _Sizes, stride: _Sizes, padding: _Sizes
+) -> Tensor:
+    if _has_kernel(g, w):
+        found: Tensor = _kernels().of_input(g, w, _geometry(kernel, stride, padding), (size[0], size[1]))
+        return found
+    like = g.new_empty(1).expand(len(g), len(w) * w.shape[4], *size)  # only its shape is looked at
+    rest = stride, padding, [1, 1], False, [0, 0], len(w)
+    return _in_order(_aten.convolution_backward(g, like, _in_groups(w), None, *rest, [True, False, False])[0])
+
+
+@custom_op("pfleague::lane_convolution_of_weight", mutates_args=())
+def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
+    found: Tensor
+    if _has_kernel(g, x):
+        found = _kernels().of_weight(g, x, _geometry(kernel, stride, padding), lanes)
+        return found
+    like = g.new_empty(1).expand(g.shape[1], x.shape[1] // lanes, *kernel)
+    rest = stride, padding, [1, 1], False, [0, 0], lanes
+    _, found, _ = _aten.convolution_backward(g, x, like, None, *rest, [False, True, False])
+    return found.view(lanes, -1, *found.shape[1:]).permute(0, 1, 3, 4, 2).contiguous()
+
+
+@_convolution.register_fake
+def _(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
+    rows, columns = _geometry(kernel, stride, padding).output(x.shape[2], x.shape[3])
+    return _in_order(x.new_empty(len(x), w.shape[0] * w.shape[1], rows, columns))
+
+
+@_convolution_of_input.register_fake
+def _(g: Tensor, w: Tensor, size: _Sizes, *_: _Sizes) -> Tensor:
+    return _in_order(g.new_empty(len(g), len(w) * w.shape[4], *size))
+
+
+@_convolution_of_weight.register_fake
+def _(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, *_: _Sizes) -> Tensor:
+    return g.new_empty(lanes, g.shape[1] // lanes, *kernel, x.shape[1] // lanes)
+
+
+def _has_kernel(*tensors: Tensor) -> bool:
+    """Whether a kernel takes these tensors, in which it counts with 32 bits."""
+    return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in tensors)
+
+
+def _in_order(pictures: Tensor) -> Tensor:
+    return pictures.contiguous(memory_format=torch.channels_last)
+
+
+def _in_groups(w: Tensor) -> Tensor:
+    """Weights as PyTorch's convolution has them, `[lanes * filters, channels, ...]`."""
+    return w.permute(0, 1, 4, 2, 3).flatten(0, 1)
+
+
+def _kernels() -> Any:
+    from bench.lanes import kernels  # loads Triton, which only a GPU needs
+
+    return kernels
+
+
+def _geometry(kernel: Any, stride: Any, padding: Any) -> Geometry:
+    return Geometry(*((int(pair[0]), int(pair[1])) for pair in (kernel, stride, padding)))
