@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.lanes import with_lanes
+from bench import lanes
 from bench.params import Params, Spec
 
 Stats = Literal["batch", "frozen"]
@@ -36,7 +36,7 @@ class _Templates(threading.local):
         if at not in self.known:
             self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
             if on_gpu:
-                with_lanes(self.known[at], convolutions=lane_kernels)
+                lanes.with_lanes(self.known[at], convolutions=lane_kernels)
             elif bf16:
                 _normalise_in_float32(self.known[at])
         return self.known[at]
@@ -47,10 +47,6 @@ def _normalise_in_float32(net: nn.Module) -> None:
     for layer in net.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.register_forward_pre_hook(lambda _, args: (args[0].float(),))
-
-
-def _on_gpu(weights: Tensor) -> bool:
-    return weights.device.type != "cpu"
 
 
 _templates = _Templates()
@@ -93,7 +89,7 @@ class Forward:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
         named = {f"net.{name}": tensor for name, tensor in current.items()}
-        template = _templates.get(w.spec, training, self._bf16, _on_gpu(w.weights), self._lane_kernels)
+        template = _templates.get(w.spec, training, self._bf16, lanes.on_gpu(w.weights), self._lane_kernels)
         out: Tensor
         if self._bf16:
             # Without the cache, which would keep a traced tensor beyond its trace.

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bench import lanes
+
 State = dict[str, Tensor]
 Schedule = Literal["constant", "cosine"]
 
@@ -50,7 +52,7 @@ class SGD:
         g = _regularised(self.clip, self.weight_decay, w, g)
         if not self.momentum:
             return torch.addcmul(w, lr, g, value=-1), state
-        velocity = self.momentum * state["velocity"] + g
+        velocity = _moved(state["velocity"], g, self.momentum)
         g = g + self.momentum * velocity if self.nesterov else velocity
         return torch.addcmul(w, lr, g, value=-1), {"velocity": velocity}
 
@@ -100,6 +102,11 @@ def learning_rates(optimizer: Optimizer, steps: int) -> npt.NDArray[np.float64]:
     if optimizer.schedule == "cosine":
         return np.array([lr * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)])
     return np.full(steps, lr)
+
+
+def _moved(velocity: Tensor, g: Tensor, momentum: float) -> Tensor:
+    """The velocity after a step: on a GPU in one pass over memory, which rounds once; a CPU keeps its bytes."""
+    return torch.add(g, velocity, alpha=momentum) if lanes.on_gpu(g) else momentum * velocity + g
 
 
 def _regularised(clip: float | None, weight_decay: float | None, w: Tensor, g: Tensor) -> Tensor:

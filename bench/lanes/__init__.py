@@ -1,9 +1,14 @@
 """Layers that run for many clients' networks in one operation, for GPUs."""
 
-from torch import nn
+from torch import Tensor, nn
 
 from bench.lanes.convolution import LaneConv2d, PlaceMean, has_lane_convolution
 from bench.lanes.norm import LaneBatchNorm, has_lane_norm
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether it is passes over memory that cost time; a CPU is rather held to the bytes that it has always given."""
+    return tensor.device.type != "cpu"
 
 
 def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:

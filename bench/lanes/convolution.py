@@ -34,12 +34,16 @@ class LaneConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pictures convolved, `[samples, filters, rows, columns]`, in the type that autocast wants."""
-        w = self.weight.permute(0, 2, 3, 1)
-        if torch.is_autocast_enabled(x.device.type):
-            wanted = torch.get_autocast_dtype(x.device.type)
-            x, w = x.to(wanted), w.to(wanted, memory_format=torch.contiguous_format)
-        out: Tensor = _Convolve.apply(x, w.unsqueeze(0), self.geometry)
+        kind = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+        w = _InOrder.apply(self.weight, kind)
+        out = convolve(x.to(kind), w.unsqueeze(0), self.geometry)
         return out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
+
+
+def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    """Every lane's pictures convolved with its weights, in the shapes above."""
+    out: Tensor = _Convolve.apply(x, w, geometry)
+    return out
 
 
 class PlaceMean(nn.Module):
@@ -59,6 +63,24 @@ def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
         and layer.padding_mode == "zeros"
         and not isinstance(layer.padding, str)
     )
+
+
+class _InOrder(Function):
+    """A layer's weights in another type and the order of the kernels; back and forth in one copy each."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(w: Tensor, kind: torch.dtype) -> Tensor:
+        return w.permute(0, 2, 3, 1).to(kind, copy=True, memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kind = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g.permute(0, 3, 1, 2).to(ctx.kind, memory_format=torch.contiguous_format), None
 
 
 class _Convolve(Function):

@@ -33,7 +33,7 @@ class LaneBatchNorm(nn.Module):
         """Samples normalised, `[samples, channels, ...]`; in training the running statistics move."""
         before = self.running_mean, self.running_var
         rest = self.training, self.momentum, self.eps
-        out, mean, var, _, _ = _Norm.apply(x.to(self.weight.dtype), self.weight, self.bias, *before, *rest)
+        out, mean, var, _, _ = _Norm.apply(x, self.weight, self.bias, *before, *rest)
         if self.training:
             self.running_mean.copy_(mean)
             self.running_var.copy_(var)
@@ -142,7 +142,7 @@ def _backward_by_hand(
     if training:
         count = x.numel() // x.shape[1]
         of_x = gradient - (wide(of_bias) + unit * wide(of_weight)) / count
-    return of_x * wide(scale * weight), of_weight, of_bias
+    return (of_x * wide(scale * weight)).to(gradient.dtype), of_weight, of_bias
 
 
 def _samples_merged(x: Tensor, dim: int | None, lanes: int) -> Tensor:

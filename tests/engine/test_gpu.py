@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from bench.engine import backends
 from bench.federation.federation import Federation
+from bench.lanes.convolution import convolve
+from bench.lanes.geometry import Geometry
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.methods.resume import assert_resumes
 from tests.speed.test_threads import two_rounds
@@ -70,6 +73,34 @@ def test_cohorts_and_single_clients_agree(model: str, dtype: str, tolerance: flo
         there, found = _images(model, executor=executor, dtype=dtype)
         assert_same(found, here, tolerance)
         assert not there.engine.fallbacks
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_lane_kernels_are_convolutions(channels: int, stride: int) -> None:
+    """Against float64, which bfloat16 is within three digits of."""
+    lanes, filters, samples = 5, 64, 7
+    geometry = Geometry((3, 3), (stride, stride), (1, 1))
+    x = torch.randn(samples, lanes * channels, 16, 16, device=GPU, dtype=torch.bfloat16, requires_grad=True)
+    w = torch.randn(lanes, filters, 3, 3, channels, device=GPU, dtype=torch.bfloat16, requires_grad=True)
+    out = convolve(x, w, geometry)
+    wide, weights = x.detach().double().requires_grad_(), w.detach().double().requires_grad_()
+    right = functional.conv2d(wide, weights.permute(0, 1, 4, 2, 3).flatten(0, 1), None, stride, 1, groups=lanes)
+    slopes = torch.randn_like(out)
+    found = out, *torch.autograd.grad(out, (x, w), slopes)
+    expected = right, *torch.autograd.grad(right, (wide, weights), slopes.double())
+    for one, other in zip(found, expected, strict=True):
+        assert (one.double() - other).norm() < 4e-3 * other.norm()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("model", ["cnn", "resnet18"])
+def test_cells_with_lane_kernels_have_the_same_bytes_twice(model: str, executor: Any) -> None:
+    settings = {"model": model, "model_options": SMALL[model], "precision": "bf16"}
+    first, second = (two_rounds(settings=settings, device=GPU, executor=executor, lane_kernels=True) for _ in range(2))
+    assert first[0].path["convolutions"] == "lane kernels"
+    assert not first[0].engine.fallbacks
+    assert_same(second[1], first[1], 0)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

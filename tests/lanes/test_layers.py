@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
 
-from bench import forward
+from bench import forward, lanes
 from bench.errors import UserError
 from bench.lanes import LaneBatchNorm, LaneConv2d, with_lanes
-from bench.lanes.convolution import _Convolve
+from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
@@ -96,8 +96,7 @@ def test_a_convolution_s_derivatives_are_right_twice_and_lanes_within_lanes() ->
     x, w = drawn(2, 2, 3 * 2, 6, 5).requires_grad_(), drawn(2, 3, 3, 3, 2, 2).requires_grad_()
 
     def convolved(x: Tensor, w: Tensor) -> Tensor:
-        out: Tensor = vmap(lambda x, w: _Convolve.apply(x, w, geometry))(x, w)
-        return out
+        return vmap(lambda x, w: convolve(x, w, geometry))(x, w)
 
     assert torch.autograd.gradcheck(convolved, (x, w))
     assert torch.autograd.gradgradcheck(convolved, (x, w))
@@ -112,6 +111,23 @@ def test_in_bfloat16_they_round_once() -> None:
     torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-2)
 
 
+def test_batchnorm_of_bfloat16_keeps_that_type_and_statistics_in_float32() -> None:
+    """As PyTorch's own does under autocast; mapped over clients it would refuse."""
+    layer = LaneBatchNorm(nn.BatchNorm2d(3))
+    x = torch.randn(LANES, 32, 3, 4, 4)
+
+    def normalised(x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        buffers = {name: b + 0 * x.float().sum() for name, b in layer.named_buffers()}
+        return functional_call(layer, buffers, (x,)), buffers
+
+    found, moved = vmap(normalised)(x.bfloat16())
+    expected, right = vmap(normalised)(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=2**-7, atol=2**-7)
+    for name, buffer in moved.items():
+        torch.testing.assert_close(buffer, right[name], rtol=1e-2, atol=1e-3)
+
+
 def test_lane_kernels_are_refused_where_they_would_do_nothing() -> None:
     for options in ({"device": "cpu", "precision": "bf16"}, {"device": NAME}):
         with SecondDevice(), pytest.raises(UserError, match=r"for a GPU and `precision: bf16`"):
@@ -124,7 +140,7 @@ def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.M
     """Per-FedAvg takes second derivatives."""
     made: list[nn.Module] = []
     monkeypatch.setattr(forward, "_templates", forward._Templates())
-    monkeypatch.setattr(forward, "with_lanes", lambda net, **how: made.append(with_lanes(net, **how)))
+    monkeypatch.setattr(lanes, "with_lanes", lambda net, **how: made.append(with_lanes(net, **how)))
     here = toy(method, model="test_norm", executor=executor)
     run(here, 2)
     assert not made
