@@ -1,15 +1,16 @@
 """pFLeague: benchmarks of personalized federated learning.
 
-What a script or a notebook needs has its name here; it is imported when it is first used, so that `import bench` costs
-nothing. What a method's author needs is in `bench.method`.
+This module exports the names that a script or a notebook needs. Each is imported at its first use, so `import bench` is
+fast. The names for authors of methods are in `bench.method`.
 """
 
 import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-# MKL reads it at its first matrix product. Without it products round by where their operands lie in memory, so that a
-# client's bytes depend on the lane that it is in; part of the recorded path (`bench.engine.kernels`).
+# MKL reads this variable at its first matrix product. Without it, rounding depends on the memory addresses of the
+# operands, so a client's bytes would depend on its lane. The setting is part of the recorded path
+# (`bench.engine.kernels`).
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Predictors made of several networks and tensors: one model value that is tested, kept and counted like any other."""
+"""Predictors built from several networks and tensors: one model value, tested, stored and counted like any other."""
 
 import copy
 import sys
@@ -12,16 +12,16 @@ from bench.forward import Forward
 from bench.params import Entry, Params, Spec
 
 Predictor = Callable[[Forward, dict[str, Any], Tensor], Tensor]
-"""From `model`, the parts by name and inputs `[samples, ...]` to logits `[samples, classes]`."""
+"""Computes logits `[samples, classes]` from `model`, the parts by name, and inputs `[samples, ...]`."""
 
-Kind = Spec | tuple[int, ...] | int | float  # of a part: a model value's, a tensor's shape, or the number itself
+Kind = Spec | tuple[int, ...] | int | float  # describes a part: a model value's spec, a tensor's shape, or a number
 
 
 class Composed(nn.Module):
-    """The module of a composed model value: it calls the function on its parts.
+    """The module of a composed model value; it calls the function on its parts.
 
-    The networks of the parts are submodules under the parts' names, tensors are parameters: what looks for kinds of
-    layers finds them.
+    The parts' networks are submodules under the parts' names, and tensors are parameters, so code that searches for
+    layers of a type finds them.
     """
 
     def __init__(self, function: Predictor, kinds: Mapping[str, Kind]) -> None:
@@ -29,7 +29,7 @@ class Composed(nn.Module):
         self.function = function
         self.kinds = dict(kinds)
         for name, kind in kinds.items():
-            if isinstance(kind, Spec):  # of its own: two parts of one architecture hold different tensors
+            if isinstance(kind, Spec):  # a copy, because two parts of one architecture hold different tensors
                 self.register_module(name, copy.deepcopy(kind.module))
             elif isinstance(kind, tuple):
                 self.register_parameter(name, nn.Parameter(torch.empty(kind, device="meta")))
@@ -65,18 +65,18 @@ def _tensor(layers: nn.Module, entry: Entry) -> Tensor:
 
 
 def compose(function: Predictor, **parts: Params | Tensor | int | float) -> Params:
-    """One model value out of several: its logits are `function(model, parts, x)`.
+    """Combine several parts into one model value whose logits are `function(model, parts, x)`.
 
-    The function is written like a loss: `model(parts["w"], x)` runs a part, and the rules for losses hold. The value's
-    tensors are those of the parts under `part.`, in their order, so that `value.part("name")` has a part's.
+    The function is written like a loss: `model(parts["w"], x)` runs a part, and the rules for losses apply. The tensors
+    of the value are those of the parts in their order, named `part.tensor`, so `value.part("name")` returns one part.
 
     Args:
-        function: of a module's top level.
-        parts: model values; tensors of the weights' type, which may differ from client to client; numbers, which are
-            fixed in the computation.
+        function: a function defined at the top level of a module.
+        parts: model values; tensors with the dtype of the weights, which may differ between clients; or numbers, which
+            are constants of the computation.
 
     Raises:
-        ValueError: the function is not found under its name, there is no model value, or a tensor has another type.
+        ValueError: the function is not found under its name, no part is a model value, or a tensor has another dtype.
     """
     models = [part for part in parts.values() if isinstance(part, Params)]
     if not models:
@@ -92,7 +92,7 @@ def compose(function: Predictor, **parts: Params | Tensor | int | float) -> Para
 
 
 def composed_spec(function: Predictor, kinds: Mapping[str, Kind]) -> Spec:
-    """The spec of a composed model value; its name says function and parts.
+    """The spec of a composed model value; its `arch` names the function and the parts.
 
     Raises:
         ValueError: the function is not found under its name.
@@ -111,10 +111,10 @@ def composed_spec(function: Predictor, kinds: Mapping[str, Kind]) -> Spec:
 
 
 def reference(function: Predictor) -> str:
-    """`module:name`, under which `resolve` finds it.
+    """The function's address `module:name`, from which `resolve` finds it.
 
     Raises:
-        ValueError: it is a lambda, a method, or inside another function.
+        ValueError: the function is a lambda, a method, or defined inside another function.
     """
     where = f"{function.__module__}:{function.__qualname__}"
     if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is not function:
@@ -123,10 +123,10 @@ def reference(function: Predictor) -> str:
 
 
 def resolve(where: str) -> Predictor:
-    """The function that `reference` names; its module has been loaded with the method.
+    """The function at an address from `reference`; its module must be loaded already (it is loaded with the method).
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such function.
     """
     module, _, name = where.partition(":")
     found = getattr(sys.modules.get(module), name, None)

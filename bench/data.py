@@ -1,4 +1,4 @@
-"""What the harness knows of data: a data set in memory and its partition over clients."""
+"""The data structures of the harness: a data set in memory and its partition over clients."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class TokenShape(NamedTuple):
-    """Shape of a row of token numbers: how many there are, and below which number they lie."""
+    """Shape of a row of token numbers: its `length`, and the number of tokens in the `vocabulary`."""
 
     length: int
     vocabulary: int
@@ -22,22 +22,22 @@ class Dataset:
     """Labelled samples in memory: the training part followed by the test part.
 
     Attributes:
-        name: how reports call it, e.g. `cifar10` or `cifar10-jpeg`.
-        x: `[n, channels, height, width]` uint8 images; float32 arrays such as `[n, features]` or, of time series,
-            `[n, channels, time]`; or `[n, length]` int32 token numbers.
+        name: its name in reports, e.g. `cifar10` or `cifar10-jpeg`.
+        x: `[n, channels, height, width]` uint8 images; float32 arrays such as `[n, features]`, or
+            `[n, channels, time]` for time series; or `[n, length]` int32 token numbers.
         y: `[n]` labels in `0 .. num_classes-1`.
-        n_train: the first `n_train` samples are the official training part, the rest the test part.
+        n_train: the first `n_train` samples are the official training part, the rest are the test part.
         num_classes: number of classes.
-        mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises. Empty for
-            tokens.
+        mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises with them.
+            Empty for tokens.
         checksum: hex digest of the content (part of a cell's identity).
         classes: names of the classes; may be empty.
-        rows: `[n]` which row of the user's file each sample is, where the harness moved a held-out test part to the
-            end; None: the samples are in the file's order. A split from a file counts rows.
-        groups: `[n]` of which group (person, hospital, camera, domain) each sample is, as a position in `group_names`;
-            None: the data say nothing of it.
+        rows: `[n]` row of the user's file for each sample, if the harness moved a held-out test part to the end; None
+            if the samples are in the file's order. A split from a file refers to these rows.
+        groups: `[n]` group of each sample (person, hospital, camera, domain), as a position in `group_names`; None if
+            the data set has no groups.
         group_names: names of the groups.
-        vocabulary: number of tokens; 0: the samples are no tokens.
+        vocabulary: number of tokens; 0 if the samples are not tokens.
     """
 
     name: str
@@ -56,21 +56,21 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: a `TokenShape` if it is tokens."""
+        """Shape of one sample; a `TokenShape` if the samples are tokens."""
         return TokenShape(self.x.shape[1], self.vocabulary) if self.vocabulary else tuple(self.x.shape[1:])
 
     def training_part(self) -> "Dataset":
-        """The same without the official test part."""
+        """The data set without the official test part."""
         return self.subset(slice(self.n_train), self.n_train)
 
     def subset(self, which: slice | Indices, n_train: int) -> "Dataset":
-        """Some of the samples, `n_train` of which are the training part."""
+        """The samples at the positions `which`; the first `n_train` of them become the training part."""
         rows, groups = (None if one is None else one[which] for one in (self.rows, self.groups))
         return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows, groups=groups)
 
 
 def noise(shape: tuple[int, ...], classes: int, samples: int, rng: np.random.Generator) -> Dataset:
-    """Samples of that shape without any meaning, all of them the training part; the classes take turns."""
+    """Random samples of the given shape, all in the training part, with the classes in turn as labels."""
     y = np.arange(samples) % classes
     if isinstance(shape, TokenShape):
         x = rng.integers(shape.vocabulary, size=(samples, shape.length), dtype=np.int32)
@@ -86,11 +86,11 @@ class Partition:
     Attributes:
         train, validation, test: one index list per client. Training and validation lists never overlap, within a
             client or between clients; test lists may overlap between clients, never within one.
-        global_test: the common test samples; empty: the generic model is tested on the union of the local tests.
-        summary: one line for people.
-        kept: samples that some seed may test on and none trains or validates on, beside the official test part.
-        names: of the clients, where they are groups of the data; else empty.
-        new: clients that take no part in training because the partition says so; else the cell draws them.
+        global_test: the common test samples; if empty, the generic model is tested on the union of the local tests.
+        summary: one line that describes the partition to a reader.
+        kept: samples outside the official test part that some seed may test on and no seed trains or validates on.
+        names: names of the clients if they are groups of the data, else empty.
+        new: clients that the partition holds out of training; if empty, the cell draws its new clients.
     """
 
     train: tuple[Indices, ...]
@@ -117,9 +117,9 @@ class Partition:
 
 
 def without_tests(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
-    """What is left of a data set and its partition without all samples that no client trains or validates on."""
+    """The data set and partition with only those samples that some client trains or validates on."""
     used = np.unique(np.concatenate([*partition.train, *partition.validation]))
-    if np.array_equal(used, np.arange(dataset.n_train)):  # so the samples need not be copied
+    if np.array_equal(used, np.arange(dataset.n_train)):  # a slice does not copy the samples
         return dataset.training_part(), partition
     smaller = dataset.subset(used, len(used))
     train, validation = (

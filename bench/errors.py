@@ -1,4 +1,4 @@
-"""Errors that are meant for the user: one clear message, exit status 2, no traceback."""
+"""Errors for the user, shown as one clear message without a traceback, with exit status 2."""
 
 import errno
 import traceback
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """Something the user asked for cannot be done; the message says what, where and what to do."""
+    """The user asked for something impossible; the message says what and where it is, and how to fix it."""
 
 
 def in_words(error: BaseException, file: str | None) -> str:
-    """An error of somebody's own code with the last line of that file that led to it, or else where it was raised."""
-    if isinstance(error, SyntaxError):  # its text names the line; it has no frame in the file
+    """Describe an error of a user's code with the last line of `file` in its traceback, else where it was raised."""
+    if isinstance(error, SyntaxError):  # its text names the line already; the traceback has no frame in the file
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
@@ -19,7 +19,7 @@ def in_words(error: BaseException, file: str | None) -> str:
 
 
 class Lost(Exception):
-    """Something that a cell was run with is no more; the cell can go on from its last checkpoint."""
+    """A helper process or device of a running cell was lost; the cell can resume from its last checkpoint."""
 
 
 _REFUSED = (
@@ -29,9 +29,9 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def shortage(error: BaseException) -> str:
-    """One sentence with what to do for an error that means a full disk or no memory left; empty for any other."""
+    """One sentence of advice for an error that means a full disk or no memory left; empty for other errors."""
     text = str(error)
-    writing = "PytorchStreamWriter failed writing" in text or "inline_container.cc" in text  # torch.save's words
+    writing = "PytorchStreamWriter failed writing" in text or "inline_container.cc" in text  # messages of torch.save
     if (isinstance(error, OSError) and error.errno in _FULL) or writing:
         place = f" while writing {error.filename}" if isinstance(error, OSError) and error.filename else ""
         return f"the disk is full{place}: free some space and give the same command again, it goes on from there"
@@ -45,9 +45,9 @@ def shortage(error: BaseException) -> str:
 
 
 def refused(error: OSError) -> str:
-    """One sentence for a file or folder that the system does not let us use as asked; empty for any other error.
+    """One sentence for a file or folder that the system does not let us read or write; empty for other errors.
 
-    A file that is missing is no such case: what the user names is looked for before, so that one would be our own bug.
+    A missing file is not included: files that the user names are checked earlier, so a missing one would be our bug.
     """
     if error.errno not in _REFUSED or error.filename is None:
         return ""

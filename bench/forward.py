@@ -1,4 +1,4 @@
-"""Running a model value on inputs, inside a loss or outside, with the buffers as inputs and outputs."""
+"""Run a model value on inputs, inside or outside a loss; its buffers are explicit inputs and outputs."""
 
 import copy
 import threading
@@ -26,7 +26,7 @@ class _Call(nn.Module):
 
 
 class _Templates(threading.local):
-    """One copy of each module per thread and mode: `functional_call` swaps tensors in place."""
+    """One copy of each module per thread and mode, because `functional_call` swaps the module's tensors in place."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, bool, bool, bool, bool], _Call] = {}
@@ -43,7 +43,7 @@ class _Templates(threading.local):
 
 
 def _normalise_in_float32(net: nn.Module) -> None:
-    """Mapped over clients, BatchNorm takes no input of another type than its weights."""
+    """Convert inputs of BatchNorm to float32: under `vmap` it requires inputs with the dtype of its weights."""
     for layer in net.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.register_forward_pre_hook(lambda _, args: (args[0].float(),))
@@ -53,20 +53,20 @@ _templates = _Templates()
 
 
 class Forward:
-    """What a loss calls `model`: `model(w, x)`, `model.features(w, x)`, `model.head(w, z)`.
+    """The argument `model` of a loss: `model(w, x)`, `model.features(w, x)`, `model.head(w, z)`.
 
-    With `stats="batch"` BatchNorm uses the statistics of the batch and moves the buffers of `w`; with
-    `stats="frozen"` it uses the buffers and never moves them. `moved(w)` gives the buffers after all calls so far.
-    With `bf16` products and convolutions are in bfloat16; what comes out has the type of the weights. With
-    `lane_kernels` convolutions on a GPU are those of `bench/lanes/convolution.py`.
+    With `stats="batch"`, BatchNorm uses the statistics of the batch and updates the buffers of `w`; with
+    `stats="frozen"`, it uses the buffers and never updates them. `moved(w)` returns the buffers after all calls so far.
+    With `bf16`, matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
+    With `lane_kernels`, convolutions on a GPU are those of `bench/lanes/convolution.py`.
     """
 
     def __init__(self, *, frozen: bool = False, bf16: bool = False, lane_kernels: bool = False) -> None:
         self._frozen = frozen
         self._bf16 = bf16
         self._lane_kernels = lane_kernels
-        # Keyed by the identity of the buffers, so that `w.with_weights(...)` moves the buffers of `w`; the buffers are
-        # kept beside the moved ones so that no other tensor can take over their identity.
+        # Keyed by the `id` of the buffers, so that `w.with_weights(...)` updates the buffers of `w`. The original
+        # buffers are stored beside the updated ones so that no other tensor can get the same `id`.
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, w: Params, x: Tensor, stats: Stats = "batch") -> Tensor:
@@ -78,11 +78,11 @@ class Forward:
         return self.call("features", w, x, stats=stats)
 
     def head(self, w: Params, z: Tensor, stats: Stats = "batch") -> Tensor:
-        """Logits from features; `w` may be the head alone."""
+        """Logits `[samples, classes]` from features `z [samples, width]`; `w` may be the head alone."""
         return self.call("head", w, z, stats=stats)
 
     def call(self, method: str, w: Params, *args: Tensor, stats: Stats = "batch") -> Tensor:
-        """Any method of the network."""
+        """Call the network's method of that name on `args` with the tensors of `w`."""
         training = stats == "batch" and not self._frozen
         current = w.with_buffers(self.moved(w)).tensors()
         if training:
@@ -92,7 +92,7 @@ class Forward:
         template = _templates.get(w.spec, training, self._bf16, lanes.on_gpu(w.weights), self._lane_kernels)
         out: Tensor
         if self._bf16:
-            # Without the cache, which would keep a traced tensor beyond its trace.
+            # No cache: it would keep a traced tensor after the end of its trace.
             with torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False):
                 out = functional_call(template, named, (method, *args), tie_weights=False).to(w.weights.dtype)
         else:

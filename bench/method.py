@@ -1,6 +1,6 @@
-"""The interface of a method: what the server holds, what one client does in a round, how the answers are combined.
+"""The interface of a method: the server's state, one client's round, and how the server aggregates the uploads.
 
-A method is one file that reads like its paper's algorithm box. It imports this module and nothing deeper.
+A method is one file that reads like its paper's algorithm box. It imports this module and no deeper one.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -58,8 +58,8 @@ class Range:
 def hp(default: Any, *, search: Range | Sequence[Any] | None = None, static: bool = False, **limits: Any) -> Any:
     """A hyperparameter: the paper's value, the range a sweep searches, and limits (`ge`, `gt`, `le`, `lt`).
 
-    Floats reach a loss as tensors, so that runs that differ in one may share a computation. What sets a shape or a
-    count is `static` and reaches it as the plain value; whatever is not a float always does.
+    A loss receives floats as tensors, so that runs with different values can share a computation. A float that sets a
+    shape or a count must be `static`: the loss then receives the plain value. Other types are always plain values.
     """
     ranges: dict[str, Any] | None = None
     if search is not None:
@@ -73,7 +73,7 @@ class Hyperparameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     def degenerate(self) -> list[str]:
-        """What these values amount to where the method loses its point, e.g. `mu = 0 is FedAvg`."""
+        """Warnings about values that reduce the method to a trivial or another one, e.g. `mu = 0 is FedAvg`."""
         return []
 
 
@@ -85,7 +85,8 @@ class Client:
         id: number of the client.
         n_train: number of training samples.
         label_counts: `[classes]` training samples per class.
-        state: what the client keeps; model values, tensors and plain values, or lists and dicts of them.
+        state: values that the client keeps between rounds: model values, tensors and plain values, or lists and dicts
+            of them.
     """
 
     id: int
@@ -95,13 +96,13 @@ class Client:
 
 
 class Server(Protocol):
-    """What a method sees of the federation.
+    """The part of the federation that a method sees.
 
     Attributes:
-        state: what the server keeps; the same kinds of values as in a client's state.
-        round: number of the version being computed, from 0.
+        state: values that the server keeps; the same kinds of values as in a client's state.
+        round: number of the server version being computed, from 0.
         num_classes: number of classes.
-        sizes: training samples by client.
+        sizes: number of training samples by client id.
         selected: ids of the clients selected in this round, sorted.
         public_size: number of public samples (0: there is no public set).
         public_classes: number of classes of the public set, which need not be the clients' (0: there is none).
@@ -116,17 +117,19 @@ class Server(Protocol):
     public_classes: int
 
     def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
-        """The model value that every method of this seed starts from (of a client's own architecture, if given).
+        """The initial model value, equal for all methods with this seed.
 
-        `draw` numbers further, different initial values (HypCluster). `classes`: how many outputs the head has, if not
-        one for each class of the clients (FedMD).
+        Args:
+            client: use the architecture of this client.
+            draw: number of the draw; other numbers give other initial values (HypCluster).
+            classes: number of outputs of the head; default: the clients' number of classes (FedMD uses others).
         """
 
     def build(self, arch: str, module: nn.Module) -> Params:
-        """Initial values for a network of the method's own, built on the meta device; `arch` names it and its sizes."""
+        """Initial values for the method's own network `module` (on the meta device); `arch` names it and its sizes."""
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """The generator at (seed, purpose, round)."""
+        """The random generator at the address (seed, purpose, round)."""
 
 
 @dataclass
@@ -134,12 +137,12 @@ class Message:
     """An upload as the server sees it.
 
     Attributes:
-        client: who sent it.
-        values: what was sent.
+        client: id of the sender.
+        values: the uploaded values by name.
         weight: weight in averages.
-        version: the server version the client had downloaded.
-        staleness: server versions made since then.
-        base: what the client had downloaded.
+        version: the server version that the client had downloaded.
+        staleness: number of server versions made since then.
+        base: the values that the client had downloaded.
     """
 
     client: int
@@ -154,10 +157,13 @@ class Message:
 
 
 def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
-    """Weighted mean of what the messages carry under `name`; weights and BatchNorm buffers alike.
+    """Weighted mean of the messages' values under `name`, of weights as well as BatchNorm buffers.
 
-    Messages without that name are left out. Under the BatchNorm policy `local` the buffers of the mean are replaced
+    Messages without that name are left out. Under the BatchNorm policy `local`, the buffers of the mean are replaced
     when the generic model is tested.
+
+    Args:
+        equal: weigh all messages equally.
 
     Raises:
         ValueError: there are no such messages, their weights sum to 0, or their specs differ.
@@ -169,7 +175,7 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
         raise ValueError(f"no weight to average {name!r} with")
     share = [weight / whole for weight in weights]
     if isinstance(values[0], Params):
-        if any(v.spec is not values[0].spec and v.spec != values[0].spec for v in values):  # mostly they are one
+        if any(v.spec is not values[0].spec and v.spec != values[0].spec for v in values):  # `is` first: it is faster
             raise ValueError(f"{name!r} has different architectures: they cannot be averaged")
         return Params(
             _weighted([v.weights for v in values], share), _weighted([v.buffers for v in values], share), values[0].spec
@@ -181,19 +187,22 @@ def _weighted(tensors: list[Tensor], share: list[float]) -> Tensor:
     if not tensors[0].numel():
         return tensors[0]
     total: Tensor = tensors[0] * share[0]
-    for tensor, weight in zip(tensors[1:], share[1:], strict=True):  # a matrix of all models would double the memory
+    for tensor, weight in zip(tensors[1:], share[1:], strict=True):  # stacking all models would double the memory
         total.add_(tensor, alpha=weight)
     return total
 
 
 @dataclass(frozen=True)
 class Everyone:
-    """A version closes when all selected clients have answered."""
+    """The server closes a version when all selected clients have answered."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A version closes with the k-th message; `concurrency` clients work at a time (None: the selected number)."""
+    """The server closes a version at the k-th message.
+
+    At any time `concurrency` clients work; None: as many as a round selects.
+    """
 
     k: int
     concurrency: int | None = None
@@ -201,18 +210,18 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Tick:
-    """A version closes with every tick of the round clock, with the messages that have arrived by then."""
+    """The server closes a version at every tick of the round clock, with the messages that have arrived by then."""
 
 
 Trigger = Everyone | Arrivals | Tick
 
 Selection = Callable[[Sequence[int], Sequence[int], int, int, np.random.Generator], list[int]]
-"""From the ids of the clients that train, their numbers of training samples, how many are wanted, the round from 0 and
-its generator to the ids selected (`methods/selections.py`)."""
+"""A client selection (`methods/selections.py`). It gets the ids of the clients that train, their numbers of training
+samples, how many to select, the round (from 0) and the round's generator, and returns the selected ids."""
 
 
 class ServerRule:
-    """When a version closes and how a declared mean is replaced. The base class is the synchronous weighted mean."""
+    """Decides when a version closes, and what replaces the mean of `mean_of`; the base is the synchronous mean."""
 
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
 
@@ -229,31 +238,31 @@ class ServerRule:
         return mean(messages, name)
 
     def update(self, state: State, old: Any, messages: Sequence[Message], name: str) -> tuple[Any, State]:
-        """The new value of `server.state[name]`, and what the rule keeps for that entry (an empty dict at first).
+        """The new value of `server.state[name]`, and the rule's new state for that entry (an empty dict at first).
 
-        A rule that keeps something overrides this. What it keeps is the same kinds of values as in `server.state`; it
-        lies there under `rule` and is replaced, never changed in place.
+        A rule with a state overrides this. The state holds the same kinds of values as `server.state`, where it is
+        stored under `rule`; it is replaced, never changed in place.
         """
         return self.combine(old, messages, name), state
 
 
 class Method:
-    """Base of all methods; a method overrides what its algorithm box says.
+    """Base class of all methods; a method overrides the parts that its algorithm box defines.
 
     Attributes:
         Hyper: the class of its hyperparameters.
         trains: which models it trains: the generic one (`gm`), personalized ones (`pm`) or `both`. The harness derives
             a missing one by Remark 4.1 of the SCD paper and flags it.
         mean_of: entries of the server's state that are broadcast and replaced by the mean of the uploads of that name.
-        everyone: all clients take part in every round, whatever the participation.
-        holdout: share of a client's training data behind `holdout` feeds (FedFomo's validation split); a client with
-            too few samples for it has its validation samples there.
-        public: it needs public samples (the cell's setting `public`).
-        bound: it does what federated learning may not, and its scores are what others lose by that: they are shown in
-            brackets and not ranked.
-        mixes_models: its clients may have models of different architectures (the cell's setting `client_models`).
-        symmetric: with full batches, the numbers of clients and a second copy of every sample change nothing. A method
-            that draws at random for a client, or counts samples absolutely, says False.
+        everyone: all clients take part in every round, whatever the setting `participation`.
+        holdout: share of a client's training data that `holdout` feeds use (FedFomo's validation split); a client with
+            too few samples for this uses its validation samples instead.
+        public: whether it needs public samples (the cell's setting `public`).
+        bound: whether it does what federated learning does not allow, to show how much the others lose by that; its
+            scores are shown in brackets and not ranked.
+        mixes_models: whether clients may have models of different architectures (the cell's setting `client_models`).
+        symmetric: whether, with full batches, results depend neither on the numbering of clients nor on doubling every
+            sample. A method that draws at random for a client, or uses absolute sample counts, sets False.
     """
 
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
@@ -272,7 +281,7 @@ class Method:
 
     @property
     def trigger(self) -> Trigger:
-        """When a server version closes; the server rule's by default."""
+        """When a server version closes. Default: as the server rule says."""
         return self.rule.trigger
 
     def init(self, server: Server) -> None:
@@ -281,10 +290,10 @@ class Method:
             server.state[name] = server.initial_model()
 
     def init_client(self, server: Server, client: Client) -> None:
-        """Fill a client's state, at its first use. Values may be shared: they are never changed in place."""
+        """Fill a client's state at its first use. Clients may share values, as these are never changed in place."""
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """What the client downloads. Default: the entries of `mean_of`."""
+        """The values that the client downloads. Default: the entries of `mean_of`."""
         return {name: server.state[name] for name in self.mean_of}
 
     def client_round(self, client: Client, down: State) -> Program:
@@ -292,16 +301,16 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} has no client_round")
 
     def unselected_round(self, client: Client, down: State) -> Program | None:
-        """What a client that is not selected does, by the cell's policy (SCD paper, Appendix F); it sends nothing.
+        """The round of a client that is not selected, by the cell's policy (SCD paper, Appendix F); it sends nothing.
 
-        `down` is the current broadcast under `broadcast`, and what the client received last under `cap`.
+        `down` is the current broadcast under the policy `broadcast`, and the client's last download under `cap`.
         """
         return None
 
     def aggregate(self, server: Server, messages: list[Message]) -> Program | None:
-        """Combine the messages, sorted by client. It may be a generator that trains on the server.
+        """Aggregate the messages, which are sorted by client. It may be a generator that trains on the server.
 
-        Default: the server rule's combination of every entry of `mean_of`.
+        Default: update every entry of `mean_of` by the server rule.
         """
         for name in self.mean_of:
             kept = server.state.get("rule", {})
@@ -311,28 +320,28 @@ class Method:
         return None
 
     def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
-        """Answer the `Exchange` of a round, by client."""
+        """The replies to a round's `Exchange` requests, by client id."""
         raise NotImplementedError(f"{type(self).__name__} has no reply")
 
     def generic(self, server: Server) -> Program | Params | None:
-        """The generic model; a generator's training is thrown away afterwards. Default: `server.state["model"]`."""
+        """The generic model; training by a generator is discarded afterwards. Default: `server.state["model"]`."""
         return server.state.get("model")
 
     def personal(self, server: Server, client: Client, down: State) -> Program | Params | None:
-        """The client's personalized model, given what it would download now; may be a generator like `generic`."""
+        """The client's personalized model, if it downloaded `down` now; may be a generator like `generic`."""
         return None
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """What the method has found out about how clients relate, for reports: matrices `[clients, clients]` by name.
+        """Relations between clients that the method has learned, for reports: matrices `[clients, clients]` by name.
 
-        Rows and columns are the clients of `server.sizes`, sorted. It is asked once, after the last round.
+        Rows and columns are the clients of `server.sizes`, sorted. It is called once, after the last round.
         """
         return {}
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """Adapt to a client that took no part in training, and return its model.
+        """Adapt to a client that took no part in training, for `epochs` epochs, and return its model.
 
-        Default: full fine-tuning of the generic model, or of the personalized one it starts with where there is none.
+        Default: fine-tune all weights of the generic model, or of the client's personalized model if there is none.
         """
         start = self.generic(server) or self.personal(server, client, down)
         if isinstance(start, Generator):
@@ -345,6 +354,6 @@ class Method:
 
 def cross_entropy(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
     """Mean cross-entropy of part `w`."""
-    # torch's own looks for labels to ignore, which takes a tenth of a small model's step.
+    # PyTorch's cross_entropy also looks for labels to ignore, which takes a tenth of a small model's step.
     likelihood = model(values["w"], batch.x).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
     return -batch.mean(likelihood)

@@ -1,7 +1,7 @@
-"""Optimizers as pure functions of flat vectors, so that a whole cohort can be stepped in one call.
+"""Optimizers as pure functions of flat vectors, so that one call updates a whole cohort.
 
-PyTorch's own optimizers hold their state inside and cannot be mapped over clients. The update rules are the same as
-theirs (SGD with momentum buffer `v = m v + g`, Adam with bias correction; weight decay is added to the gradient).
+PyTorch's optimizers store their state internally and cannot be mapped over clients. The update rules here equal theirs
+(SGD with momentum buffer `v = m v + g`, Adam with bias correction; weight decay is added to the gradient).
 """
 
 import math
@@ -23,12 +23,12 @@ Schedule = Literal["constant", "cosine"]
 class SGD:
     """Stochastic gradient descent. A setting that is None is taken from the cell.
 
-    Where momentum, weight decay and nesterov are all left open, it is the cell's optimizer, whichever that is, with
-    this learning rate, clip and schedule.
+    If momentum, weight decay and nesterov are all None, the cell's optimizer is used, even if it is not SGD, with this
+    learning rate, clip and schedule.
 
     Attributes:
         lr: learning rate; with `schedule="cosine"` it falls to 0 over the request's steps.
-        clip: largest Euclidean norm of the gradient of this part.
+        clip: largest Euclidean norm of this part's gradient; longer gradients are scaled down to it.
     """
 
     lr: float | None = None
@@ -40,7 +40,7 @@ class SGD:
 
     @property
     def open(self) -> bool:
-        """Whether nothing in it asks for SGD rather than for the cell's optimizer."""
+        """Whether no setting asks for SGD in particular, so that the cell's optimizer is used."""
         return self.momentum is None and self.weight_decay is None and self.nesterov is None
 
     def init(self, w: Tensor) -> State:
@@ -59,7 +59,7 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba 2015) with L2 weight decay in the gradient, as torch.optim.Adam."""
+    """Adam (Kingma and Ba 2015) with L2 weight decay in the gradient, like torch.optim.Adam."""
 
     lr: float | None = None
     betas: tuple[float, float] = (0.9, 0.999)
@@ -86,7 +86,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the weights themselves (Loshchilov and Hutter 2019), as torch.optim.AdamW."""
+    """Adam with weight decay applied directly to the weights (Loshchilov and Hutter 2019), like torch.optim.AdamW."""
 
     def update(self, w: Tensor, g: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
         """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""

@@ -1,6 +1,6 @@
 """Model values: all trainable parameters in one flat vector, all buffers in another, and a spec that names both.
 
-A cohort of clients is then a `[clients, d]` matrix, an average one product, a spectrum one FFT.
+With this layout, a cohort of clients is a `[clients, d]` matrix, an average is one product, and a spectrum one FFT.
 """
 
 import functools
@@ -20,7 +20,7 @@ NORMALISATION: tuple[type[nn.Module], ...] = (
     nn.LayerNorm,
     nn.RMSNorm,
 )
-"""Layers that normalise; for `Spec.of_type`."""
+"""Types of normalisation layers, for `Spec.of_type`."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Spec:
-    """The layout of a model value. Equal specs may be averaged, and trained in one cohort.
+    """The layout of a model value. Model values with equal specs may be averaged and trained in one cohort.
 
     Attributes:
-        arch: names the architecture, e.g. `cnn(3x32x32->10)`.
+        arch: name of the architecture, e.g. `cnn(3x32x32->10)`.
         params, buffers: the named tensors, in the order of the flat vectors.
-        module: the module on the meta device that gives the computation; its own tensors are never used.
-        whole: the spec this one is a part of (None: it is whole).
+        module: the module on the meta device that defines the computation; its own tensors are never used.
+        whole: the spec of the whole model if this one is a part of it, else None.
     """
 
     arch: str
@@ -68,7 +68,7 @@ class Spec:
         )
 
     def __hash__(self) -> int:
-        return hash((self.arch, len(self.params), len(self.buffers)))  # asked for every client in every round
+        return hash((self.arch, len(self.params), len(self.buffers)))  # short: computed for every client in every round
 
     @cached_property
     def d(self) -> int:
@@ -81,10 +81,10 @@ class Spec:
         return sum(e.size for e in self.buffers)
 
     def slices(self, prefixes: Prefixes) -> list[slice]:
-        """The runs of the flat weights that lie under the prefixes, longest runs merged.
+        """The slices of the flat weights that are under the prefixes; adjacent slices are merged.
 
         Raises:
-            ValueError: nothing is under one of them.
+            ValueError: no tensor is under one of the prefixes.
         """
         _check(self, prefixes)
         return _runs(self.params, [e.under(prefixes) for e in self.params])
@@ -93,30 +93,30 @@ class Spec:
         """The spec of the tensors under the prefixes.
 
         Raises:
-            ValueError: nothing is under one of them.
+            ValueError: no tensor is under one of the prefixes.
         """
         return _kept(self, prefixes, True)
 
     def without(self, prefixes: Prefixes) -> "Spec":
-        """The spec of all other tensors.
+        """The spec of the tensors that are not under the prefixes.
 
         Raises:
-            ValueError: nothing is under one of them.
+            ValueError: no tensor is under one of the prefixes.
         """
         return _kept(self, prefixes, False)
 
     def of_type(self, *kinds: type[nn.Module]) -> Prefixes:
-        """The layers of these types that hold tensors, wherever they stand: prefixes for `part` and `without`."""
+        """Names of all layers of these types that hold tensors, as prefixes for `part` and `without`."""
         return _of_type(self.whole or self, kinds)
 
 
-@functools.cache  # asked for every client in every round
+@functools.cache  # called for every client in every round
 def _of_type(spec: Spec, kinds: tuple[type[nn.Module], ...]) -> Prefixes:
     layers = (name for name, layer in spec.module.named_modules() if isinstance(layer, kinds))
     return tuple(name for name in layers if any(e.under((name,)) for e in spec.params + spec.buffers))
 
 
-@functools.cache  # asked for every client in every round
+@functools.cache  # called for every client in every round
 def _kept(spec: Spec, prefixes: Prefixes, inside: bool) -> Spec:
     _check(spec, prefixes)
     return replace(
@@ -128,7 +128,7 @@ def _kept(spec: Spec, prefixes: Prefixes, inside: bool) -> Spec:
 
 
 def _check(spec: Spec, prefixes: Prefixes) -> None:
-    whole = spec.whole or spec  # of a part, what a prefix names may be in the rest
+    whole = spec.whole or spec  # if `spec` is a part, a prefix may name tensors outside it
     for prefix in prefixes:
         if not any(e.under((prefix,)) for e in whole.params + whole.buffers):
             names = ", ".join(e.name for e in whole.params)
@@ -156,11 +156,11 @@ class Params:
         return Params(self.weights, buffers, self.spec)
 
     def part(self, *prefixes: str) -> "Params":
-        """The tensors under the prefixes, e.g. `w.part("head")`."""
+        """The part of the model under the prefixes, e.g. `w.part("head")`."""
         return self._keep(prefixes, True)
 
     def without(self, *prefixes: str) -> "Params":
-        """All other tensors, e.g. `w.without("head")` is the body."""
+        """The rest of the model, e.g. `w.without("head")` is the body."""
         return self._keep(prefixes, False)
 
     def _keep(self, prefixes: Prefixes, inside: bool) -> "Params":
@@ -176,7 +176,7 @@ class Params:
 
 
 def join(*parts: Params) -> Params:
-    """Put parts of one model together again.
+    """Put the parts of one model together again.
 
     Raises:
         ValueError: the parts do not make up the whole exactly once.

@@ -1,8 +1,8 @@
-"""Registration of methods, data sets, partitions, shifts and models, ours and other people's.
+"""Registration of methods, data sets, partitions, shifts, models, server rules and selections, ours and others'.
 
-Ours are found in the packages beside this one, other people's through the entry-point groups `bench.methods`,
-`bench.datasets`, `bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules` and `bench.selections`, or in
-a file that is named by `--plugin FILE.py` or under `plugins:` in a grid; each registers itself by decorator:
+Ours are in the packages beside this one. Others come from the entry-point groups `bench.methods`, `bench.datasets`,
+`bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules` and `bench.selections`, or from a file given by
+`--plugin FILE.py` or under `plugins:` in a grid. Each registers itself with a decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -25,19 +25,19 @@ Made = TypeVar("Made")
 T = TypeVar("T", bound=Callable[..., Any])
 
 LISTED = 30
-"""So many known names stand in a message; of more it says how to list them."""
+"""Largest number of known names in a message; if there are more, the message says how to list them."""
 OURS = ("bench", "datasets", "methods")
-"""The packages whose factories are pFLeague's."""
+"""The packages whose factories are part of pFLeague."""
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """Return ` Did you mean 'x'?` for the nearest known word, or nothing."""
+    """Return ` Did you mean 'x'?` for the most similar known word, or an empty string."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind. Loading is lazy: the first look-up imports the package and the entry points."""
+    """Named factories of one kind. Loading is lazy: the first lookup imports the package and the entry points."""
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
@@ -46,10 +46,10 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: make the factory known under `name`.
+        """Decorator that registers the factory under `name`.
 
         Raises:
-            UserError: another factory has the name already.
+            UserError: another factory has this name already.
         """
 
         def add(item: T) -> T:
@@ -71,14 +71,14 @@ class Registry(Generic[T]):
         """The factory of that name.
 
         Raises:
-            UserError: the name is unknown; the message has the nearest known one.
+            UserError: the name is unknown; the message suggests the most similar known one.
         """
         self._load()
         if name not in self._items:
             known = self.names()
             remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
             every = f" Known: {', '.join(known)}."
-            if len(known) > LISTED:  # a line that nobody reads to its end
+            if len(known) > LISTED:  # too long a line to read
                 every = f" `bench {self.kind.replace(' ', '')}s` lists all {len(known)}."
             raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)}{every} {remedy}")
         return self._items[name]
@@ -86,7 +86,7 @@ class Registry(Generic[T]):
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True  # before the imports: a module may look others up while it registers itself
+        self._loaded = True  # set before the imports, as a module may look up other names while it registers its own
         package = importlib.import_module(self.package)
         if not getattr(package, "PFL_BENCH", False):
             raise UserError(
@@ -101,20 +101,21 @@ class Registry(Generic[T]):
 
 
 def theirs(factory: Callable[..., Any]) -> bool:
-    """Whether a registered factory is a user's or another package's, whose mistakes are told to its author."""
+    """Whether a registered factory is from a user or another package; its errors are then reported to its author."""
     return factory.__module__.partition(".")[0] not in OURS
 
 
 def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: Any, **options: Any) -> Made:
-    """What a registered factory makes.
+    """Call a registered factory and return its result.
 
     Args:
-        what: how messages call it, for instance "data set 'mine'".
-        wanted: what it should return.
-        factory: it is called with the rest.
+        what: its name in messages, for instance "data set 'mine'".
+        wanted: the type that it should return.
+        factory: the factory; it is called with all further arguments.
 
     Raises:
-        UserError: its own, or of a user's factory any mistake, with its place.
+        UserError: raised by the factory; or a user's factory raised another error, and the message says where; or the
+            result has another type.
     """
     try:
         made = factory(*args, **options)
@@ -140,14 +141,14 @@ SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
 
 FILE_MODULE = "plugin_"
-"""How the module of a plug-in's file begins."""
+"""Prefix of the module name of a plug-in file."""
 _FILES: dict[Path, ModuleType] = {}
 
 
 def load_file(file: Path | str) -> ModuleType:
-    """Import a Python file that registers methods, data sets, partitions, shifts or models; once in a process.
+    """Import a Python file that registers methods, data sets, partitions, shifts or models; once per process.
 
-    Modules beside the file may be imported by it.
+    The file may import modules from its own folder.
 
     Raises:
         UserError: there is no such file, or it cannot be imported.
@@ -158,7 +159,7 @@ def load_file(file: Path | str) -> ModuleType:
     if not path.is_file():
         raise UserError(f"there is no file {file}: give the path of a .py file")
     name = f"{FILE_MODULE}{path.stem}"
-    while name in sys.modules:  # a file of the same name in another folder
+    while name in sys.modules:  # another folder has a file of the same name
         name += "_"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -179,10 +180,10 @@ def load_file(file: Path | str) -> ModuleType:
 
 
 def loaded_files() -> tuple[Path, ...]:
-    """The plug-in files that this process has loaded, which its workers need too."""
+    """The plug-in files that this process has loaded; its workers must load them too."""
     return tuple(_FILES)
 
 
 def loaded_modules() -> tuple[tuple[str, Path], ...]:
-    """The same with the names of their modules."""
+    """Module name and path of each plug-in file that this process has loaded."""
     return tuple((module.__name__, path) for path, module in _FILES.items())

@@ -1,6 +1,6 @@
-"""Profiles of devices and networks: what a cell's setting `clock` says about its clients.
+"""Profiles of devices and networks: the values of a cell's setting `clock`.
 
-The numbers of the presets are round figures of our own, not measurements: they say what the words mean here.
+The numbers of the presets are round figures that we chose, not measurements.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from bench.plugin import did_you_mean
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-"""For lists in a `Profile`: `resolve` comes between JSON and its fields, and a strict tuple then refuses a list."""
+"""Converts a list in a `Profile` to a tuple, since after `resolve` strict validation rejects a list for a tuple."""
 
 
 class _Part(BaseModel):
@@ -48,11 +48,11 @@ Amount = Annotated[
     | Annotated[Spread, Tag("mapping")],
     Discriminator(_form),
 ]
-"""One value for all clients, values by client in turn, or a distribution."""
+"""One value for all clients, a list of values that clients take in turn, or a distribution."""
 
 
 class SlowClients(_Part):
-    """A fixed set of slow clients: those listed, or a share of all, drawn once."""
+    """A fixed set of slow clients: the listed `clients`, or a `share` of all clients, drawn once."""
 
     clients: Annotated[tuple[int, ...], Listed] = ()
     share: float = Field(0.0, ge=0, le=1)
@@ -60,7 +60,7 @@ class SlowClients(_Part):
 
 
 class SlowRounds(_Part):
-    """Slow-downs of any client, drawn anew in each round."""
+    """Slow-downs that may hit any client, drawn anew in each round."""
 
     probability: float = Field(ge=0, le=1)
     factor: float = Field(ge=1, description="how many times longer the round's computing takes")
@@ -70,12 +70,12 @@ class Profile(_Part):
     """Speeds of clients and of their connections.
 
     Attributes:
-        samples_per_second: gradients and forward passes of single samples per second.
-        models: by architecture, a factor on that speed (1 where it is not listed).
+        samples_per_second: single samples per second, of gradients and of forward passes.
+        models: factor on that speed by architecture (1 if it is not listed).
         uplink, downlink: bytes per second.
-        latency: seconds that every message takes on top, either way.
+        latency: additional seconds for every message, in both directions.
         slow_clients, slow_rounds: stragglers.
-        dropout: probability that a selected client takes no part in a round: it receives and sends nothing.
+        dropout: probability that a selected client takes no part in a round; it then receives and sends nothing.
     """
 
     samples_per_second: Amount = 1000.0
@@ -102,7 +102,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def resolve(value: Any) -> Any:
-    """A preset's name, or a mapping that may change a `preset`, as the mapping of a `Profile`.
+    """Turn a preset's name, or a mapping that may change a `preset`, into the mapping for a `Profile`.
 
     Raises:
         ValueError: there is no preset of that name.

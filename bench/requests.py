@@ -1,4 +1,4 @@
-"""What a program may ask of the engine with `yield`. Requests are values; the engine works for whole cohorts."""
+"""The requests that a program may `yield` to the engine. Requests are values; the engine serves whole cohorts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +18,17 @@ Samples = Literal["train", "remainder", "holdout", "public", "pooled", "none"]
 
 @dataclass(frozen=True)
 class Feed:
-    """Where the batches of a step come from.
+    """The source of a step's batches.
 
     Attributes:
-        samples: the client's `train` data, its keyed `holdout` share or the `remainder`, the `public` set, or `none`;
-            `pooled`, for the server of a method that is a `bound`: the training data of all clients that take part.
-        batch_size: None: the cell's.
-        order: `shuffle`: one permutation after the other, a short batch at the end of each; `uniform`: each batch drawn
-            without replacement, of size min(batch size, n); `cyclic`: in stored order, again and again.
-        stream: part of the address of the draws; 0 for every main feed, so that methods share their batches.
-        subset: so many of the samples, drawn afresh for each round and the same for all who ask in it; None: all.
+        samples: the client's `train` data, its `holdout` share or the `remainder` of its training data, the `public`
+            set, or `none`; `pooled` is the training data of all clients that take part, and only the server of a method
+            that is a `bound` may use it.
+        batch_size: number of samples in a batch; None: as the cell says.
+        order: `shuffle`: a new permutation for every epoch, each ending with a short batch; `uniform`: each batch is
+            drawn without replacement and has min(batch size, n) samples; `cyclic`: the stored order, repeated.
+        stream: part of the address of the random draws; every main feed has 0, so that methods share their batches.
+        subset: use this many samples, drawn anew in each round and equal for all requests of the round; None: all.
         augment: whether the cell's augmentation applies to training samples.
     """
 
@@ -41,14 +42,14 @@ class Feed:
 
 @dataclass(frozen=True)
 class Normal:
-    """Standard normal draws of the given shape per sample."""
+    """For each sample, standard normal draws of the given shape."""
 
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """A class drawn per sample with the given probabilities."""
+    """For each sample, a class drawn with the given probabilities."""
 
     p: tuple[float, ...]
 
@@ -63,12 +64,12 @@ class Batch:
     Attributes:
         x: `[samples, ...]` normalised inputs (None without data).
         y: `[samples]` labels (None without data).
-        index: `[samples]` positions in the feed's own list.
+        index: `[samples]` positions in the feed's list of samples.
         weight: `[samples]`, 1 for a sample and 0 for padding.
         share: `[samples]`, the weight divided by the sum of the weights.
-        draws: what the request's `draws` asked for, `[samples, ...]` each.
-        step: number of this step within the request, from 0, `[]`.
-        in_epoch: number of this step within its epoch, from 0, `[]`.
+        draws: the random draws of the request by name, `[samples, ...]` each.
+        step: number of this step in the request, from 0, `[]`.
+        in_epoch: number of this step in its epoch, from 0, `[]`.
         side: the batches of the side feeds.
     """
 
@@ -83,12 +84,12 @@ class Batch:
     side: dict[str, "Batch"] = field(default_factory=dict)
 
     def mean(self, per_sample: Tensor) -> Tensor:
-        """Mean over the samples of the batch; the only reduction over samples that knows of padding."""
+        """Mean over the samples of the batch; always use it, because other reductions would include the padding."""
         return (self.share * per_sample).sum()
 
 
 class Context(Protocol):
-    """What a loss gets as `ctx`: the request's context by name, and the method's hyperparameters as `ctx.hp`."""
+    """The argument `ctx` of a loss: the request's context by name, and the method's hyperparameters as `ctx.hp`."""
 
     hp: Any
 
@@ -109,7 +110,7 @@ class Do(Protocol):
     loss: Tensor | None
 
     def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
-        """Gradients of the trained parts, and the values with moved buffers."""
+        """Gradients of the trained parts, and the values with updated buffers."""
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
         """One optimizer step on the trained parts."""
@@ -121,18 +122,18 @@ Step = Callable[[Do, Values, Batch, Any], Values]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Train(NamedTuple):  # one for each client in each round: a frozen dataclass takes four times as long to make
+class Train(NamedTuple):  # not a frozen dataclass: one per client and round is made, and that takes four times as long
     """Train named parts; the answer is a `Trained`.
 
     Attributes:
-        values: the parts, e.g. `{"w": down["model"]}`; a part without optimizer stays as it is.
+        values: the parts, e.g. `{"w": down["model"]}`; a part without an optimizer does not change.
         loss: static function `loss(model, values, batch, ctx) -> scalar`.
         step: static function `step(do, values, batch, ctx) -> values` in place of the plain gradient step.
-        epochs, steps: how long; both None: as the cell says. Steps win over epochs.
-        feed: the batches; `side`: further batches by name, drawn beside the main one.
-        optimizer: for all parts, or by part; None: the cell's for every part.
-        optimizer_state: a state to go on from, by part (as in `Trained`).
-        only: prefixes of the tensors that train, by part; the rest of the part is frozen.
+        epochs, steps: length of the training; both None: as the cell says. `steps` takes precedence over `epochs`.
+        feed: the source of batches; `side`: sources of further batches by name, drawn beside the main one.
+        optimizer: one for all parts, or one per part; None: the cell's optimizer for every part.
+        optimizer_state: an optimizer state to continue from, by part (as in `Trained`).
+        only: prefixes of the tensors to train, by part; the rest of the part is frozen.
         context: tensors and model values for the loss, by name.
         draws: random draws per sample, by name.
     """
@@ -153,7 +154,7 @@ class Train(NamedTuple):  # one for each client in each round: a frozen dataclas
 
 @dataclass(frozen=True)
 class Trained:
-    """The answer to `Train`: trained parts by name, optimizer states by part, steps taken, mean loss over the steps."""
+    """The answer to `Train`: trained parts by name, optimizer states by part, number of steps, mean loss over them."""
 
     values: Mapping[str, Any]
     optimizer_state: Mapping[str, State]
@@ -176,9 +177,9 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Predict:
-    """Outputs of a model value on samples, running statistics frozen: `[samples, classes]` (or features).
+    """Outputs of a model value on samples, with frozen running statistics: `[samples, classes]` (or features).
 
-    With `subset` on those samples only that a feed of the same subset has in this round, in the feed's own order.
+    With `subset`, only for the samples that a feed with the same `subset` has in this round, in the feed's order.
     """
 
     w: Params
@@ -189,9 +190,9 @@ class Predict:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Loss and accuracy of model values on `train` or `holdout`; the answer is `(losses [k], accuracies [k])`.
+    """Loss and accuracy of k model values on `train` or `holdout`; the answer is `(losses [k], accuracies [k])`.
 
-    It is in the host's memory, to be decided by.
+    The answer is in the host's memory, so that a program can branch on it.
     """
 
     models: Sequence[Params]
@@ -200,15 +201,15 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class ClassStats:
-    """Sums of a model's outputs by class, over the client's own training samples, running statistics frozen.
+    """Sums of a model's outputs by class, over the client's training samples, with frozen running statistics.
 
-    The answer is a `ClassSums`. The engine adds up: a program sees no sample's label. What it uploads still tells which
-    classes a client has.
+    The answer is a `ClassSums`. The engine computes the sums, so a program never sees the label of a sample. An upload
+    of the sums still reveals which classes a client has.
 
     Attributes:
         model: the model value.
-        of: features (the input of the head), their directions (features of length 1), logits or probabilities.
-        moments: 2: outer products as well.
+        of: features (the input of the head), their directions (features scaled to length 1), logits or probabilities.
+        moments: 1: sums only; 2: also sums of outer products.
     """
 
     samples: ClassVar[Samples] = "train"
@@ -219,12 +220,12 @@ class ClassStats:
 
 @dataclass(frozen=True)
 class ClassSums:
-    """The answer to `ClassStats`; 0 where a class has no sample.
+    """The answer to `ClassStats`; all values are 0 for a class without samples.
 
     Attributes:
-        count: `[classes]` samples.
-        sum: `[classes, d]`.
-        outer: `[classes, d, d]`, the sums of `z z^T` (None with one moment).
+        count: `[classes]` numbers of samples.
+        sum: `[classes, d]` sums of the outputs `z`.
+        outer: `[classes, d, d]` sums of `z z^T` (None with one moment).
     """
 
     count: Tensor
@@ -233,12 +234,12 @@ class ClassSums:
 
     @property
     def mean(self) -> Tensor:
-        """`[classes, d]`; 0 where a class has no sample."""
+        """Mean output per class, `[classes, d]`; 0 for a class without samples."""
         return self.sum / self.count.clamp(min=1).unsqueeze(1)
 
 
-class Upload(NamedTuple):  # as many as of `Train`
-    """A message to the server; the program goes on at once. Plain numbers travel free of charge.
+class Upload(NamedTuple):  # not a dataclass for the same reason as `Train`
+    """A message to the server; the program continues at once. Plain numbers are not counted as traffic.
 
     Attributes:
         values: model values, tensors and plain numbers by name.
@@ -251,7 +252,7 @@ class Upload(NamedTuple):  # as many as of `Train`
 
 @dataclass(frozen=True)
 class Exchange:
-    """A message to the server whose reply the program waits for, inside the round."""
+    """A message to the server; the program waits for the reply within the round."""
 
     values: Mapping[str, Any]
 

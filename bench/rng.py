@@ -1,7 +1,7 @@
-"""Every random draw has an address; there is no global generator.
+"""Random generators by address; there is no global generator.
 
 An address is a tuple such as `(seed, "batches", round, client, stream, epoch)`. It is hashed with BLAKE2 into the key
-of a counter-based generator (Philox), so a draw depends on nothing but its address: not on the method, the phase, the
+of a counter-based generator (Philox), so a draw depends only on its address, and not on the method, the phase, the
 order of clients, the process, or the device.
 """
 
@@ -22,7 +22,7 @@ def key(*address: int | str) -> int:
 
 def generator(*address: int | str) -> np.random.Generator:
     """The generator at an address; equal addresses give equal streams."""
-    words: Any = _Key(address)  # numpy's types do not know that any ISeedSequence will do
+    words: Any = _Key(address)  # `Any`: numpy's type hints do not accept every ISeedSequence
     return np.random.Generator(np.random.Philox(words))
 
 
@@ -32,7 +32,7 @@ def _digest(address: Address) -> bytes:
 
 
 class _Key(ISeedSequence):
-    """Gives Philox its key. Given as `key=`, it would bring a seed of the operating system, which takes longer."""
+    """Passes the key to Philox. This is faster than `key=`, which also asks the operating system for a seed."""
 
     def __init__(self, address: Address) -> None:
         self._words = np.frombuffer(_digest(address), "<u8")

@@ -1,4 +1,4 @@
-"""The resolved settings of one cell: everything scientific, nothing about the machine."""
+"""The resolved settings of one cell: all scientific settings, none about the machine."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ DEFAULT_SELECTION = "uniform"
 
 
 class PublicSet(BaseModel):
-    """Public samples: of any data set of the same shape as the clients' data; all further keys are its options."""
+    """Public samples from any data set with the shape of the clients' data; all further keys are its options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -19,12 +19,12 @@ class PublicSet(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The data set's own options."""
+        """The options of the data set."""
         return dict(self.model_extra or {})
 
 
 class ModelsBySize(BaseModel):
-    """Architectures drawn for each client: the more training samples, the less likely is the last one."""
+    """Architectures drawn for each client; a client with more training samples is less likely to get the last one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,7 +36,7 @@ _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSettings(BaseModel):
-    """The optimizer of local training; learning rate, weight decay and SGD's momentum are settings of the cell."""
+    """The optimizer of local training; learning rate, weight decay and momentum are separate settings of the cell."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +52,7 @@ class OptimizerSettings(BaseModel):
 
 
 def _optimizer(value: Any) -> Any:
-    """A bare name as a mapping, with Adam's defaults filled in: what is spelt out does not make another cell."""
+    """Turn a bare name into a mapping with Adam's defaults, so that spelling out a default makes no other cell."""
     value = {"name": value} if isinstance(value, str) else value
     if isinstance(value, dict) and value.get("name") in ("adam", "adamw"):
         return {"betas": (0.9, 0.999), "eps": 1e-8, **value}
@@ -60,7 +60,7 @@ def _optimizer(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    """`on` and `off` are words in grid files."""
+    """Accept `on` and `off`, which are text in grid files."""
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
@@ -80,8 +80,8 @@ Late = Annotated[
 class Settings(BaseModel):
     """Settings of one training run: method x data set x alpha x seed. Unknown keys are errors.
 
-    A grid file gives these as common settings or as axes; `hp` holds the method's own settings, validated by the
-    hyperparameter class in the method's file.
+    A grid file gives these as common settings or as axes; `hp` holds the method's hyperparameters, which the
+    hyperparameter class in the method's file validates.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

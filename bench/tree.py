@@ -23,7 +23,7 @@ def parts(value: Any) -> list[Any]:
 
 
 def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """What nested values hold, a model's weights and buffers apart, each with the way to it, e.g. `['w'].weights`."""
+    """Pairs of path and leaf, e.g. `['w'].weights`; a model's weights and buffers are separate leaves."""
     match value:
         case Params():
             yield f"{where}.weights", value.weights
@@ -39,7 +39,7 @@ def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The same nested values with each tensor, a model's weights and buffers too, replaced by the function of it."""
+    """A copy of nested values with the function applied to each tensor, including a model's weights and buffers."""
     match value:
         case Params():
             return Params(function(value.weights), function(value.buffers), value.spec)
@@ -53,9 +53,9 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors of nested dictionaries and sequences, a dictionary's by name: its own order may change.
+    """The tensors of nested dictionaries and sequences; a dictionary's are sorted by name, as its order may change.
 
-    A fifth of the time that PyTorch's general way takes.
+    It takes a fifth of the time of PyTorch's general function.
     """
     for value in values:
         if isinstance(value, dict):
@@ -65,7 +65,7 @@ def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def filled(values: Any, tensors: Iterator[Any]) -> Any:
-    """The same nested dictionaries and tuples with other tensors, in the order of `tensors_of`."""
+    """A copy of nested dictionaries and tuples with other tensors, given in the order of `tensors_of`."""
     if isinstance(values, dict):
         return {name: filled(values[name], tensors) for name in sorted(values)}
     if isinstance(values, tuple):
@@ -74,5 +74,5 @@ def filled(values: Any, tensors: Iterator[Any]) -> Any:
 
 
 def memory_of(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for two tensors that show the same numbers in the same memory."""
+    """A key that is equal for two tensors that are the same view of the same memory."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype

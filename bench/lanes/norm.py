@@ -1,8 +1,8 @@
-"""BatchNorm for several clients' networks side by side, in as few passes over memory as that of one network.
+"""BatchNorm for the networks of a cohort, with as few passes over memory as for one network.
 
-Mapped over clients, PyTorch's own BatchNorm normalises first, then scales and shifts in passes of their own, and so
-does its backward pass. Here the lanes' channels lie side by side, `[samples, lanes * channels, ...]`, and one kernel
-does it all. It rounds differently, so it is used on GPUs only: on a CPU cohorts keep their bytes.
+Under `vmap`, PyTorch's BatchNorm normalises first and then scales and shifts in separate passes; its backward pass does
+the same. Here the channels of all lanes are concatenated, `[samples, lanes * channels, ...]`, and one kernel does all
+the work. It rounds differently, so it is used on GPUs only, and results on a CPU stay the same bit by bit.
 """
 
 from typing import Any, TypeGuard
@@ -16,7 +16,7 @@ _aten = torch.ops.aten
 
 
 class LaneBatchNorm(nn.Module):
-    """Takes the place of a BatchNorm layer that has weights and running statistics."""
+    """Replacement for a BatchNorm layer that has weights and running statistics."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -30,7 +30,7 @@ class LaneBatchNorm(nn.Module):
         self.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Samples normalised, `[samples, channels, ...]`; in training the running statistics move."""
+        """Normalised samples `[samples, channels, ...]`; in training mode it updates the running statistics."""
         before = self.running_mean, self.running_var
         rest = self.training, self.momentum, self.eps
         out, mean, var, _, _ = _Norm.apply(x, self.weight, self.bias, *before, *rest)
@@ -47,7 +47,7 @@ def has_lane_norm(layer: nn.Module) -> TypeGuard[_BatchNorm]:
 
 
 class _Norm(Function):
-    """Normalised samples, the running statistics after them, and the batch's own (mean and 1 / deviation)."""
+    """Returns normalised samples, new running mean and variance, and the batch's mean and 1 / standard deviation."""
 
     @staticmethod
     def forward(
@@ -62,7 +62,8 @@ class _Norm(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, weight, *_, ctx.training, _, ctx.eps = inputs
         ctx.mark_non_differentiable(*output[1:])
-        # The running statistics that come out: without training they are those that went in, which change in place.
+        # The running statistics from the output: without training they equal those from the input, which may change in
+        # place.
         ctx.save_for_backward(x, weight, *output[1:])
 
     @staticmethod
@@ -80,7 +81,7 @@ class _Norm(Function):
 
 
 class _NormBackward(Function):
-    """Gradients of the samples, the weight and the bias."""
+    """Returns the gradients for the samples, the weight and the bias."""
 
     @staticmethod
     def forward(
@@ -106,7 +107,7 @@ class _NormBackward(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Of methods with second derivatives, such as Per-FedAvg."""
+        """The second derivative, which methods such as Per-FedAvg need."""
         gradient, x, weight, mean, var = ctx.saved_tensors
 
         def plain(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -127,7 +128,7 @@ class _NormBackward(Function):
 def _backward_by_hand(
     gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, var: Tensor, *, training: bool, eps: float
 ) -> tuple[Tensor, ...]:
-    """The same gradients in operations that PyTorch can differentiate."""
+    """The gradients of `_NormBackward`, written with operations that PyTorch can differentiate."""
     over = [dim for dim in range(x.dim()) if dim != 1]
 
     def wide(channels: Tensor) -> Tensor:
@@ -146,16 +147,16 @@ def _backward_by_hand(
 
 
 def _samples_merged(x: Tensor, dim: int | None, lanes: int) -> Tensor:
-    """`[samples, lanes * channels, ...]`."""
+    """Merge lanes into channels: `[samples, lanes * channels, ...]`."""
     x = x.unsqueeze(1).expand(-1, lanes, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
     return x.flatten(1, 2)
 
 
 def _channels_merged(t: Tensor, dim: int | None, lanes: int) -> Tensor:
-    """`[lanes * channels]`."""
+    """Merge lanes into channels: `[lanes * channels]`."""
     return (t.expand(lanes, -1) if dim is None else t.movedim(dim, 0)).flatten()
 
 
 def _channels_apart(t: Tensor, lanes: int) -> Tensor:
-    """`[lanes, channels]`; without training a batch's own statistics may be empty."""
+    """Separate the lanes again: `[lanes, channels]`. Outside training, the batch's own statistics may be empty."""
     return t.view(lanes, t.numel() // lanes)
