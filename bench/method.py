@@ -175,7 +175,7 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
         raise ValueError(f"no weight to average {name!r} with")
     share = [weight / whole for weight in weights]
     if isinstance(values[0], Params):
-        if any(v.spec is not values[0].spec and v.spec != values[0].spec for v in values):  # `is` first: it is faster
+        if any(v.spec is not values[0].spec and v.spec != values[0].spec for v in values):  # usually one object
             raise ValueError(f"{name!r} has different architectures: they cannot be averaged")
         return Params(
             _weighted([v.weights for v in values], share), _weighted([v.buffers for v in values], share), values[0].spec

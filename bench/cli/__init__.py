@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they are called, so that `bench --help` answers at once."""
+"""The command line. Each command imports its modules only when it is called, so that `bench --help` is fast."""
 
 import sys
 from typing import Annotated
@@ -59,7 +59,7 @@ def _options(
 
 
 def main() -> None:
-    """The command `bench`: for what the user can mend, one message without a traceback and exit status 2."""
+    """The command `bench`: an error that the user can fix gives one message, no traceback, and exit status 2."""
     try:
         app()
     except UserError as error:

@@ -1,4 +1,4 @@
-"""`bench methods`, `datasets`, `models` and `grids`: what can be named in a grid file."""
+"""`bench methods`, `datasets`, `models` and `grids`: lists of the names that a grid file may use."""
 
 import inspect
 import itertools
@@ -48,7 +48,7 @@ def grids(as_json: AsJson = False) -> None:
 
 
 def _first_sentence(source: str) -> str:
-    """Of the comment at the head of a grid file."""
+    """First sentence of the comment at the top of a grid file."""
     head = itertools.takewhile(lambda line: line.startswith("#"), source.splitlines())
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.lstrip("# ") for line in head))[0]
 

@@ -1,4 +1,4 @@
-"""Who runs the cells of `bench run` and `bench sweep`: processes of this machine, or a Ray cluster."""
+"""The crew that runs the cells of `bench run` and `bench sweep`: processes of this machine, or a Ray cluster."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,7 @@ DevicesPerCell = Annotated[
 
 
 def start_early(ray: str | None) -> None:
-    """Start what needs seconds to start, before the command imports torch itself."""
+    """Start the server of the local workers before the command imports torch, because its start takes seconds."""
     from bench.runs.workers import start_server
 
     if ray is None:
@@ -43,7 +43,7 @@ def choose_crew(
     gpus: float | None = None,
     devices: int | None = None,
 ) -> "Crew":
-    """The crew that was asked for.
+    """The crew that the options ask for.
 
     Raises:
         UserError: there is no such device or cluster, or Ray is not installed.
@@ -51,7 +51,7 @@ def choose_crew(
     if ray is not None:
         from bench.cluster.connect import connect
 
-        connect(ray)  # first: it says where Ray is not installed
+        connect(ray)  # before the next import, because it reports a missing Ray
 
         from bench.cluster.crew import RayCrew
 

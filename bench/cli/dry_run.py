@@ -1,4 +1,4 @@
-"""`bench run --dry-run`: what is done, what is missing, and what the rest will cost."""
+"""`bench run --dry-run`: which cells are done, which data are missing, and how much the remaining cells will cost."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.settings import Settings
 
 PYTHON = 300_000_000
-"""Bytes that Python and its libraries take for a cell, about."""
+"""Approximate bytes that Python and its libraries take for a cell."""
 
 BASIS = """\
 Time: rounds of each method, run here and now with as many clients and samples, or with some of them. Memory: data and
@@ -24,7 +24,7 @@ checkpoints and one being written."""
 def print_forecast(
     cells: "Sequence[Settings]", folder: Path, data_root: Path, device: str, jobs: int | None, *, verbose: bool
 ) -> None:
-    """Print a line per task, or per cell, and the sum beside what this machine has."""
+    """Print a line per task, or per cell if `verbose`, and the totals; warn where this machine has too little."""
     from bench.runs.cell import choose_device
     from bench.runs.estimate import estimate
     from bench.runs.plan import look_ahead
@@ -48,7 +48,7 @@ def print_forecast(
 
 
 def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequence[Settings]") -> list[float]:
-    """Of each cell's rounds, what is to be done: 0 of a finished one, 1 of one that has no checkpoint."""
+    """Share of each cell's rounds that is still to do: 0 for a finished cell, 1 for one without a checkpoint."""
     from bench.runs.store import FINISHED, read_status
 
     places = {cell.settings.model_dump_json(): folder / cell.id for cell in planned}
@@ -102,7 +102,7 @@ def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, si
     if not known:
         print(": no estimate, as the size of the data is not known before it is there" if todo else ": nothing to do")
         return
-    # cells of one kind share what was recorded for the first of them in each worker
+    # the warm-up happens once per kind of cell and worker: later cells use the steps recorded for the first one
     kinds = Counter(cost for cost, _ in known)
     warm = sum(cost.warm_up * min(side_by_side, count) for cost, count in kinds.items())
     seconds = (sum(cost.seconds * share for cost, share in known) + warm) / side_by_side
@@ -120,7 +120,7 @@ def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, si
 
 
 def _too_little(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:
-    """What this machine has too little of, and what to do."""
+    """One text for each resource of which this machine has too little, with a remedy."""
     import torch
 
     from bench.runs.estimate import memory_here

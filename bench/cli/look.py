@@ -1,4 +1,4 @@
-"""`bench status`, `log`, `results` and `report`: what a run folder holds."""
+"""`bench status`, `clean`, `log`, `results`, `report` and `compare`: the content of run folders."""
 
 import json
 import shlex
@@ -156,7 +156,7 @@ def compare(
 
 
 def print_summary(run: Path) -> None:
-    """Print accuracy in percent by label and setting, GM and PM, mean and standard deviation over seeds."""
+    """Print accuracies in percent by label and setting: GM and PM, mean and standard deviation over seeds."""
     from rich.table import Table
     from rich.text import Text
 
@@ -175,7 +175,7 @@ def print_summary(run: Path) -> None:
 
 
 def _seconds_left(cells: "list[CellView]") -> float | None:
-    """Seconds of one process for the rounds left, from the seconds of those done."""
+    """Estimated seconds that one process needs for the remaining rounds, from the seconds of the finished rounds."""
     from bench.runs.store import FINISHED, read_json
 
     timings = {cell.id: read_json(cell.folder / "timing.json") for cell in cells}

@@ -1,4 +1,4 @@
-"""`bench new-method` and `bench check-method`: from an empty file to a method that keeps its promises."""
+"""`bench new-method` and `bench check-method`: start a new method, and check that a method keeps the rules."""
 
 import shlex
 from pathlib import Path

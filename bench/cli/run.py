@@ -34,7 +34,7 @@ ExecutorOption = Annotated[
 
 
 def by_option(option: str) -> Any:
-    """An argument that stands where people write the file of `option`: it says how the file is given."""
+    """A hidden argument for a file that the user gave without `option`; its error says how to give the file."""
 
     def refuse(context: typer.Context, files: list[str] | None) -> None:
         if files:
@@ -92,7 +92,7 @@ def run(
 
         from bench.config.grid import load_grid
         from bench.plugin import load_file, loaded_files
-        from bench.runs import cell, mlflow_mirror  # noqa: F401 (they take the time)
+        from bench.runs import cell, mlflow_mirror  # noqa: F401 (these imports are the slow ones)
         from bench.runs.plan import plan, select
 
     for file in plugin or []:
@@ -153,14 +153,14 @@ def run(
 
 
 def _refuse_file(folder: Path) -> None:
-    """Refuse a run folder that is a file or lies in one, before anything is measured or read."""
+    """Refuse a run folder whose path is a file or leads through one, before anything is measured or read."""
     place = next((place for place in (folder, *folder.parents) if place.exists()), None)
     if place and not place.is_dir():
         raise UserError(f"--out {folder}: {place} is a file, not a folder")
 
 
 def _refuse_other_grid(folder: Path, name: str) -> None:
-    """Refuse a folder in which another grid has its cells: they would vanish from results and reports."""
+    """Refuse a folder with cells of another grid, because they would vanish from results and reports."""
     from bench.runs import store
 
     before = (store.read_json(folder / "run.json") or {}).get("grid", name)
@@ -172,7 +172,7 @@ def _refuse_other_grid(folder: Path, name: str) -> None:
 
 
 def _print_others(folder: Path) -> None:
-    """Say how many finished cells there are that the latest grid does not have."""
+    """Print the number of finished cells in the folder that do not belong to the latest grid."""
     from bench.runs.results import other_cells
     from bench.runs.store import FINISHED
 
@@ -187,7 +187,7 @@ def _print_others(folder: Path) -> None:
 
 
 def _print_warnings(cells: "Sequence[Settings]") -> None:
-    """Say what settings amount to that take a method's point away; the run goes on, as somebody may want just that."""
+    """Print warnings about settings that make a method pointless; the run continues, as the user may want them."""
     from bench.federation.setup import degenerate, make_method
 
     found = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
@@ -197,13 +197,13 @@ def _print_warnings(cells: "Sequence[Settings]") -> None:
 
 
 def print_remarks(texts: "Sequence[str]") -> None:
-    """Say what `bench.runs.remarks` found."""
+    """Print the remarks of `bench.runs.remarks`."""
     for text in texts:
         print(f"note: {text}", file=sys.stderr)
 
 
 def _no_steps(settings: "Settings") -> str:
-    """What is to be said of a round without local steps; empty where it has some."""
+    """A warning if rounds have no local steps, else an empty string."""
     key = "epochs" if settings.steps is None else "steps"
     if getattr(settings, key):
         return ""

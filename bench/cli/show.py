@@ -1,4 +1,4 @@
-"""`bench show`: what a grid file amounts to."""
+"""`bench show`: the resolved settings and cells of a grid file."""
 
 import json
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ def show(
 
 
 def split_common(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What all cells agree on, and what is left of each cell; its label always is."""
+    """Split into the settings that all cells share, and the other settings of each cell, always with its label."""
     common = {
         key: value for key, value in cells[0].items() if key != "label" and all(cell[key] == value for cell in cells)
     }
@@ -54,7 +54,7 @@ def _yaml(data: dict[str, Any]) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value as YAML in one line; JSON is YAML."""
+    """A value as YAML in one line, written as JSON, which is valid YAML."""
     return json.dumps(value, ensure_ascii=False)
 
 

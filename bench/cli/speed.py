@@ -1,4 +1,4 @@
-"""`bench speed`: how fast this machine trains, beside a plain loop."""
+"""`bench speed`: the training speed on this machine, compared with a plain loop."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

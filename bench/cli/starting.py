@@ -1,4 +1,4 @@
-"""The first second of a command that imports torch: it says that it has begun, and Ctrl-C ends it at once."""
+"""The first seconds of a command, while it imports torch: it prints that it has begun, and Ctrl-C ends it at once."""
 
 import contextlib
 import signal
@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def starting(text: str, *, quiet: bool) -> Iterator[None]:
-    """Print a line, and while nothing is under way that could be lost let Ctrl-C end the process by the signal itself:
-    Python would answer only between two calls of C, and libraries take seconds to load."""
+    """Print `text`, and inside the block let Ctrl-C kill the process directly, as no work can be lost yet.
+
+    Python's own handler would react only after the current C call, and loading a library takes seconds.
+    """
     on_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if on_main else None
     if not quiet:

@@ -1,4 +1,4 @@
-"""`bench sweep`: from a study file to chosen settings, their runs on fresh seeds, and the report."""
+"""`bench sweep`: tune the methods of a study file, run the chosen settings on fresh seeds, and write the report."""
 
 import shlex
 import sys
@@ -106,7 +106,7 @@ def sweep(
             print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
             raise typer.Exit(1 if outcome.failed else 0)
         reported: list[PlannedCell] = []
-        for wanted in (cells_again, reported_cells):  # the first decide what the second are
+        for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
             reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
             with store.locked(folder, wait=True):
                 list_cells(folder, [*trial_cells(loaded, studies), *reported])
@@ -121,7 +121,7 @@ def sweep(
 def _open(
     folder: Path, study: "Study", name: str, overrides: list[str], storage: str | None
 ) -> "dict[str, optuna.Study]":
-    """Optuna's studies, and `study.json`, from which `bench report` finds them again."""
+    """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
     from bench.runs import store
     from bench.runs.mlflow_mirror import shown
     from sweeps.report import STUDY
@@ -138,7 +138,7 @@ def _open(
 
 @contextmanager
 def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
-    """Mirror the run in MLflow meanwhile."""
+    """Mirror the run in MLflow during the block."""
     from bench.runs.mlflow_process import DRAIN_SECONDS, Follower
 
     follower = Follower(folder, mirror) if mirror else None

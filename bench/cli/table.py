@@ -1,4 +1,4 @@
-"""How tables are printed in a terminal."""
+"""Printing of tables in a terminal."""
 
 import os
 import sys
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 def print_table(table: "Table") -> None:
-    """Print a table with every number and every word whole.
+    """Print a table without cutting any number or word.
 
-    In a narrow terminal text goes to further lines; where that does not do, lines are longer than the terminal is wide.
+    In a narrow terminal the text of a cell is wrapped; if that is not enough, lines are wider than the terminal.
     """
     from rich.cells import cell_len
     from rich.console import Console
 
     for column in table.columns:
-        column.overflow = "fold"  # by default rich cuts words and puts three dots
+        column.overflow = "fold"  # by default rich cuts words and adds an ellipsis
         words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
         column.min_width = max(map(cell_len, words), default=0)
-    # without a terminal rich would take 80 columns
+    # without a terminal, rich would use 80 columns
     Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160).print(table, crop=False)

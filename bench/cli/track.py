@@ -1,4 +1,4 @@
-"""`bench track` and `bench ui`: a run in MLflow."""
+"""`bench track` and `bench ui`: copy a run to MLflow and show it there."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
     from bench.runs import mlflow_mirror as tracking
     from bench.runs.results import load_run
 
-    load_run(run)  # refuses what is no run; MLflow would make a folder and a store of any name
+    load_run(run)  # raises if this is not a run; MLflow would create a folder and a store under any name
     uri = tracking.choose_store(run, tracking_uri)
     count = tracking.mirror_run(run, uri)
     print(f"{count} cells of {run} are in {tracking.shown(uri)}")
@@ -36,7 +36,7 @@ def ui(
     from bench.runs import mlflow_mirror as tracking
     from bench.runs.results import load_run
 
-    load_run(run)  # refuses what is no run, whatever store lies in it
+    load_run(run)  # raises if this is not a run, even if the folder has an MLflow store
     uri = tracking.embedded_uri(run)
     if not (run / "mlflow.db").exists():
         again = shlex.join(["bench", "track", str(run), "--tracking-uri", uri])

@@ -1,4 +1,4 @@
-"""`bench pack`, `unpack` and `verify`: a run as one file, and whether its numbers can be had again."""
+"""`bench pack`, `unpack` and `verify`: a run as one file, and a check that its results can be reproduced."""
 
 import secrets
 import tempfile
@@ -73,7 +73,7 @@ def verify(
 
 
 def _folder(run: Path, scratch: Path) -> Path:
-    """The run's folder; that of a packed run is made in `scratch`."""
+    """The run's folder; a packed run is unpacked into `scratch`."""
     from bench.runs.pack import unpack
 
     if not run.is_file():
