@@ -1,1 +1,1 @@
-"""From a grid file to the settings and the identity of each cell."""
+"""Reads a grid file and gives the settings and the identity of each of its cells."""

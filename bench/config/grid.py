@@ -1,6 +1,6 @@
-"""A grid file: axes and settings, expanded into cells (docs/grids.md has the user's view of it).
+"""Grid files: axes and settings, expanded into cells (docs/grids.md describes them for users).
 
-Precedence, weakest first: defaults, common settings, a data set's `set`, a case, `vary` and `alphas`, a method entry.
+Precedence, lowest first: defaults, common settings, a data set's `set`, a case, `vary` and `alphas`, a method entry.
 """
 
 import importlib.resources
@@ -31,12 +31,12 @@ class Grid:
     """A grid, ready to run.
 
     Attributes:
-        name: of the grid; by default of its file.
-        description: for people.
-        published: id of the printed table it is compared with; several with commas between them.
+        name: name of the grid; default: the name of its file.
+        description: a text for readers.
+        published: id of the printed table to compare it with; several ids are separated by commas.
         source: text of the file.
-        cells: by data set, case and varied values, alpha, method, seed; hyperparameters and options are complete.
-            Cells of equal science may appear under several labels; they have one identity.
+        cells: ordered by data set, case and varied values, alpha, method, seed; hyperparameters and options are
+            complete. Cells with equal scientific settings may appear under several labels; they have one identity.
     """
 
     name: str
@@ -56,11 +56,11 @@ def load_grid(name_or_path: str, overrides: Sequence[str] = ()) -> Grid:
     """Read a grid file and expand it.
 
     Args:
-        name_or_path: a file, or the name of a built-in grid with or without `.yaml`; a file goes first.
+        name_or_path: a file, or the name of a built-in grid with or without `.yaml`; a file takes precedence.
         overrides: `key=value` with a YAML value; each replaces its key everywhere in the file.
 
     Raises:
-        UserError: no such grid, or problems in it: up to ten of them, one per line, as `FILE:LINE: ...`.
+        UserError: there is no such grid, or it has problems: up to ten are listed, one per line, as `FILE:LINE: ...`.
     """
     source, name, stem = _read(name_or_path)
     return read_grid(yaml_lines.parse(source, name), source, stem, list(overrides))
@@ -70,13 +70,13 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str]) 
     """Expand a grid that has been parsed already.
 
     Args:
-        document: the grid; it is changed.
+        document: the grid; it is changed in place.
         source: text of the file it came from.
-        name: the grid's, where it says none itself.
+        name: name of the grid if the document gives none.
         overrides: as in `load_grid`.
 
     Raises:
-        UserError: problems in it.
+        UserError: the grid has problems.
     """
     if not isinstance(document.data, dict):
         what = "is empty" if document.data is None else f"holds {shown(document.data)}, not keys with values"
@@ -96,7 +96,7 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str]) 
 
 
 def _read(name_or_path: str) -> tuple[str, str, str]:
-    """Text of a grid, its name in messages, and its stem."""
+    """Text of a grid file, its name in messages, and its name without the ending."""
     path, builtin = pathlib.Path(name_or_path), name_or_path.removesuffix(".yaml")
     if path.is_file():
         try:
@@ -114,7 +114,7 @@ def _read(name_or_path: str) -> tuple[str, str, str]:
 
 
 def _override(document: Document, override: str) -> None:
-    """Put `key=value` at the top and forget whatever else the file says about the key."""
+    """Set `key=value` at the top level and remove the key everywhere else in the document."""
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(r"[\w.-]+", key):
         raise UserError(f"--set {override}: write key=value, for instance --set rounds=5")
@@ -145,7 +145,7 @@ def _override(document: Document, override: str) -> None:
 
 
 def _texts(document: Document, stem: str) -> dict[str, str]:
-    """The keys that are text: `name`, `description`, `published`."""
+    """The values of the text keys `name`, `description` and `published`."""
     texts = dict.fromkeys(TEXTS, "") | {"name": stem}
     for key in texts.keys() & document.data.keys():
         if isinstance(document.data[key], str):
@@ -162,7 +162,7 @@ def _texts(document: Document, stem: str) -> dict[str, str]:
 
 
 def _load_plugins(document: Document) -> None:
-    """Import the files under `plugins`, so that what they register has a name."""
+    """Import the files under `plugins`, so that the grid can use the names that they register."""
     files = document.data.get("plugins", [])
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
         document.complain(("plugins",), f"plugins = {shown(files)} should be a list of files, for instance [mine.py]")
@@ -173,7 +173,7 @@ def _load_plugins(document: Document) -> None:
 
 
 def _published_tables() -> list[str]:
-    """Ids of the printed tables; found in the text, for parsing those files takes longer than all the rest."""
+    """Ids of the printed tables, found by a text search, because parsing those files takes longer than all the rest."""
     folder = importlib.resources.files("reports") / "published"
     if not folder.is_dir():
         return []
@@ -182,7 +182,7 @@ def _published_tables() -> list[str]:
 
 
 def _expand(document: Document, plan: Plan) -> list[Settings]:
-    """All cells. Problems that show only when settings come together are noted in the document."""
+    """All cells. Problems that appear only when settings are combined are noted in the document."""
     tasks = plan.tasks()
     alphas, seeds = ([[choice] for choice in axis] or [[]] for axis in (plan.alphas, plan.seeds))
     sizes = [len(tasks), len(alphas), len(plan.methods), len(seeds)]
@@ -194,7 +194,7 @@ def _expand(document: Document, plan: Plan) -> list[Settings]:
     for (dataset, case), varied, alpha, method, seed in itertools.product(
         tasks, itertools.product(*plan.vary), alphas, plan.methods, seeds
     ):
-        # a method that a varied hyperparameter does not concern runs once, not once per value
+        # if a varied hyperparameter does not concern a method, the method runs once, not once per value
         if all(choice.first or choice.concerns(method.name) for choice in varied):
             own = [choice for choice in varied if choice.concerns(method.name)]
             text = ", ".join(filter(None, [dataset.text, case.text, *(choice.text for choice in own)]))
@@ -203,7 +203,7 @@ def _expand(document: Document, plan: Plan) -> list[Settings]:
 
 
 class _Resolver:
-    """Puts the settings of one cell together. What many cells share is completed and checked once."""
+    """Combines the settings of each cell. Hyperparameters and options that cells share are completed only once."""
 
     def __init__(self, document: Document, common: Layer) -> None:
         self.document = document
@@ -213,7 +213,7 @@ class _Resolver:
     def cell(
         self, dataset: GridEntry, case: GridEntry, text: str, choices: list[Choice], method: GridEntry
     ) -> Settings:
-        """The cell's settings, in the order of precedence."""
+        """The cell's settings, with all layers combined by their precedence."""
         chosen: Layer = {choice.key: (choice.value, choice.path) for choice in choices}
         layer = self.common | dataset.settings | case.settings | chosen | method.settings
         prefix = f"{method.name}."

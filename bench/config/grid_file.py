@@ -1,4 +1,4 @@
-"""What a grid file says, read and checked entry by entry: common settings, axes, cases and varied settings."""
+"""Reads and checks the entries of a grid file: common settings, axes, cases and varied settings."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ from bench.config.yaml_lines import Document, Path
 from bench.plugin import DATASETS, METHODS, Registry, did_you_mean
 from bench.settings import Settings
 
-Layer = dict[str, tuple[Any, Path]]  # values by setting, and where each stands
+Layer = dict[str, tuple[Any, Path]]  # by setting: its value, and the value's place in the document
 
 MAX_NAME = 80
 AXES = {"methods": "method", "datasets": "dataset", "alphas": "alpha", "seeds": "seed"}
@@ -33,11 +33,12 @@ class GridEntry:
     """One entry of `methods`, `datasets` or `cases`.
 
     Attributes:
-        name: of the method or data set.
-        text: what tables call it; for a data set or case, what tells it from the others.
-        own: hyperparameters or options.
-        settings: what it sets.
-        cases: of a data set, in place of the grid's.
+        name: name of the method or data set; empty for a case.
+        text: its name in tables; for a data set or case, the text that distinguishes it from the others.
+        path: its place in the document.
+        own: hyperparameters of the method, or options of the data set.
+        settings: the settings that it sets.
+        cases: a data set's cases, which replace the grid's.
     """
 
     name: str
@@ -53,7 +54,7 @@ NOTHING = GridEntry("", "", (), {}, {})
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of a varied setting; `first` of its axis."""
+    """One value of a varied setting; `first` marks the first value of its axis."""
 
     key: str
     value: Any
@@ -61,18 +62,18 @@ class Choice:
     first: bool
 
     def concerns(self, method: str) -> bool:
-        """Whether cells of the method differ in it."""
+        """Whether the setting affects cells of this method."""
         return "." not in self.key or self.key.startswith(f"{method}.")
 
     @property
     def text(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         return f"{self.key}={_plain(self.value)}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A grid file before its expansion; an axis that is not given is empty, but for `datasets`."""
+    """A grid file before its expansion; an axis that is not given is empty, except `datasets`, which has a default."""
 
     common: Layer
     datasets: list[GridEntry]
@@ -84,11 +85,11 @@ class Plan:
 
     @property
     def all_cases(self) -> list[GridEntry]:
-        """The grid's cases and those that data sets have of their own."""
+        """The grid's cases and the cases of its data sets."""
         return [*self.cases, *(case for dataset in self.datasets for case in dataset.cases)]
 
     def tasks(self) -> list[tuple[GridEntry, GridEntry]]:
-        """Data sets with their cases: their own, or else the grid's."""
+        """All pairs of a data set and one of its cases; a data set without cases has those of the grid."""
         return [(dataset, case) for dataset in self.datasets for case in dataset.cases or self.cases or [NOTHING]]
 
 
@@ -122,7 +123,7 @@ def read_plan(document: Document) -> Plan:
 
 
 def name_problem(name: str) -> str:
-    """What is wrong with a name that will stand in tables and file names; empty: nothing."""
+    """The problem of a name that is to be used in tables and file names; empty if there is none."""
     if not 1 <= len(name) <= MAX_NAME:
         return f"has {len(name)} characters; it should have 1 to {MAX_NAME}"
     if not name.isprintable() or "/" in name or "\\" in name:
@@ -133,7 +134,7 @@ def name_problem(name: str) -> str:
 
 
 def _layer(document: Document, data: Any, path: Path, others: list[str]) -> Layer:
-    """The settings in a mapping; `others` are the keys, besides settings, that may stand there."""
+    """The settings in a mapping; `others` are further keys that are allowed there (for suggestions in messages)."""
     layer: Layer = {}
     if not isinstance(data, dict):
         document.complain(path, f"{shown(data)} should be a mapping of settings")
@@ -152,7 +153,7 @@ def _layer(document: Document, data: Any, path: Path, others: list[str]) -> Laye
 
 
 def _list(document: Document, key: str, example: str) -> list[tuple[Any, Path]]:
-    """The values of an axis; `method` and `dataset` are axes of one value."""
+    """The values of an axis, with their places; `method` and `dataset` are axes of one value."""
     data = document.data
     if key not in data and key == "methods":
         return [(data["method"], ("method",))] if "method" in data else []
@@ -164,7 +165,7 @@ def _list(document: Document, key: str, example: str) -> list[tuple[Any, Path]]:
 
 
 def _items(document: Document, values: Any, path: Path, example: str) -> list[tuple[Any, Path]]:
-    """The values of a list that may not be empty, with their places."""
+    """The values of a list, with their places; an empty list is a problem."""
     if not isinstance(values, list) or not values:
         problem = "is empty; write" if values == [] else "should be a list,"
         document.complain(path, f"{path[-1]} = {shown(values)} {problem} for instance {example}")
@@ -173,7 +174,7 @@ def _items(document: Document, values: Any, path: Path, example: str) -> list[tu
 
 
 def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[GridEntry]:
-    """The axis `methods` or `datasets`."""
+    """The entries of the axis `methods` or `datasets`."""
     example = "[fedavg, {name: scd, tau: 0.4}]" if axis == "methods" else "[digits]"
     written: list[tuple[dict[str, Any], Path]] = []
     for value, path in _list(document, axis, example):
@@ -219,7 +220,10 @@ def _method(document: Document, data: dict[str, Any], path: Path, several: bool)
 
 
 def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str, str]]) -> str:
-    """What tells an entry from others of its data set: its label, and what it says where several have that label."""
+    """The text that distinguishes an entry from others with the same data set.
+
+    It is empty if there are no others. Else it is the label, with the options and settings if the label is not unique.
+    """
     label = str(data.get("label", ""))
     if of_name == 1:
         return ""
@@ -227,7 +231,7 @@ def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str,
 
 
 def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) -> GridEntry:
-    # `name` says which data set it is, so what the user's own data are called is their `label` here
+    # `name` selects the data set here, so the data set's own option `name` is called `label`
     given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set", "cases")}
     options, problems = complete_options(DATASETS, data["name"], given)
     for key, problem in problems.items():
@@ -238,7 +242,7 @@ def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) ->
 
 
 def _cases(document: Document, data: dict[str, Any], where: Path) -> list[GridEntry]:
-    """The `cases` of the grid, or of one of its data sets."""
+    """The entries of `cases` in the grid, or in one of its data sets."""
     if "cases" not in data:
         return []
     entries = []
@@ -267,14 +271,14 @@ def _vary(document: Document) -> list[list[Choice]]:
             problem = "is empty; give it a list" if values == [] else "should be a list"
             document.complain(("vary", key), f"{key} = {shown(values)} {problem} of values")
             continue
-        # every value as a layer of its own: the checks of keys and values are the same as everywhere
+        # each value is read as a separate layer, so that keys and values get the same checks as everywhere
         layers = [_layer(document, {key: value}, ("vary",), []) for value in values]
         axes.append([Choice(key, *layer[key], first=i == 0) for i, layer in enumerate(layers) if layer])
     return axes
 
 
 def _scalars(document: Document, axis: str) -> list[Choice]:
-    """The axis `alphas` or `seeds`."""
+    """The values of the axis `alphas` or `seeds`."""
     key, choices = AXES[axis], []
     for i, (value, path) in enumerate(_list(document, axis, "[0, 1, 2]" if axis == "seeds" else "[1, 0.1]")):
         with document.noting(path):
@@ -292,7 +296,7 @@ def _refuse_repeats(document: Document, what: str, found: list[tuple[Any, Path]]
 
 
 def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
-    """What an axis varies is set nowhere else, or the axis would not do what it says."""
+    """Complain if a setting that an axis varies is also set elsewhere, because one of the two would have no effect."""
     axes = {choices[0].key for choices in [*plan.vary, plan.alphas, plan.seeds] if choices}
     layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.all_cases, *plan.methods])]
     layers += [{f"{entry.name}.{key}": value for key, value in entry.own.items()} for entry in plan.methods]
@@ -304,9 +308,9 @@ def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
 
 
 def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
-    """A hyperparameter of a method that is not there would do nothing.
+    """Complain about hyperparameters of methods that the grid does not have, because they would have no effect.
 
-    Where `--set` chose the methods, what the file says of its others stays.
+    If `--set` chose the methods, the file may still have hyperparameters of its other methods.
     """
     chosen = document.overridden("methods") or document.overridden("method")
     present = {entry.name for entry in plan.methods}
@@ -320,7 +324,7 @@ def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
 
 
 def _spelled_out(data: dict[str, Any]) -> str:
-    """An entry's own text: what it says beside its name."""
+    """An entry's options and settings as text, such as `key=value`, without its name and label."""
     inner = data.get("set") if isinstance(data.get("set"), dict) else {}
     said = {key: value for key, value in data.items() if key not in ("name", "label", "set", "cases")} | (inner or {})
     return " ".join(f"{key}={_plain(value)}" for key, value in said.items())

@@ -1,8 +1,8 @@
 """The identity of a cell: a hash of everything that its result depends on, and of nothing else.
 
 It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and
-of data sets, partitions, shifts and models that are the user's own. It leaves out how a cell is called (label, case),
-where its files lie, and the machine. Engine, libraries and what comes with the harness are covered by `RESULT_VERSION`.
+of the user's own data sets, partitions, shifts and models. It leaves out the cell's names (label, case), the paths of
+its files, and the machine. `RESULT_VERSION` covers the engine, the libraries and everything else in the harness.
 """
 
 import ast
@@ -25,7 +25,7 @@ RESULT_VERSION = 3
 
 _PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
 _LATER: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
-"""Options that data sets got later, with what was the case before: cells without a choice keep their ids."""
+"""Options added to data sets later, each with the value that means the old behaviour; its cells keep their ids."""
 _MOVED = {
     "9d6714ef42cd7255": "950916c7ab487969",  # scd: transforms from spectrum.py to frequencies.py
     "908f08fe90d9336e": "c7211678b3dc013d",  # lga: the estimate of a late model to leaps.py
@@ -34,8 +34,8 @@ _MOVED = {
     "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py
     "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
 }
-"""Digests of code that only moved to another file, and those from before, which its cells keep. A later change of the
-code changes its digest, so that nothing stands for it here any more."""
+"""Digests of code that only moved to another file, each with the digest from before the move, which its cells keep. If
+the code changes later, its digest changes too, and the entry here has no effect any more."""
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -43,8 +43,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     """Identity of a cell, 16 hex digits.
 
     Args:
-        settings: hyperparameters and options complete, as `bench.config.grid.load_grid` gives them.
-        data_checksum: of `declared_checksum`.
+        settings: settings with complete hyperparameters and options, as `bench.config.grid.load_grid` returns them.
+        data_checksum: the result of `declared_checksum`.
 
     Raises:
         UserError: the method, its server rule or its selection is unknown or has no source file.
@@ -53,24 +53,24 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     if science["partition_seed"] is None:
         science["partition_seed"] = science["seed"]
     if settings.optimizer.name == "sgd":
-        del science["optimizer"]  # cells from before there was a choice keep their ids
+        del science["optimizer"]  # so that cells from before this setting existed keep their ids
     _settle(science["dataset"], science["dataset_options"])
     if science["public"]:
         _settle(science["public"]["name"], science["public"])
     if science["partition"] == "file" and settings.dataset_options.get("path"):
         science["partition_options"]["counts"] = (
-            "rows of the user's file"  # before, samples after the test part was cut
+            "rows of the user's file"  # formerly, positions of samples after the test part was cut off
         )
     if path := science["partition_options"].get("path"):
         science["partition_options"]["path"] = content(Path(path))
     if settings.pretrained is None:
-        del science["pretrained"]  # cells from before there was such a thing keep their ids
+        del science["pretrained"]  # so that cells from before this setting existed keep their ids
     else:
         science["pretrained"] = content(Path(settings.pretrained))
     if not settings.frozen:
         del science["frozen"]  # likewise
     if settings.selection == DEFAULT_SELECTION:
-        del science["selection"]  # cells from before there was a choice keep their ids
+        del science["selection"]  # likewise
     if not settings.shifts:
         del science["shifts"]  # likewise
     if settings.new_client_start == "method":
@@ -91,19 +91,19 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
 
 
 def _settle(dataset: str, options: dict[str, Any]) -> None:
-    """Remove from a data set's options what should not make cells different."""
-    options.pop("path", None)  # its content is in the checksum
+    """Remove the options of a data set that must not change a cell's identity."""
+    options.pop("path", None)  # the checksum covers the file's content
     for key, before in _LATER.get(dataset, {}).items():
         if options.get(key) == before:
             del options[key]
 
 
 def declared_checksum(settings: Settings) -> str:
-    """Checksum of a cell's data that is known before they are loaded.
+    """Checksum of a cell's data, computed without loading them.
 
-    A data set with an option `path` is the user's own: the checksum is of the file's content (of names and contents,
-    for a folder), or of the path while nothing is there. For all others it is the name: their loaders verify what they
-    read.
+    A data set with an option `path` is the user's own: the checksum is that of the file's content (of names and
+    contents, for a folder), or of the path if there is no such file. For all other data sets it is the name, because
+    their loaders verify the files that they read.
     """
     found = [_declared(settings.dataset, settings.dataset_options)]
     if settings.public is not None:
@@ -117,8 +117,10 @@ def _declared(name: str, options: dict[str, Any]) -> str:
 
 
 def method_code(name: str) -> str:
-    """Digest of a method's code: the syntax trees of its file and of all modules of `methods`, or of its own package,
-    that it imports, directly or not. Comments, docstrings and formatting do not count.
+    """Digest of a method's code, without comments, docstrings and formatting.
+
+    It covers the syntax trees of the method's file and of all modules of `methods`, or of its own package, that it
+    imports directly or indirectly.
 
     Raises:
         UserError: the method is unknown or has no source file.
@@ -127,16 +129,15 @@ def method_code(name: str) -> str:
 
 
 def is_own(registry: Registry[Any], name: str) -> bool:
-    """Return whether something registered comes from outside the harness and is not covered by `RESULT_VERSION`."""
+    """Whether a registered item comes from outside the harness, so that `RESULT_VERSION` does not cover it."""
     return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
 
 
 def used_code(settings: Settings) -> dict[tuple[str, str], str]:
-    """Digests of the code that a cell uses, by kind and name: of its method, rule, selection, data,
-    partition, shifts and models.
+    """Digests of the code of a cell's method, rule, selection, data, partition, shifts and models, by kind and name.
 
     Raises:
-        UserError: something is unknown or has no source file.
+        UserError: one of them is unknown or has no source file.
     """
     parts = [(METHODS, settings.method), (SELECTIONS, settings.selection), *_data_and_models(settings)]
     if settings.server is not None:
@@ -145,7 +146,7 @@ def used_code(settings: Settings) -> dict[tuple[str, str], str]:
 
 
 def code_of(kind: str, name: str) -> str:
-    """Digest of the code of one thing of `used_code`.
+    """Digest of the code of one item of `used_code`.
 
     Raises:
         UserError: it is unknown or has no source file.
@@ -179,14 +180,16 @@ def _code(registry: Registry[Any], name: str) -> str:
             f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
         )
     found = sources(item.__module__, Path(file))
-    # in the order of names, without them: where a package is installed or imported from does not count
+    # sorted by name but without the names, so that it has no effect where a package is installed or imported from
     digest = _digest(json.dumps([_tree(*_version(found[module])) for module in sorted(found)]))
     return _MOVED.get(digest, digest)
 
 
 def sources(module: str, file: Path) -> dict[str, Path]:
-    """The files by module that a module's code lies in: its own, and those of `methods`, of its own package or, for
-    a plug-in's file, beside it that it imports, directly or not."""
+    """The files of a module's code, by module name: its own file and those of modules that it imports, even indirectly.
+
+    Only imports from `methods`, from its own package and, for a plug-in file, from the file's folder count.
+    """
     roots = {"methods", module.partition(".")[0]}
     if module.startswith(FILE_MODULE):
         roots |= {path.stem for path in file.parent.iterdir()}
@@ -207,7 +210,7 @@ def _digest(text: str) -> str:
 
 
 def content(path: Path) -> str:
-    """Digest of a file, or of a folder's files with their names; of the path itself while there is nothing."""
+    """Digest of a file, or of a folder's files and their names; if nothing is there, `absent:` with the path."""
     if not path.exists():
         return f"absent:{path}"
     files = sorted(_files(path)) if path.is_dir() else [path]
@@ -216,7 +219,7 @@ def content(path: Path) -> str:
 
 
 def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """All files below a folder; links are followed, as loaders do, but for one that leads back to a folder above."""
+    """All files below a folder. Links are followed, as loaders do, except those that lead back to a folder above."""
     place = folder.resolve()
     if place in above:
         return
@@ -228,7 +231,7 @@ def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 
 def _version(path: Path) -> tuple[Path, int, int]:
-    """Return what distinguishes two versions of a file without reading it."""
+    """The path, modification time and size of a file, which distinguish its versions without reading it."""
     stat = path.stat()
     return path, stat.st_mtime_ns, stat.st_size
 
@@ -250,9 +253,9 @@ def _tree(path: Path, mtime: int, size: int) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """A syntax tree as lists and text; `ast.dump` would differ between versions of Python.
+    """A syntax tree as lists and text, because `ast.dump` differs between versions of Python.
 
-    Empty fields are left out, for newer versions add some.
+    Empty fields are left out, because newer versions add some.
     """
     if isinstance(node, ast.AST):
         fields = {name: _plain(value) for name, value in ast.iter_fields(node) if value is not None and value != []}
@@ -264,7 +267,7 @@ def _plain(node: Any) -> Any:
 
 @functools.lru_cache
 def _imports(path: Path, mtime: int, size: int, module: str) -> tuple[str, ...]:
-    """Names of modules that a file may import; for `from a import b` both `a` and `a.b`."""
+    """Names of the modules that a file may import; `from a import b` gives both `a` and `a.b`."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     names: list[str] = []
     for node in ast.walk(_parse(path, mtime, size)):

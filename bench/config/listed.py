@@ -1,4 +1,4 @@
-"""Grids that list their cells instead of axes: what `bench sweep` leaves as `best.yaml`, to be run as it is."""
+"""Grids that list their cells instead of axes, such as the `best.yaml` that `bench sweep` writes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,10 @@ KEYS = ("name", "description", "published", "plugins", "seeds", "cells")
 
 
 def read_listed(document: Document) -> list[Settings]:
-    """The cells of a grid with `cells:`: each entry over the settings at the top, once for each of the `seeds`.
+    """The cells of a grid with `cells:`: for each entry and each of the `seeds`, one cell.
 
-    Keys are those of `Settings`, a method's own settings stand under `hp`. Problems are noted in the document.
+    An entry overrides the settings at the top. Keys are those of `Settings`; a method's hyperparameters are under `hp`.
+    Problems are noted in the document.
     """
     known, found = list(Settings.model_fields), []
     for key in document.data:
@@ -46,7 +47,7 @@ def read_listed(document: Document) -> list[Settings]:
 
 
 def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:
-    """The text of a grid that has exactly these cells, given without what is a setting's default."""
+    """The text of a grid with exactly these cells; settings with their default value are left out."""
     plain = [cell.model_dump(mode="json", exclude_defaults=True, exclude={"seed"}) for cell in cells]
     entries = [entry for i, entry in enumerate(plain) if entry not in plain[:i]]
     shared = {key: value for key, value in entries[0].items() if all(entry.get(key) == value for entry in entries)}

@@ -1,7 +1,7 @@
 """Checks of single values that a user wrote: settings, hyperparameters, options of data sets, partitions and models.
 
-Values are strict: `"5"` and `true` are no numbers, 5 is one wherever 5.0 is. Messages do not say where the value
-stands; the reader of a grid file puts that before them.
+Validation is strict: `"5"` and `true` are not numbers, but 5 may stand for 5.0. Messages do not give the value's place
+in the file; the code that reads a grid file adds it.
 """
 
 import functools
@@ -16,7 +16,7 @@ from bench.errors import UserError
 from bench.plugin import METHODS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry, did_you_mean
 from bench.settings import Settings
 
-Problems = dict[str, str]  # what is wrong, by key; "" for what no single key is to blame for
+Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
 FROM_THE_HARNESS = {
     "data_root", "download", "dataset", "clients", "alpha", "fixed_tests", "seed", "own", "shape", "classes",
@@ -42,7 +42,7 @@ _IN_WORDS_OF_YAML = {
 
 
 class _NoHyperparameters(BaseModel):
-    """For methods and rules that declare none."""
+    """The hyperparameter class of methods and rules that declare none."""
 
 
 def hyper_class(registry: Registry[Any], name: str) -> type[BaseModel]:
@@ -56,13 +56,13 @@ def hyper_class(registry: Registry[Any], name: str) -> type[BaseModel]:
 
 
 def unknown(kind: str, word: str, known: list[str], of: str = "") -> str:
-    """The sentence for a name that does not exist, with the nearest one that does."""
+    """The message for an unknown name, with the most similar known one or all known ones."""
     hint = did_you_mean(word, known) or f" Known: {', '.join(sorted(known)) or 'none'}"
     return f"unknown {kind} {word!r}{of and f' of {of}'}.{hint}"
 
 
 def check_field(model: type[BaseModel], key: str, value: Any) -> Any:
-    """The value as a field of `model` holds it.
+    """The value, checked and converted as a field of `model`, as a JSON value.
 
     Raises:
         UserError: wrong type or out of range.
@@ -71,7 +71,7 @@ def check_field(model: type[BaseModel], key: str, value: Any) -> Any:
 
 
 def complete_hyper(registry: Registry[Any], name: str, given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
-    """All hyperparameters of a method or server rule, defaults filled in, as JSON values.
+    """All hyperparameters of a method or server rule as JSON values, with defaults, and the problems of `given`.
 
     Raises:
         UserError: unknown name.
@@ -88,7 +88,7 @@ def complete_hyper(registry: Registry[Any], name: str, given: dict[str, Any]) ->
 
 
 def complete_options(registry: Registry[Any], name: str, given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
-    """All keyword options of a data set, partition or model, defaults filled in, as JSON values.
+    """All keyword options of a data set, partition or model as JSON values, with defaults, and the problems of `given`.
 
     Raises:
         UserError: unknown name.
@@ -105,7 +105,7 @@ def complete_options(registry: Registry[Any], name: str, given: dict[str, Any]) 
                 problems[key] = str(error)
         elif parameter.default is not parameter.empty:
             result[key] = to_jsonable_python(parameter.default)
-        elif not problems:  # otherwise it may be the misspelt one
+        elif not problems:  # otherwise an unknown key may be a misspelling of this one
             problems[""] = f"{owner} needs the option {key!r}"
     return result, problems
 
@@ -120,7 +120,7 @@ def needs_alpha(partition: str) -> bool:
 
 
 def check_server(value: Any) -> dict[str, Any] | None:
-    """A server rule as a cell holds it, its hyperparameters filled in; it is written as a name or a mapping.
+    """A server rule, given as a name or a mapping, in the form of `Settings` with all hyperparameters.
 
     Raises:
         UserError: wrong shape, unknown rule, or wrong hyperparameters.
@@ -138,10 +138,10 @@ def check_server(value: Any) -> dict[str, Any] | None:
 
 
 def check_shifts(value: Any) -> list[dict[str, Any]]:
-    """Shifts as a cell holds them, their options filled in; each is written as a name or a mapping with `name`.
+    """Shifts, each given as a name or a mapping with `name`, in the form of `Settings` with all options.
 
     Raises:
-        UserError: wrong shape, an unknown shift, wrong options, or one of them twice.
+        UserError: wrong shape, an unknown shift, wrong options, or the same shift twice.
     """
     listed: list[Any] = value if isinstance(value, list) else [None]
     entries = [{"name": one} if isinstance(one, str) else one for one in listed]
@@ -160,10 +160,10 @@ def check_shifts(value: Any) -> list[dict[str, Any]]:
 
 
 def check_setting(key: str, value: Any) -> Any:
-    """The value of a setting that may stand in a grid: a field of `Settings`, or a method's `name.hyperparameter`.
+    """The checked value of a setting in a grid: a field of `Settings`, or a method's `name.hyperparameter`.
 
     Raises:
-        UserError: unknown key, wrong type, out of range.
+        UserError: unknown key, wrong type, or out of range.
     """
     method, dot, name = key.partition(".")
     if dot:
@@ -179,13 +179,13 @@ def check_setting(key: str, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
+    """A value as text for messages, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _convert(adapter: TypeAdapter[Any], key: str, value: Any) -> Any:
-    try:  # by way of JSON: there a list is a tuple and text is a path even where types are strict
+    try:  # validate as JSON: strict types then still accept a list for a tuple and text for a path
         return to_jsonable_python(adapter.validate_json(json.dumps(value), strict=True))
     except ValidationError as error:
         first = error.errors()[0]
@@ -193,7 +193,7 @@ def _convert(adapter: TypeAdapter[Any], key: str, value: Any) -> Any:
 
 
 def _sentence(key: str, value: Any, loc: tuple[int | str, ...], error: ErrorDetails) -> str:
-    """What is wrong with a value, or with the part of it that `loc` leads to."""
+    """The message about a value, or about the part of it at `loc`."""
     if loc[-1:] == ("[key]",):
         return f"{key} = {shown(value)}: the key {loc[-2]!r} {_message(error)}"
     for step in loc:
@@ -201,7 +201,7 @@ def _sentence(key: str, value: Any, loc: tuple[int | str, ...], error: ErrorDeta
             key, value = f"{key}.{step}", value[str(step)]
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             key, value = f"{key}[{step}]", value[step]
-        # other steps are pydantic's names for one of several forms, or what is missing
+        # other steps are pydantic's names for the variants of a union, or keys that are missing
     return f"{key} = {shown(value)}{':' if error['type'] == 'value_error' else ''} {_message(error)}"
 
 

@@ -1,4 +1,4 @@
-"""YAML whose problems are reported with their line, and as many at a time as can be found.
+"""A YAML reader that reports problems with their lines, and several problems at once.
 
 Scalars follow the core schema of YAML 1.2, not PyYAML's 1.1: `1e-3` is a number, `no` and `2024-01-01` are text.
 """
@@ -14,7 +14,7 @@ import yaml
 
 from bench.errors import UserError
 
-Path = tuple[str | int, ...]  # keys and list positions that lead from the top of the document to a value
+Path = tuple[str | int, ...]  # the keys and list positions from the top of the document to a value
 
 MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000  # after expansion of aliases
@@ -24,11 +24,11 @@ MAX_PROBLEMS = 10
 
 @dataclass
 class Document:
-    """Plain values (dict, list, text, numbers, None) and where each came from.
+    """Plain values (dict, list, text, numbers, booleans, None) with the line of each, and the problems found in them.
 
     Attributes:
         data: the content.
-        source: name of the file, as messages give it.
+        source: name of the file in messages.
     """
 
     data: Any
@@ -38,7 +38,10 @@ class Document:
     _above: Path = ()
 
     def complain(self, path: Path, problem: str, line: int | None = None) -> None:
-        """Note a problem of the value at `path` (or of another line); later ones of the same value follow from it."""
+        """Note a problem of the value at `path`, or of a given `line`.
+
+        Only the first problem of a value is kept, because later ones follow from it.
+        """
         where = self._place(path) if line is None else (line, f"{self.source}:{line}")
         what = "" if path and line is None else problem
         self._problems.setdefault(((*self._above, *path), what), (where[0], f"{where[1]}: {problem}"))
@@ -52,10 +55,10 @@ class Document:
             self.complain(path, str(error))
 
     def check(self) -> None:
-        """Raise what has been noted.
+        """Raise an error if problems have been noted.
 
         Raises:
-            UserError: one line per problem, `FILE:LINE: ...`, in the order of lines.
+            UserError: one line per problem, `FILE:LINE: ...`, sorted by line; at most ten.
         """
         if not self._problems:
             return
@@ -65,22 +68,22 @@ class Document:
         raise UserError("\n".join(lines[:MAX_PROBLEMS] + more))
 
     def put(self, key: str, value: Any, origin: str) -> None:
-        """Set a key of the top mapping to a value that came from `origin`, not from a line of the file."""
+        """Set a key of the top mapping to a value from `origin`, such as an option, instead of a line of the file."""
         self.data[key] = value
         self._places = {path: place for path, place in self._places.items() if path[:1] != (key,)}
         self._places[(key,)] = (0, origin)
 
     def overridden(self, key: str) -> bool:
-        """Whether a key of the top mapping was put there and stands in no line of the file."""
+        """Whether a key of the top mapping was set by `put` and is not from the file."""
         return self._places.get((key,), (1, ""))[0] == 0
 
     def part(self, key: str) -> "Document":
-        """What stands under a key, as a document of its own; its problems are noted among those of the whole."""
+        """The value under a key as a separate document; problems noted in it are also problems of this document."""
         places = {path[1:]: place for path, place in self._places.items() if path[:1] == (key,)}
         return Document(self.data[key], self.source, places, self._problems, (*self._above, key))
 
     def place(self, path: Path, line: int) -> None:
-        """Note that the value at `path` stands in that line."""
+        """Record the line of the value at `path`."""
         self._places[path] = (line, f"{self.source}:{line}")
 
     def _place(self, path: Path) -> tuple[int, str]:
@@ -90,12 +93,13 @@ class Document:
 
 
 def parse(text: str, source: str) -> Document:
-    """Read one YAML document; None stands for an empty one.
+    """Read one YAML document; the data of an empty one is None.
 
-    Keys are text. Duplicate and odd keys, and scalars that are not what their tag says are noted in the document.
+    Keys become text. Duplicate keys, keys that are neither text nor integers, and scalars that do not match their tag
+    are noted as problems.
 
     Raises:
-        UserError: the text is no YAML, or larger or deeper than a grid can sensibly be.
+        UserError: the text is not valid YAML, or it is too large or too deeply nested for a grid.
     """
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"{source}: {len(text)} characters are too many for a grid; the limit is {MAX_CHARACTERS}")
@@ -108,7 +112,7 @@ def parse(text: str, source: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UserError(f"{source}:{line}: not valid YAML: a control character") from None
-    except (ValueError, OverflowError):  # chr() inside PyYAML
+    except (ValueError, OverflowError):  # raised by chr() inside PyYAML
         raise UserError(f"{source}: not valid YAML: an escape beyond Unicode") from None
     document = Document(None, source)
     if root is not None:
@@ -124,7 +128,7 @@ class _Loader(yaml.SafeLoader):
         self.depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # PyYAML composes recursively: without this a row of brackets ends in a RecursionError
+        # PyYAML composes recursively: without this limit, a long row of brackets causes a RecursionError
         if self.depth > MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=self.get_mark())
         self.depth += 1
@@ -152,7 +156,7 @@ class _Converter:
     def value(self, node: yaml.Node, path: Path, line: int) -> Any:
         self.document.place(path, line)
         self.seen += 1
-        if self.seen > MAX_VALUES or len(path) > MAX_DEPTH:  # aliases can make both endless
+        if self.seen > MAX_VALUES or len(path) > MAX_DEPTH:  # aliases can make both grow without limit
             raise UserError(f"{self.document.source}:{line}: more values than a grid may have, its aliases expanded")
         if node.tag == "tag:yaml.org,2002:map" and isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -168,7 +172,7 @@ class _Converter:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key, line = key_node.value, _line(key_node)
-            if key_node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:int"):  # `3: 1` counts clients
+            if key_node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:int"):  # `3: 1`: 3 is a client's number
                 shown = repr(key[:40]) if isinstance(key, str) else "(a list or mapping)"
                 self.document.complain(path, f"the key {shown} is neither text nor a number of a client", line)
             elif key in result:
@@ -183,10 +187,10 @@ def _line(node: yaml.Node) -> int:
 
 
 def _scalar(node: yaml.Node) -> str | int | float | bool | None:
-    """A scalar's value.
+    """The value of a scalar.
 
     Raises:
-        ValueError: it is not what its tag says, or no value a grid may have.
+        ValueError: it does not match its tag, or a grid cannot hold such a value.
     """
     kind = node.tag.removeprefix("tag:yaml.org,2002:")
     if not isinstance(node, yaml.ScalarNode):
