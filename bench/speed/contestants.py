@@ -1,7 +1,7 @@
-"""What is measured: each contestant is a process of its own that does some rounds when it is told to.
+"""The contestants that are measured: each is a separate process that runs some rounds when it gets its turn.
 
-Processes of their own keep threads and memory apart, and taking turns keeps ratios honest on a machine that is busy or
-changes its clock. A turn that the host of a virtual machine disturbs is taken again.
+Separate processes do not share threads or memory. Because they take turns, speed ratios stay fair on a machine that is
+busy or changes its clock rate. A turn that the host of a virtual machine disturbs is repeated.
 """
 
 import multiprocessing
@@ -21,21 +21,22 @@ from bench.speed.plain import PlainLoop
 from bench.speed.workloads import WORKLOADS, Workload
 
 PLAIN = "plain"
-DISTURBED = 0.05  # of the cores' time
+DISTURBED = 0.05  # share of the cores' time; if the host takes more, the turn counts as disturbed
 _ATTEMPTS = 4
-_MULTIPLY_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # what Intel, AMD and ARM call it; others take ten times as long
+_MULTIPLY_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # names of Intel, AMD and ARM; without it bf16 is ten times slower
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who takes part.
+    """One participant of the comparison.
 
     Attributes:
-        executor: of the engine, or PLAIN for the plain loop.
-        intra_op: threads of one operation.
-        threads: clients at a time in the sequential executor.
-        copies: how many cells run side by side.
-        precision: as in a cell's settings; the plain loop has float32.
+        name: its name in the table.
+        executor: an executor of the engine, or PLAIN for the plain loop.
+        intra_op: number of threads of one operation.
+        threads: number of clients that the sequential executor trains at a time.
+        copies: number of cells that run side by side.
+        precision: as in a cell's settings; the plain loop uses float32.
     """
 
     name: str
@@ -47,9 +48,9 @@ class Contestant:
 
 
 def contestants(device: str) -> list[Contestant]:
-    """The plain loop, with one thread and with torch's usual number; our executors; one cell alone; a grid.
+    """The plain loop, with one thread and with one per core; our executors; one cell alone; and a grid (on a CPU).
 
-    One cell alone in less than float32 as well, where the device multiplies such numbers.
+    The cell alone is also measured in lower precisions, if the device can multiply in them.
     """
     found = [
         Contestant("plain", PLAIN),
@@ -66,15 +67,15 @@ def contestants(device: str) -> list[Contestant]:
 
 @dataclass(frozen=True)
 class Turn:
-    """The middle one of some rounds of one contestant, in seconds of its own clock.
+    """The round of median length from one contestant's turn; times are in seconds, by the contestant's own clock.
 
     Attributes:
-        steps, images: client steps, and the samples in them.
-        training: in the executor; of the plain loop all but evaluation.
-        other: all else but evaluation.
-        evaluation: of the new generic model.
-        memory: peak of the process so far, in bytes; on a GPU that of the device.
-        stolen: share of the cores' time that the host of a virtual machine gave to others meanwhile.
+        steps, images: number of client steps, and of the samples in them.
+        training: time in the executor; for the plain loop, everything except evaluation.
+        other: time of everything else except evaluation.
+        evaluation: time to evaluate the new generic model.
+        memory: peak memory of the process so far, in bytes; on a GPU, of the device.
+        stolen: share of the cores' time that the host of a virtual machine gave to others during the turn.
     """
 
     steps: int
@@ -87,7 +88,7 @@ class Turn:
 
 
 class Process:
-    """A contestant's process, up to its first turn."""
+    """A contestant's process, which waits for its turns."""
 
     def __init__(self, contestant: Contestant, workload: str, device: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -97,11 +98,11 @@ class Process:
         theirs.close()
 
     def start(self) -> None:
-        """Have it take a turn."""
+        """Tell the process to take a turn."""
         self._pipe.send(None)
 
     def result(self) -> Turn:
-        """Wait for the turn's figures.
+        """Wait for the turn and return its figures.
 
         Raises:
             EOFError: the process has died.
@@ -133,7 +134,7 @@ def _work(pipe: Connection, contestant: Contestant, workload: str, device: str) 
 
 
 def middle(rounds: list[Turn]) -> Turn:
-    """The round of the median length: a core that comes late to one of them is the machine's doing."""
+    """The round of median length, so that a delay of the machine in one round has no effect."""
     return sorted(rounds, key=lambda r: r.training + r.other + r.evaluation)[len(rounds) // 2]
 
 
@@ -158,7 +159,7 @@ def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[T
 
 
 def _plain(workload: Workload, device: str) -> Iterator[Turn]:
-    torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]  # the libraries' own networks go without it
+    torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]  # the public libraries do not use NNPACK
     data = workload.dataset()
     loop = PlainLoop(workload.settings, data, workload.partition(data), torch.device(device))
     clients = [i for i, client in enumerate(loop.clients) if client.size]
@@ -175,11 +176,11 @@ def _plain(workload: Workload, device: str) -> Iterator[Turn]:
 
 
 def peak_memory(device: str) -> int:
-    """Bytes: of the device's memory, or of this process's."""
+    """Peak memory in bytes, of the GPU or of this process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     status = Path("/proc/self/status")
-    if status.exists():  # the figure of `getrusage` takes over that of the parent process
+    if status.exists():  # preferred, because a new process inherits the value of `getrusage` from its parent
         lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
         return int(lines["VmHWM"].split()[0]) * 1024
     import resource
@@ -188,9 +189,9 @@ def peak_memory(device: str) -> int:
 
 
 def take_turns(entered: list[Contestant], workload: str, device: str, repeats: int) -> dict[str, list[Turn]]:
-    """The measured turns of each contestant; cells side by side are started together.
+    """The measured turns of each contestant; its copies are started together.
 
-    The turns after the warm-up are not counted, as other contestants' warm-ups lie in between.
+    The first turn of each contestant is not counted, because the warm-ups of other contestants run between these turns.
     """
     processes = {c.name: [Process(c, workload, device) for _ in range(c.copies)] for c in entered}
     turns: dict[str, list[Turn]] = {c.name: [] for c in entered}
@@ -208,7 +209,7 @@ def take_turns(entered: list[Contestant], workload: str, device: str, repeats: i
 
 
 def undisturbed(turn: Callable[[], Turn], attempts: int) -> Turn:
-    """A turn from which the host took little of the cores' time, or the best of so many attempts."""
+    """A turn in which the host took little of the cores' time, or else the least disturbed of `attempts` turns."""
     found = [turn()]
     while found[-1].stolen > DISTURBED and len(found) < attempts:
         found.append(turn())
@@ -224,7 +225,7 @@ def _turn(group: list[Process]) -> Turn:
 
 
 def _merged(side_by_side: list[Turn]) -> Turn:
-    """The turns of cells that ran at the same time as one: the slowest's seconds, everybody's work and memory."""
+    """One turn for cells that ran at the same time: the seconds of the slowest, and the sum of work and memory."""
     slowest = max(side_by_side, key=lambda turn: turn.training + turn.other + turn.evaluation)
     return Turn(
         steps=sum(turn.steps for turn in side_by_side),

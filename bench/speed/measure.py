@@ -1,4 +1,4 @@
-"""From turns to figures: milliseconds per step, shares, and ratios to the plain loop."""
+"""Computes figures from turns: milliseconds per step, shares, and ratios to the plain loop."""
 
 import statistics
 import time
@@ -15,24 +15,24 @@ from bench.runs.provenance import cores, provenance
 from bench.speed.contestants import PLAIN, Contestant, Turn, contestants, take_turns
 from bench.speed.workloads import WORKLOADS, Workload
 
-SPARSE = 10  # rounds from one evaluation to the next in the second figure of each pair
+SPARSE = 10  # rounds between two evaluations for the figures with `_sparse`
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What came out for one contestant: medians over its turns.
+    """The results of one contestant: medians over its turns, except `memory` and `stolen`, which are maxima.
 
     Attributes:
-        ms: milliseconds per client step in rounds that are all evaluated.
-        ms_sparse: the same where every tenth round is evaluated.
-        ms_training: the same of training alone.
-        images: per second of training.
-        outside: share of a round outside training, where every tenth is evaluated; of the plain loop evaluation only.
-        memory: peak bytes.
+        ms: milliseconds per client step if every round is evaluated.
+        ms_sparse: milliseconds per client step if every tenth round is evaluated.
+        ms_training: milliseconds per client step for training alone.
+        images: images per second of training.
+        outside: share of time outside training if every tenth round is evaluated; for the plain loop, evaluation only.
+        memory: peak memory in bytes.
         stolen: the largest share of the cores' time that the host of a virtual machine took from a turn.
-        ceiling: training's share of the measured arithmetic ceiling of the whole machine in the contestant's precision.
-        times, times_sparse, times_training: how many times as fast as the plain loop, by `ms`, `ms_sparse` and
-            `ms_training`: the median over repeats of ratios within a repeat; of the two the faster plain loop counts.
+        ceiling: arithmetic speed of training, as a share of the machine's measured ceiling in this precision.
+        times, times_sparse, times_training: speed relative to the faster of the two plain loops, by `ms`, `ms_sparse`
+            and `ms_training`; the median over repeats of the ratios within a repeat.
     """
 
     ms: float
@@ -54,7 +54,7 @@ def measure(names: list[str], device: str, repeats: int) -> dict[str, Any]:
     precisions = sorted({one.precision for one in entered})
     before = {p: ceiling(device, p) for p in precisions}
     turns = {name: take_turns(entered, name, device, repeats) for name in names}
-    # A busy machine may have reached less at one of the two times.
+    # The ceiling is measured twice, because a busy machine may reach less at one of the two times.
     peaks = {p: max(before[p], ceiling(device, p)) for p in precisions}
     results = {name: _figures(name, entered, turns[name], peaks) for name in names}
     return {
@@ -76,7 +76,7 @@ def _figures(
 
 
 def summary(rounds: list[Turn], plain: list[Turn], seconds_at_peak: float) -> Figures:
-    """Figures of a contestant; `seconds_at_peak`: what training on one image takes at the arithmetic ceiling."""
+    """Figures of a contestant; `seconds_at_peak`: seconds to train on one image at the arithmetic ceiling."""
 
     def median(values: list[float]) -> float:
         return statistics.median(values)
@@ -107,12 +107,12 @@ def _milliseconds(rounds: list[Turn], every: int = 1) -> float:
 
 
 def _per_step(r: Turn, every: int) -> float:
-    """Seconds per client step of a round, with the share of an evaluation that falls to it."""
+    """Seconds per client step of a round, if one round in `every` is evaluated."""
     return (r.training + r.other + r.evaluation / every) / r.steps
 
 
 def operations(workload: Workload) -> float:
-    """Floating-point operations of forward and backward pass for one image, a multiply-add counted as two."""
+    """Floating-point operations of the forward and backward pass for one image; a multiply-add counts as two."""
     settings = workload.settings
     net = build(settings.model, workload.shape, 10, settings.model_options)
     samples = settings.batch_size
@@ -126,12 +126,12 @@ def operations(workload: Workload) -> float:
 
 
 def ceiling(device: str, precision: str, repeats: int = 10) -> float:
-    """Operations per second of the best of some large matrix products, with all cores of a CPU."""
+    """Operations per second of the fastest of `repeats` large matrix products; on a CPU, all cores are used."""
     threads, before = torch.get_num_threads(), torch.backends.cuda.matmul.fp32_precision
     torch.set_num_threads(cores())
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
-        size = 8192 if device == "cuda" else 2048  # of 2048, a GPU waits for the processor as long as it multiplies
+        size = 8192 if device == "cuda" else 2048  # with 2048, a GPU would wait for the CPU as long as it multiplies
         a = torch.ones(size, size, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
         return max(_product(a) for _ in range(repeats))
     finally:

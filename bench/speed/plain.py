@@ -1,7 +1,7 @@
-"""FedAvg written as the public libraries of the field write it: what `bench speed` compares with.
+"""FedAvg written in the style of the field's public libraries, as a reference for `bench speed`.
 
-Each client has a module, an optimizer and DataLoaders of its own and trains when its turn comes; evaluation goes over
-test and training samples in batches of the training size. It is a measure, no executor: no cell runs on it.
+Each client has its own module, optimizer and DataLoaders, and clients train one after another. Evaluation uses the test
+and the training samples, in batches of the training size. It is not an executor: no cell runs on it.
 """
 
 import copy
@@ -24,7 +24,7 @@ class PlainLoop:
 
     Attributes:
         net: the generic model.
-        clients: one per index list of the partition.
+        clients: one client per index list of the partition.
     """
 
     def __init__(self, settings: Settings, data: Dataset, partition: Partition, device: torch.device) -> None:
@@ -39,7 +39,7 @@ class PlainLoop:
         ]
 
     def round(self, selected: Iterable[int]) -> int:
-        """Train the selected clients and average their models, weighted by samples; returns how many steps it took."""
+        """Train the selected clients and average their models, weighted by samples; returns the number of steps."""
         clients = [self.clients[i] for i in selected if self.clients[i].size]
         steps = sum(client.train(self.net) for client in clients)
         total = sum(client.size for client in clients)
@@ -52,7 +52,7 @@ class PlainLoop:
         return steps
 
     def evaluate(self, selected: Iterable[int]) -> list[tuple[float, float]]:
-        """Accuracy and loss of the generic model on the test and on the training samples of the selected clients."""
+        """Accuracy and loss of the generic model: on the selected clients' test samples, on their training samples."""
         sums = torch.zeros(2, 3, dtype=torch.float64)
         for i in selected:
             client = self.clients[i]
@@ -62,7 +62,7 @@ class PlainLoop:
 
 
 class PlainClient:
-    """A client with all that it needs for itself.
+    """A client with its own module, optimizer and DataLoaders.
 
     Attributes:
         size: number of training samples.
@@ -83,7 +83,7 @@ class PlainClient:
 
     def _loader(self, pool: Pool, positions: Indices, size: int, *, shuffle: bool) -> DataLoader[tuple[Tensor, ...]]:
         samples = TensorDataset(*pool.take(torch.from_numpy(positions).to(pool.y.device)))
-        shuffle = shuffle and len(samples) > 0  # torch refuses to shuffle nothing
+        shuffle = shuffle and len(samples) > 0  # torch cannot shuffle an empty data set
         return DataLoader(samples, batch_size=size, shuffle=shuffle, generator=self._rng)
 
     def train(self, start: nn.Module) -> int:
@@ -101,7 +101,7 @@ class PlainClient:
         return steps
 
     def score(self, loader: DataLoader[tuple[Tensor, ...]]) -> tuple[int, float, int]:
-        """How many of a loader's samples its model gets right, the sum of their losses, and how many there are."""
+        """Number of a loader's samples that its model classifies correctly, sum of losses, and number of samples."""
         self.net.eval()
         right, loss, samples = 0, 0.0, 0
         with torch.no_grad():
@@ -114,5 +114,5 @@ class PlainClient:
 
 
 def _load(net: nn.Module, values: Mapping[str, Tensor]) -> None:
-    for name, tensor in net.state_dict().items():  # torch's own way asks BatchNorm for a counter that ours do without
+    for name, tensor in net.state_dict().items():  # `load_state_dict` needs BatchNorm's counter, which our nets lack
         tensor.copy_(values[name])

@@ -17,11 +17,11 @@ class Workload:
     """FedAvg on a Dirichlet partition.
 
     Attributes:
-        shape: of one sample: an image, `(channels, height, width)`, or a text.
+        shape: shape of one sample: an image, `(channels, height, width)`, or a text.
         train, test: number of samples.
-        settings: of the cell.
-        warmup: rounds before the first turn; where steps are recorded, as many as that takes.
-        rounds: in a turn, one after the other as in a run: after a pause, caches and cores are cold.
+        settings: settings of the cell.
+        warmup: rounds before the first turn; if steps are recorded, enough rounds for the recording.
+        rounds: rounds in a turn, without a pause as in a run, because caches and cores are cold after a pause.
     """
 
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Workload:
     rounds: int = 1
 
     def dataset(self) -> Dataset:
-        """Noise around one random image per class, uint8, or texts of any tokens."""
+        """Noise around one random image per class (uint8), or texts of random tokens."""
         rng = generator("speed", *self.shape)
         if isinstance(self.shape, TokenShape):
             return replace(noise(self.shape, _CLASSES, self.train + self.test, rng), n_train=self.train)
@@ -49,7 +49,7 @@ class Workload:
 
 
 def _fedavg(model: str, clients: int, participation: float = 1.0) -> Settings:
-    """Settings as the papers' tables have them; without a validation share, which the plain loop does not know."""
+    """Settings as in the papers' tables, without a validation share, which the plain loop does not support."""
     return Settings(
         method="fedavg", model=model, clients=clients, participation=participation, alpha=0.5, protocol="paper",
         batch_size=10, lr=0.01, rounds=1_000_000,
@@ -61,7 +61,7 @@ WORKLOADS = {
     "mnist_mlp": Workload((1, 28, 28), 6000, 1000, _fedavg("mlp", 20), warmup=6, rounds=3),
     "mnist_cnn": Workload((1, 28, 28), 1000, 200, _fedavg("cnn", 20), warmup=45),
     "cifar_cnn": Workload((3, 32, 32), 1000, 200, _fedavg("cnn", 20), warmup=45),
-    # Four of the hundred clients take part in a round: on a CPU a step takes most of a second.
+    # Only four of the hundred clients take part in a round, because a step takes most of a second on a CPU.
     "resnet18": Workload((3, 32, 32), 2000, 16, _fedavg("resnet18", 100, participation=0.04)),
     "char_lstm": Workload(TokenShape(80, 80), 1000, 100, _fedavg("char_lstm", 20)),
 }
