@@ -1,6 +1,6 @@
-"""Models: a body that gives features and a linear head that turns them into logits; one file per family.
+"""Models, one file per family. Each has a body that computes features and a linear head that computes logits from them.
 
-`bench.models.factory.build` makes one by name, without weights; `bench.models.init.initialise` draws the weights.
+`bench.models.factory.build` makes a model by name, without weights; `bench.models.init.initialise` draws the weights.
 """
 
 PFL_BENCH = True  # tells the registry that this is our package, not another distribution of the same name

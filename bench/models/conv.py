@@ -1,4 +1,4 @@
-"""Small convolutional networks of the papers: two 5x5 convolutions, each with a 2x2 max-pool, and hidden layers."""
+"""Small convolutional networks from papers: two 5x5 convolutions, each with a 2x2 max-pool, and hidden layers."""
 
 from collections import OrderedDict
 from typing import ClassVar
@@ -45,7 +45,7 @@ def comet_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class _Pooled(Network):
-    """Pooling is three times as fast where the channels of a pixel lie side by side."""
+    """A network that uses the layout `channels_last`, with which pooling is three times as fast."""
 
     channels_last: ClassVar[bool] = True
 
@@ -62,7 +62,8 @@ def _two_convolutions(
     channels, height, width = shape
     first, second = filters
     area = _after_convolutions(height) * _after_convolutions(width)
-    # Pooled before the ReLU, the papers' other order: the same values and gradients, and a quarter of the ReLU's work.
+    # The pool comes before the ReLU, unlike in the papers: values and gradients are the same, and the ReLU has only a
+    # quarter of the work.
     body: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=FourierConv2d(channels, first, 5),
         pool1=nn.MaxPool2d(2),
@@ -81,5 +82,5 @@ def _two_convolutions(
 
 
 def _after_convolutions(side: int) -> int:
-    """Side of the map after both blocks; a 5x5 convolution without padding takes 4 pixels, a pool halves."""
+    """Side of the map after both blocks: a 5x5 convolution without padding removes 4 pixels, and a pool halves it."""
     return ((side - 4) // 2 - 4) // 2

@@ -1,4 +1,4 @@
-"""Models for flat inputs; images are flattened, `[batch, features]` is taken as it is."""
+"""Models for flat inputs `[batch, features]`; inputs of other shapes, such as images, are flattened."""
 
 import math
 from collections import OrderedDict

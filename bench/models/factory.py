@@ -1,4 +1,4 @@
-"""A model by name, ours or another package's: built without weights, checked, and made fit for `torch.func`."""
+"""Builds a model by name, ours or another package's: without weights, checked, and prepared for `torch.func`."""
 
 import copy
 import sys
@@ -15,17 +15,17 @@ from bench.plugin import MODELS, made_by, theirs
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:
-    """The model on the meta device: no memory, no random draws.
+    """Build the model on the meta device, which needs no memory and no random draws.
 
     Args:
-        name: a registered model.
+        name: name of a registered model.
         shape: shape of one sample, `(channels, height, width)` or `(features,)`.
         classes: number of classes.
         options: keyword options of the model's factory.
 
     Raises:
-        UserError: unknown model or option, an option out of range, a model that does not fit the samples, or one that
-            breaks the rules for models.
+        UserError: the model or an option is unknown, an option is out of range, or the model does not fit the samples
+            or breaks the rules for models.
     """
     checked, problems = complete_options(MODELS, name, dict(options or {}))
     if problems:
@@ -42,10 +42,10 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
 def describe(
     name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Numbers of scalars: trainable ones in all, in body and in head, and those in buffers (BatchNorm statistics).
+    """Numbers of trainable scalars in total, in the body and in the head, and of scalars in buffers (BatchNorm).
 
     Raises:
-        UserError: as `build`.
+        UserError: as in `build`.
     """
     net = build(name, shape, classes, options)
     sizes = {path: p.numel() for path, p in net.named_parameters()}
@@ -63,7 +63,7 @@ def describe(
 
 
 def _check(name: str, net: nn.Module) -> None:
-    """The rules for models, in words for the author of one."""
+    """Check the rules for models, with messages for the model's author."""
     if not (callable(getattr(net, "features", None)) and callable(getattr(net, "head", None))):
         raise UserError(f"model {name!r} needs `features` and `head`, with forward(x) = head(features(x)).")
     if not any(path.startswith("head.") for path, _ in net.named_parameters()):
@@ -76,9 +76,9 @@ def _check(name: str, net: nn.Module) -> None:
 
 
 def _try(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Put two samples through a user's model: methods that use the whole and such that use its parts must agree.
+    """Run a user's model on two samples and check that the whole model and its parts give the same logits.
 
-    The weights are drawn here, on the CPU, in a copy.
+    This uses a copy on the CPU with weights drawn here.
     """
     rng = torch.Generator().manual_seed(0)
     probe = copy.deepcopy(net).to_empty(device="cpu").eval()
@@ -106,10 +106,11 @@ def _try(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> Non
 
 
 def prepare(net: nn.Module) -> nn.Module:
-    """Set the layers so that the buffers are float statistics only and no input is overwritten."""
+    """Change the layers so that all buffers are float statistics and no layer overwrites its input."""
     for layer in net.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            # An integer counter fits in no flat vector of floats, and `functional_call` under `vmap` cannot move it.
+            # The integer counter does not fit in a flat vector of floats, and `functional_call` under `vmap` cannot
+            # update it.
             layer.register_buffer("num_batches_tracked", None)
         if getattr(layer, "inplace", False):
             layer.inplace = False  # type: ignore[assignment]

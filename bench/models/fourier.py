@@ -1,8 +1,8 @@
-"""A convolution of small maps that is computed by fast Fourier transforms where that is faster.
+"""A convolution of small maps that uses fast Fourier transforms if they are faster.
 
-Transformed, a 5 x 5 convolution takes about a third of the multiplications (Mathieu et al. 2014, arXiv:1312.5851).
-NNPACK, a part of PyTorch, computes it so on a CPU; PyTorch itself takes it for batches on phones only. It knows no
-AVX-512: a processor that has it is faster by PyTorch's usual way.
+With transforms, a 5 x 5 convolution needs about a third of the multiplications (Mathieu et al. 2014, arXiv:1312.5851).
+NNPACK, a part of PyTorch, computes it this way on a CPU, but PyTorch itself uses NNPACK for batches on phones only.
+NNPACK does not support AVX-512, so PyTorch's usual convolution is faster on a processor with AVX-512.
 """
 
 from typing import Any
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
-_TILE = 16  # side of NNPACK's largest tile; a map that does not fit in one is cut into overlapping ones
+_TILE = 16  # side of NNPACK's largest tile; a larger map is cut into overlapping tiles
 
 
 class FourierConv2d(nn.Conv2d):
-    """`nn.Conv2d` of stride 1 without padding: the same values, up to the rounding of float32.
+    """`nn.Conv2d` with stride 1 and without padding; values are equal up to rounding in float32.
 
-    It is that layer anywhere but in float32 on a CPU without AVX-512, under a transform of `torch.func`, and where
-    `torch.backends.nnpack.set_flags(False)` was called.
+    Transforms are used only for float32 on a CPU without AVX-512, outside transforms of `torch.func`, and unless
+    `torch.backends.nnpack.set_flags(False)` was called. In all other cases it calls `nn.Conv2d`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
@@ -28,7 +28,7 @@ class FourierConv2d(nn.Conv2d):
         """Maps `[batch, channels, height, width]`, in the memory layout of `x`."""
         if not _possible(x):
             return super().forward(x)
-        # Of one channel a map is contiguous in both layouts; its strides tell which is meant.
+        # A map with one channel is contiguous in both layouts, so only its strides show which one it has.
         layout = torch.channels_last if x.stride(1) == 1 else torch.contiguous_format
         y: Tensor = _Convolve.apply(x.contiguous(), self.weight, self.bias)
         return y.contiguous(memory_format=layout)
@@ -49,7 +49,7 @@ def _possible(x: Tensor) -> bool:
 
 
 class _Convolve(torch.autograd.Function):
-    """The convolution and its gradients: each is a convolution of the same kind."""
+    """The convolution and its gradients, which are convolutions of the same kind."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

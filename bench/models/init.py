@@ -1,4 +1,4 @@
-"""Initial weights from an explicit generator: torch's usual distributions, none of its global random state."""
+"""Initial weights from an explicit generator, with torch's usual distributions but without its global random state."""
 
 import itertools
 import math
@@ -35,7 +35,7 @@ def kaiming_normal_fan_out(layer: nn.Module, name: str, rng: np.random.Generator
 
 
 def unit(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
-    """Scale and variance one, shift and mean zero: what a normalisation layer starts with."""
+    """Initial values of a normalisation layer: scale and variance one, shift and mean zero."""
     tensor: Tensor = getattr(layer, name)
     return np.full(tensor.shape, 1.0 if name in ("weight", "running_var") else 0.0)
 
@@ -60,7 +60,7 @@ def initialise(module: nn.Module, rng: np.random.Generator, dtype: torch.dtype =
     """Initial values of all parameters, in the order of `named_parameters`, and then of all buffers, on the CPU.
 
     Draws are made in float64 and then rounded to `dtype`, so that a float64 run starts from the same weights. Layers
-    follow `DEFAULT_RULES`; a model with other layers, or other distributions, says so in its class attribute `rules`.
+    follow `DEFAULT_RULES`; a model with other layers or distributions gives them in its class attribute `rules`.
 
     Raises:
         UserError: there is no rule for a layer.

@@ -13,13 +13,13 @@ from bench.plugin import MODELS
 
 
 def normal_linear(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
-    """Weights from N(0, 0.01^2), biases of zero, as torchvision draws MobileNetV3's linear layers."""
+    """Weights from N(0, 0.01^2) and zero biases, as torchvision draws the linear layers of MobileNetV3."""
     shape = layer.get_parameter(name).shape
     return np.zeros(shape) if name == "bias" else rng.normal(0.0, 0.01, shape)
 
 
 class MobileNet(Network):
-    """A MobileNet; its layers are drawn as torchvision draws them."""
+    """A MobileNet; weights of convolutions and linear layers are drawn as in torchvision."""
 
     rules: ClassVar[Rules] = {nn.Conv2d: kaiming_normal_fan_out, nn.Linear: normal_linear}
 

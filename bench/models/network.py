@@ -1,4 +1,4 @@
-"""What every model is: a body and a head."""
+"""The common structure of all models: a body and a head."""
 
 from typing import ClassVar
 
@@ -12,18 +12,18 @@ _OF_TOKENS = "take model 'char_lstm', 'fasttext', 'textcnn' or 'transformer'"
 
 
 class Network(nn.Module):
-    """A body that gives features `[batch, width]` and a linear head that gives logits `[batch, classes]`.
+    """A body that computes features `[batch, width]` and a linear head that computes logits `[batch, classes]`.
 
-    The cut between generic and personal weights is by name: the head's parameters are `head.*`, all others the body's.
-    Inputs are floats, already normalised, such as images `[batch, channels, height, width]` or series
-    `[batch, channels, time]`, or int64 tokens `[batch, length]`.
+    Names separate the two parts: parameters named `head.*` belong to the head, all others to the body. Inputs are
+    normalised floats, such as images `[batch, channels, height, width]` or series `[batch, channels, time]`, or int64
+    tokens `[batch, length]`.
 
     Attributes:
-        channels_last: whether images may come in that memory layout, where clients are trained one by one: a gain for
-            networks that pool. Such a network flattens by `flatten`, as `view` needs the other layout.
-        better_alone: whether clients are trained one after the other on a CPU, as those of convolutional networks are.
-        recordable: whether a step of one client alone can be recorded, as the tensor operations it comes down to.
-        rules: how the weights of a kind of layer are drawn where it differs from `bench.models.init.DEFAULT_RULES`.
+        channels_last: whether images may have this memory layout if clients are trained one by one, which makes
+            pooling faster. Such a network must flatten with `flatten`, because `view` needs the other layout.
+        better_alone: whether clients are trained one after another on a CPU, as with convolutional networks.
+        recordable: whether the tensor operations of a single client's step can be recorded.
+        rules: how to draw the weights of a type of layer, if not by `bench.models.init.DEFAULT_RULES`.
     """
 
     channels_last: ClassVar[bool] = False
@@ -48,10 +48,10 @@ class Network(nn.Module):
 
 
 def need_values(name: str, shape: tuple[int, ...]) -> None:
-    """Refuse samples that are tokens.
+    """Check that samples are not tokens.
 
     Raises:
-        UserError: they are.
+        UserError: the samples are tokens.
     """
     if isinstance(shape, TokenShape):
         raise UserError(f"model {name!r} needs images, series or features, and the samples are tokens: {_OF_TOKENS}.")
@@ -61,7 +61,7 @@ def need_images(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Channels, height and width of samples that are images.
 
     Raises:
-        UserError: they are not.
+        UserError: the samples are not images.
     """
     need_values(name, shape)
     if len(shape) != 3:
@@ -73,7 +73,7 @@ def need_tokens(name: str, shape: tuple[int, ...]) -> TokenShape:
     """The shape of samples that are tokens.
 
     Raises:
-        UserError: they are not.
+        UserError: the samples are not tokens.
     """
     if not isinstance(shape, TokenShape):
         raise UserError(

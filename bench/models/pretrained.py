@@ -1,4 +1,4 @@
-"""Weights to start from, out of a file: `torch.save` of a state dict, as torchvision distributes them."""
+"""Initial weights from a file with a state dict written by `torch.save`, such as torchvision's files."""
 
 import functools
 from pathlib import Path
@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 from bench.errors import UserError
 
-_COUNTERS = "num_batches_tracked"  # of BatchNorm; no value that a model here has
+_COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
 
 
 def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
-    """Values for a network's tensors, by their names here, in the file's dtype.
+    """Values for a network's tensors, by the network's names, in the file's dtype.
 
-    Tensors are matched in their order, as names differ: torchvision's `fc.weight` is `head.weight` here. The last layer
-    is left out where the file has one for other classes.
+    Tensors are matched by their order, because names differ: torchvision's `fc.weight` is `head.weight` here. The last
+    layer is left out if its shape in the file is another one, as with another number of classes.
 
     Args:
         path: the file.
-        net: on any device; its own values are not read.
+        net: the network, on any device; its values are not read.
 
     Raises:
-        UserError: there is no such file, it holds no state dict, or its tensors are not those of the network.
+        UserError: there is no such file, it holds no state dict, or its tensors do not fit the network.
     """
     stat = _found(path).stat()
     theirs = _read(path, stat.st_mtime_ns, stat.st_size)
@@ -53,10 +53,10 @@ def _found(path: Path) -> Path:
 
 @functools.lru_cache(maxsize=2)
 def _read(path: Path, mtime: int, size: int) -> dict[str, Tensor]:
-    """The tensors of this version of the file, without counters."""
+    """The tensors of the file without counters; `mtime` and `size` identify its version in the cache."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever is in the file
+    except Exception as error:  # any error is possible, depending on the content of the file
         raise UserError(f"pretrained {path}: not a file of `torch.save` ({str(error).splitlines()[0]})") from None
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise UserError(f"pretrained {path}: not a state dict; save `model.state_dict()`")

@@ -1,6 +1,6 @@
-"""Recurrent layers that run under `vmap`, which those of `torch.nn` do not, written out step by step.
+"""Recurrent layers written out step by step, so that they run under `vmap`; those of `torch.nn` do not.
 
-Of one client on a CPU torch's own LSTM is called, which is twice as fast; its GRU is not.
+For one client on a CPU, torch's LSTM is called, which is twice as fast; torch's GRU is not called.
 """
 
 import math
@@ -13,7 +13,7 @@ from bench.models.init import Array
 
 
 class Recurrent(nn.Module):
-    """What both layers are: weights with torch's names and shapes, and one step after the other."""
+    """Base class of both layers: weights with torch's names and shapes, and a zero initial state."""
 
     def __init__(self, gates: int, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class LSTM(Recurrent):
         if x.device.type == "cpu" and not torch._C._are_functorch_transforms_active():
             weights: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
             start = self._start(x).unsqueeze(0)
-            # one layer without dropout, in one direction; oneDNN computes it
+            # one layer in one direction, without dropout; computed by oneDNN
             by_torch: Tensor = torch.lstm(x, (start, start), weights, True, 1, 0.0, True, False, True)[0]
             return by_torch
-        given = nn.functional.linear(x, self.weight_ih, self.bias_ih + self.bias_hh)  # of all steps in one product
+        given = nn.functional.linear(x, self.weight_ih, self.bias_ih + self.bias_hh)  # one product for all steps
         hidden = cell = self._start(x)
         found = []
         for one in given.unbind(1):

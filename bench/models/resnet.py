@@ -11,12 +11,12 @@ from bench.models.init import Rules, kaiming_normal_fan_out
 from bench.models.network import Network, need_images
 from bench.plugin import MODELS
 
-_NARROWEST = 64  # channels of the first layers; all others have multiples
-SMALL = 64  # pixels; the ImageNet stem would shrink such images fourfold before the first block
+_NARROWEST = 64  # channels of the first layers; all other layers have multiples of it
+SMALL = 64  # pixels; the ImageNet stem would reduce the side of such images to a quarter before the first block
 
 
 class ResNet(Network):
-    """A ResNet; convolutions are drawn as torchvision draws them."""
+    """A ResNet; weights of convolutions are drawn as in torchvision."""
 
     rules: ClassVar[Rules] = {nn.Conv2d: kaiming_normal_fan_out}
 
@@ -55,7 +55,7 @@ def _resnet(name: str, shape: tuple[int, ...], classes: int, groups: int = 0) ->
     """Images up to 64 pixels get a 3x3 stem of stride 1 without max-pool, larger ones the ImageNet stem.
 
     Args:
-        groups: of GroupNorm's channels; 0 for BatchNorm.
+        groups: number of GroupNorm's groups; 0 for BatchNorm.
 
     Raises:
         UserError: inputs are not images, or the groups do not divide the channels.

@@ -14,9 +14,9 @@ from bench.models.network import Network, need_tokens
 from bench.models.recurrent import GRU, LSTM, Recurrent, uniform_hidden
 from bench.plugin import MODELS
 
-PADDING = 0  # the token where a text is over
-_SHORTEST = 16  # steps of a series: two pools leave a quarter of them
-_WINDOWS = (3, 4, 5)  # words
+PADDING = 0  # the token after the end of a text
+_SHORTEST = 16  # least number of steps in a series; two pools leave a quarter of them
+_WINDOWS = (3, 4, 5)  # lengths of the convolutions, in words
 
 
 @MODELS.register("har_cnn")
@@ -24,7 +24,7 @@ def har_cnn(shape: tuple[int, ...], classes: int, *, filters: PositiveInt = 64, 
     """Series: two convolutions over 5 steps, each with ReLU and a max-pool of 2, and a hidden layer.
 
     Raises:
-        UserError: the samples are no series of 16 steps or more.
+        UserError: the samples are not series of at least 16 steps.
     """
     if len(shape) != 2 or isinstance(shape, TokenShape) or shape[1] < _SHORTEST:
         raise UserError(
@@ -58,7 +58,7 @@ def char_lstm(
     """LEAF's network for the next character (Caldas et al. 2018): embedding, LSTMs, and the last state to the head.
 
     Raises:
-        UserError: the samples are no tokens.
+        UserError: the samples are not tokens.
     """
     return _recurrent("char_lstm", LSTM, shape, classes, embedding, hidden, layers)
 
@@ -75,7 +75,7 @@ def gru(
     """The same with gated recurrent units (Cho et al. 2014, arXiv:1406.1078).
 
     Raises:
-        UserError: the samples are no tokens.
+        UserError: the samples are not tokens.
     """
     return _recurrent("gru", GRU, shape, classes, embedding, hidden, layers)
 
@@ -85,7 +85,7 @@ def fasttext(shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 6
     """The mean of the words' embeddings, padding left out (Joulin et al. 2017, arXiv:1607.01759; without n-grams).
 
     Raises:
-        UserError: the samples are no tokens.
+        UserError: the samples are not tokens.
     """
     _, vocabulary = need_tokens("fasttext", shape)
     return Network(_MeanOfWords(vocabulary, embedding), nn.Linear(embedding, classes))
@@ -97,10 +97,10 @@ def textcnn(
 ) -> nn.Module:
     """Convolutions over 3, 4 and 5 words, of each the largest value in the text (Kim 2014, arXiv:1408.5882).
 
-    Without dropout; padding has an embedding of zeros.
+    There is no dropout; padding has an embedding of zeros.
 
     Raises:
-        UserError: the samples are no tokens, or fewer than 5.
+        UserError: the samples are not tokens, or have fewer than 5.
     """
     length, vocabulary = need_tokens("textcnn", shape)
     if length < max(_WINDOWS):
@@ -114,7 +114,7 @@ class _MeanOfWords(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`[batch, width]`; zeros of a text without words."""
+        """The mean embedding, `[batch, width]`; zeros for a text without words."""
         words = (tokens != PADDING).unsqueeze(2)
         total: Tensor = (self.embedding(tokens) * words).sum(1)
         return total / words.sum(1).clamp(min=1)
@@ -127,19 +127,19 @@ class _Windows(nn.Module):
         self.convolutions = nn.ModuleList(nn.Conv1d(width, filters, words) for words in _WINDOWS)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`[batch, windows x filters]`."""
+        """The largest value of each filter in the text, `[batch, windows x filters]`."""
         z = (self.embedding(tokens) * (tokens != PADDING).unsqueeze(2)).transpose(1, 2)
         return torch.cat([convolution(z).amax(2).relu() for convolution in self.convolutions], dim=1)
 
 
 class _Recurrent(Network):
-    """Recurrent layers are drawn as torch draws them."""
+    """A network whose recurrent layers have weights drawn as in torch."""
 
     rules: ClassVar[Rules] = {Recurrent: uniform_hidden}
 
 
 class _OfLSTMs(_Recurrent):
-    """One client after the other they are four times as fast; a recording of oneDNN's layer lacks its workspace."""
+    """LSTM networks: four times as fast one client after another; oneDNN's LSTM cannot be recorded (no workspace)."""
 
     better_alone: ClassVar[bool] = True
     recordable: ClassVar[bool] = False
@@ -147,7 +147,7 @@ class _OfLSTMs(_Recurrent):
 
 class _Last(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
-        """The state after the last step, `[batch, hidden]` of `[batch, time, hidden]`."""
+        """The state after the last step: `[batch, hidden]` from `[batch, time, hidden]`."""
         return states[:, -1]
 
 

@@ -1,6 +1,6 @@
-"""Small transformers (Vaswani et al. 2017, arXiv:1706.03762) of words and of pictures: norms first, no dropout.
+"""Small transformers (Vaswani et al. 2017, arXiv:1706.03762) for text and images, with pre-norm and without dropout.
 
-Attention is written out, as torch's layers go other ways where no gradient is asked for, which round differently.
+Attention is written out, because torch's layers take other code paths without gradients, which round differently.
 """
 
 import math
@@ -17,8 +17,8 @@ from bench.models.network import Network, need_images, need_tokens
 from bench.models.sequences import PADDING
 from bench.plugin import MODELS
 
-_NOWHERE = -1e9  # the score of a place that is not looked at: a weight of 0, and finite where a text has no words
-_LARGE = 64  # pixels; larger pictures are cut into patches of 16 x 16 as ImageNet's are
+_NOWHERE = -1e9  # score of a masked position: its weight is 0, and the softmax stays finite for a text without words
+_LARGE = 64  # pixels; larger images are cut into patches of 16 x 16, as for ImageNet
 
 
 @MODELS.register("transformer")
@@ -33,7 +33,7 @@ def transformer(
     """Tokens: embeddings with learned positions, blocks of attention, the mean of the words; padding is left out.
 
     Raises:
-        UserError: the samples are no tokens, or `heads` does not divide `width`.
+        UserError: the samples are not tokens, or `heads` does not divide `width`.
     """
     length, vocabulary = need_tokens("transformer", shape)
     _need_heads("transformer", width, heads)
@@ -53,10 +53,10 @@ def vit_tiny(
     """Pictures: DeiT-Ti (Touvron et al. 2021, arXiv:2012.12877), with the mean of the patches for a class token.
 
     Args:
-        patch: pixels of a patch's side; default 4, or 16 for pictures of more than 64 pixels.
+        patch: side of a patch in pixels; default: 4, or 16 for images with a side of more than 64 pixels.
 
     Raises:
-        UserError: the samples are no pictures, or cannot be cut into patches, or `heads` does not divide `width`.
+        UserError: the samples are not images or cannot be cut into patches, or `heads` does not divide `width`.
     """
     _, height, across = need_images("vit_tiny", shape)
     side = patch or (16 if max(height, across) > _LARGE else 4)
@@ -72,7 +72,7 @@ def _need_heads(name: str, width: int, heads: int) -> None:
 
 
 class _Positions(nn.Module):
-    """A vector for each place, added to what stands there."""
+    """Learned positions: a vector for each position, added to the embedding there."""
 
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        """`[batch, places, width]`; `seen` says where there is something, `[batch, places]`."""
+        """Attention output `[batch, places, width]`; `seen [batch, places]` is False at padding (None: no padding)."""
         batch, places, width = x.shape
         q, k, v = self.qkv(x).reshape(batch, places, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(2, 3) / math.sqrt(width // self.heads)
@@ -116,7 +116,7 @@ class _Block(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """Positions, blocks, a last norm, and the mean over the places that are seen."""
+    """Learned positions, attention blocks, a final norm, and the mean over the positions that are seen."""
 
     def __init__(self, places: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class _Encoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        """`[batch, width]` of `[batch, places, width]`; zeros where nothing is seen."""
+        """Features `[batch, width]` of inputs `[batch, places, width]`; zeros if no position is seen."""
         x = self.positions(x)
         for block in self.blocks:
             x = block(x, seen)
@@ -148,7 +148,10 @@ class _OfWords(nn.Module):
 
 
 class _OfPatches(nn.Module):
-    """A patch's embedding is one linear map of its pixels: a convolution whose stride is its size."""
+    """Cuts images into patches and encodes them.
+
+    The embedding of a patch is one linear map of its pixels; this equals a convolution with stride equal to its size.
+    """
 
     def __init__(self, shape: tuple[int, ...], side: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -166,7 +169,7 @@ class _OfPatches(nn.Module):
 
 
 def small_normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
-    """From N(0, 0.02^2), as ViT and BERT draw embeddings and positions."""
+    """Weights from N(0, 0.02^2), as for the embeddings and positions of ViT and BERT."""
     return rng.normal(0.0, 0.02, layer.get_parameter(name).shape)
 
 
@@ -175,6 +178,6 @@ class _Transformer(Network):
 
 
 class _VisionTransformer(_Transformer):
-    """Of clients side by side a step took one and a half times as long on a CPU (DeiT-Ti's sizes, 8 clients)."""
+    """Clients train one by one: on a CPU, a step of a cohort took 1.5 times as long (DeiT-Ti's sizes, 8 clients)."""
 
     better_alone: ClassVar[bool] = True

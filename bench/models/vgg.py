@@ -1,4 +1,4 @@
-"""torchvision's VGGs with BatchNorm (Simonyan and Zisserman 2015, arXiv:1409.1556); the head fits small images."""
+"""torchvision's VGGs with BatchNorm (Simonyan and Zisserman 2015, arXiv:1409.1556), with a head for small images."""
 
 from typing import ClassVar
 
@@ -10,11 +10,11 @@ from bench.models.network import Network, need_values
 from bench.plugin import MODELS
 
 HIDDEN = 512
-SMALLEST = 32  # pixels; the five pools leave one of them
+SMALLEST = 32  # pixels; five pools reduce this side to one pixel
 
 
 class VGG(Network):
-    """A VGG; convolutions are drawn as torchvision draws them, linear layers as everywhere here."""
+    """A VGG; weights of convolutions are drawn as in torchvision, those of linear layers by the default rule."""
 
     channels_last: ClassVar[bool] = True
     rules: ClassVar[Rules] = {nn.Conv2d: kaiming_normal_fan_out}
@@ -33,9 +33,9 @@ def vgg13(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _vgg(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The convolutions with BatchNorm, two hidden layers of 512 and no dropout, whose draws nobody could repeat.
+    """Convolutions with BatchNorm, two hidden layers of 512, and no dropout, because its draws are not reproducible.
 
-    COMET's communication costs (Cho et al. 2023, Table III) are those of this head, not of ImageNet's of 4,096.
+    COMET's communication costs (Cho et al. 2023, Table III) fit this head, not the ImageNet head with layers of 4,096.
 
     Raises:
         UserError: inputs are not images of at least 32 x 32.
