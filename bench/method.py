@@ -73,7 +73,7 @@ class Hyperparameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     def degenerate(self) -> list[str]:
-        """Warnings about values that reduce the method to a trivial or another one, e.g. `mu = 0 is FedAvg`."""
+        """Warnings about values that turn the method into another or a trivial one, e.g. `mu = 0 is FedAvg`."""
         return []
 
 

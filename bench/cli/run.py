@@ -1,4 +1,4 @@
-"""`bench run`: from a grid file to a run folder."""
+"""`bench run`: run the cells of a grid file and write their results to a run folder."""
 
 import shlex
 import sys
