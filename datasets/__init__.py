@@ -1,3 +1,3 @@
 """Data sets and partitions; each module registers its own with `bench.plugin`."""
 
-PFL_BENCH = True  # tells this package from another distribution's `datasets`
+PFL_BENCH = True  # distinguishes this package from another distribution's `datasets`

@@ -1,4 +1,6 @@
-"""`ag_news`: titles and first lines of news in four classes, as Zhang et al. 2015 (arXiv:1509.01626) published them."""
+"""`ag_news`: titles and first lines of news articles in four classes, as published by Zhang et al. 2015
+(arXiv:1509.01626).
+"""
 
 import csv
 from pathlib import Path
@@ -27,13 +29,13 @@ def load(
 ) -> Dataset:
     """AG News: tokens `[127600, length]`, 120,000 of them for training, 4 classes.
 
-    A token is a word in small letters (see `datasets.words`).
+    A token is a lower-case word (see `datasets.words`).
 
     Args:
         data_root: holds `ag_news_csv/train.csv` and `test.csv`.
         download: not used.
-        vocabulary: number of tokens, with padding and unknown words.
-        length: words of a text; what follows is cut off.
+        vocabulary: number of tokens, including those for padding and for unknown words.
+        length: number of words kept of each text; the rest is cut off.
 
     Raises:
         UserError: a file is missing, or not in the published format.
@@ -45,7 +47,7 @@ def load(
 
 
 def _rows(file: Path) -> list[tuple[list[str], int]]:
-    """Words and label of each text; a line is class (from 1), title and description."""
+    """Words and label of each text; a line holds the class (from 1), the title and the description."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             lines = list(csv.reader(stream))

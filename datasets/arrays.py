@@ -20,18 +20,18 @@ def read_npz(file: Path) -> dict[str, Array]:
         UserError: the file is missing, damaged, or holds something else.
     """
     try:
-        # opened here: NumPy forgets to close a file that turns out to be no archive
+        # opened here, because NumPy does not close a file that turns out not to be an archive
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return dict(arrays)
     except FileNotFoundError:
         raise UserError(f"{file} does not exist; set the option `path` to your file") from None
-    # TypeError: numpy.load gave the single array of an .npy file, which is no context manager
+    # TypeError: numpy.load returned the single array of an .npy file, which is not a context manager
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({_reason(file, error)})") from None
 
 
 def _reason(file: Path, error: Exception) -> str:
-    """NumPy's own words advise to unpickle what it does not know, which would run whatever code is in there."""
+    """Why a file cannot be read. NumPy's own message is replaced where it advises unpickling: that can run any code."""
     if file.is_file() and not zipfile.is_zipfile(file):
         return "it is no .npz archive, or damaged: write it again with numpy.savez"
     if "allow_pickle" in str(error):

@@ -1,4 +1,4 @@
-"""From a loader's arrays to a checked `Dataset`: what all loaders share."""
+"""Build a checked `Dataset` from a loader's arrays; shared by all loaders."""
 
 import hashlib
 import math
@@ -12,7 +12,7 @@ from bench.rng import generator
 from datasets.arrays import Array
 
 TEST_SHARE = 0.25
-_CHUNK = 256  # samples; bounds the float64 copies
+_CHUNK = 256  # samples; limits the size of the float64 copies
 
 
 def assemble(
@@ -29,24 +29,24 @@ def assemble(
     groups: Array | None = None,
     vocabulary: int = 0,
 ) -> Dataset:
-    """The data set of given arrays; normalisation that is not given is computed from the training part.
+    """Build a data set from arrays; `mean` and `std` are computed from the training part where they are not given.
 
     Args:
-        name: how reports call it.
+        name: name of the data set in reports.
         x: `[n, channels, height, width]` uint8 or float32, `[n, channels, time]` or `[n, features]` float32, or
-            `[n, length]` integer token numbers; training part first.
+            `[n, length]` integer token numbers; the training part comes first.
         y: `[n]` integer labels from 0.
         n_train: size of the training part.
         mean, std: per channel, in units of `x / 255` for images and of `x` otherwise.
-        classes: names of the classes; without them there are as many classes as the largest label says.
+        classes: names of the classes; if empty, the number of classes is the largest label plus one.
         checksum: of the content, where reading all of it again would take long; computed if empty.
-        rows: of the user's file, in the order of the samples, if that is another one.
-        groups: `[n]` integers or text: of whom each sample is.
-        vocabulary: number of tokens, where the samples are such.
+        rows: `[n]` the row of the user's file that each sample comes from; None if the order is the same.
+        groups: `[n]` integers or text: the group (person, hospital, ...) that each sample belongs to.
+        vocabulary: number of tokens if the samples are texts, else 0.
 
     Raises:
-        UserError: `mean` or `std` does not fit the channels, there is not one label (and one group) for each sample, a
-            label or a token is out of range.
+        UserError: `mean` or `std` does not fit the channels, there is not one label (and one group) for each sample, or
+            a label or a token is out of range.
     """
     if vocabulary:
         mean, std, x = (), (), _tokens(name, x, vocabulary)
@@ -82,7 +82,7 @@ def assemble(
 
 
 def _numbered(name: str, groups: Array, n: int) -> tuple[Indices, tuple[str, ...]]:
-    """Each sample's group as a position in the sorted names, and the names; numbers are sorted as numbers."""
+    """Each sample's group as an index into the sorted names, and the names; integer groups are sorted as numbers."""
     if groups.shape != (n,) or groups.dtype.kind not in "iuU":
         raise UserError(
             f"{name}: 'groups' is {groups.dtype} {groups.shape}; it should hold one integer or text for each of the "
@@ -99,9 +99,10 @@ def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:
 
 
 def held_out_order(y: Array) -> tuple[Indices, int]:
-    """An order with a fixed stratified test part of 25 % of each class at the end, and the size of the training part.
+    """An order of the samples whose end is a fixed stratified test part, and the size of the training part.
 
-    The draw is the same for every seed and partition. A class of one sample stays in the training part.
+    The test part is 25 % of each class, and the same for every seed and partition. A class with a single sample stays
+    in the training part.
     """
     rng = generator("official test part")
     test = np.zeros(len(y), dtype=bool)
@@ -114,11 +115,11 @@ def held_out_order(y: Array) -> tuple[Indices, int]:
 def channel_statistics(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel (axis 1), in units of `x / 255` for uint8 and of `x` otherwise.
 
-    A constant channel has the standard deviation 1. For uint8 the sums are exact.
+    A constant channel gets the standard deviation 1. For uint8 the sums are exact.
     """
     channels = int(x.shape[1])
     total, squares = np.zeros(channels), np.zeros(channels)
-    # sums of floating values are taken around a value of their size, against cancellation
+    # floating values are shifted by a typical value before they are summed, which reduces cancellation
     shift = np.zeros(channels) if x.dtype == np.uint8 else x[0].reshape(channels, -1).mean(axis=1, dtype=np.float64)
     for start in range(0, len(x), _CHUNK):
         values = x[start : start + _CHUNK].reshape(-1, channels, math.prod(x.shape[2:])).astype(np.float64)
@@ -147,7 +148,7 @@ def _per_channel(name: str, what: str, values: Sequence[float], channels: int) -
 
 
 def content_checksum(x: Array, y: Indices, n_train: int) -> str:
-    """Hex digest of samples and labels, their types and their order."""
+    """Hex digest of the samples and labels, including their order and the samples' type."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(f"{x.dtype.str} {x.shape} {n_train}".encode())
     digest.update(x.data)

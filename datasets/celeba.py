@@ -20,7 +20,7 @@ def load(
     *, data_root: Path, download: bool, size: PositiveInt = 84, mean: list[float] | None = None,
     std: list[float] | None = None,
 ) -> Dataset:  # fmt: skip
-    """CelebA by LEAF: `[n, 3, size, size]` uint8, smiling or not; groups are the people.
+    """CelebA as prepared by LEAF: `[n, 3, size, size]` uint8, smiling or not; groups are the people.
 
     The first use resizes every picture into `DATA_ROOT/celeba-SIZE.images.npy`.
 
@@ -28,7 +28,7 @@ def load(
         data_root: holds `celeba/data/train` and `celeba/data/test` with LEAF's JSON files, and the pictures in
             `celeba/data/raw/img_align_celeba`.
         download: not used; LEAF makes the files.
-        size: height and width in pixels; LEAF's 84.
+        size: height and width in pixels; LEAF uses 84.
         mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
 
     Raises:

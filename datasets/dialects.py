@@ -1,6 +1,6 @@
-"""What other systems mean by the same words: presets of `dirichlet` and `natural` (docs/data.md says how they differ).
+"""Partitions as other systems define them: presets of `dirichlet` and `natural` (docs/data.md lists the differences).
 
-Held against split statistics that the systems' own code gave (tests/datasets/dialects.json).
+Tests compare them with split statistics produced by the systems' own code (tests/datasets/dialects.json).
 """
 
 from typing import Any
@@ -21,9 +21,10 @@ _PFL_PATIENCE, _PFL_EVENED = 20, 0.02
 
 @PARTITIONS.register("dirichlet_pfllib")
 def dirichlet_pfllib(dataset: Dataset, *, clients: int, alpha: float, seed: int, fixed_tests: bool = False) -> Split:
-    """PFLlib's `dir`: training and test part merged, clients that are full get no more classes, a quarter for tests.
+    """PFLlib's `dir`: training and test part merged, full clients get no further classes, a quarter for tests.
 
-    Drawn again until every client has a batch of 10 in its test quarter, or half of the mean size if that is less.
+    The draw is repeated until every client has at least 40 samples, which is a batch of 10 in its test quarter, or half
+    of the mean number of samples per client if that is less.
     """
     least = int(min(_PFLLIB_BATCH / _PFLLIB_TEST, len(dataset.y) / clients / 2))
     shares = (1 - _PFLLIB_TEST, 0.0, _PFLLIB_TEST)
@@ -36,9 +37,9 @@ def dirichlet_pfllib(dataset: Dataset, *, clients: int, alpha: float, seed: int,
 
 @PARTITIONS.register("dirichlet_flbench")
 def dirichlet_flbench(dataset: Dataset, *, clients: int, alpha: float, seed: int, fixed_tests: bool = False) -> Split:
-    """FL-bench as it is by default: training and test part merged, a quarter of each client's samples for tests.
+    """FL-bench's default: training and test part merged, a quarter of each client's samples for tests.
 
-    Drawn again until every client has 10 samples; unlike PFLlib it gives clients that are full further classes.
+    The draw is repeated until every client has at least 10 samples. Unlike in PFLlib, full clients get further classes.
     """
     shares = (0.75, 0.0, 0.25)
     found: Split = dirichlet(
@@ -49,9 +50,9 @@ def dirichlet_flbench(dataset: Dataset, *, clients: int, alpha: float, seed: int
 
 @PARTITIONS.register("dirichlet_flower")
 def dirichlet_flower(dataset: Dataset, *, clients: int, alpha: float, seed: int) -> Split:
-    """Flower Datasets' DirichletPartitioner as it is by default: drawn again until every client has 10 samples.
+    """Flower Datasets' DirichletPartitioner with its defaults: drawn again until every client has 10 samples.
 
-    It divides the training part only and says nothing of tests; they are made as everywhere here.
+    It divides the training part only and does not define tests, so the harness makes them as for other partitions.
     """
     found: Split = dirichlet(dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10)
     return found
@@ -61,9 +62,10 @@ def dirichlet_flower(dataset: Dataset, *, clients: int, alpha: float, seed: int)
 def dirichlet_pfl_research(
     dataset: Dataset, *, clients: int, alpha: float, seed: int, samples: PositiveInt = 50
 ) -> Split:
-    """pfl-research's users: one after the other draws a label mix from Dir(alpha) and takes `samples` of it.
+    """pfl-research's users: one after the other draws a label mix from Dir(alpha) and takes `samples` samples from it.
 
-    It divides the training part only; what is left over is not used. Tests are made as everywhere here.
+    It divides the training part only; the remaining samples are not used. The harness makes the tests as for other
+    partitions.
 
     Raises:
         UserError: the training part has too few samples.
@@ -78,10 +80,10 @@ def dirichlet_pfl_research(
 
 
 def _one_after_the_other(y: Indices, rng: Any, clients: int, alpha: float, samples: int) -> list[Indices]:
-    """Each client's samples, each of a class drawn from its mix; a class that is used up gives none.
+    """Each client's samples; the class of each is drawn from the client's mix, and a used-up class yields nothing.
 
-    After every 20 draws for each of its samples a client that is not full evens its mix out. As in pfl-research, all
-    such steps but the first begin with a weight of one for the last class.
+    Whenever a client has made another 20 * `samples` draws and is still not full, its mix is made more even. As in
+    pfl-research, each such step but the first starts with a weight of one for the last class.
     """
     pools = [rng.permutation(np.flatnonzero(y == label)).tolist() for label in range(int(y.max()) + 1)]
     own = []
@@ -108,7 +110,7 @@ def _one_after_the_other(y: Indices, rng: Any, clients: int, alpha: float, sampl
 def natural_leaf(
     dataset: Dataset, *, clients: int, seed: int, min_samples: PositiveInt = 1, fixed_tests: bool = False
 ) -> Split:
-    """LEAF's `niid` split by samples: users with `min_samples` or more, 90 % of each for training, 10 % for tests."""
+    """LEAF's `niid` split by samples: users with `min_samples` or more; 90 % of each user trains, 10 % is for tests."""
     shares = (0.9, 0.0, 0.1)
     found: Split = natural(
         dataset, clients=clients, seed=seed, min_samples=min_samples, shares=shares, fixed_tests=fixed_tests

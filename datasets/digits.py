@@ -16,9 +16,9 @@ def load(
 ) -> Dataset:
     """Grey images `[1797, 1, 8, 8]` of ten classes with a fixed stratified 25 % as test part; nothing is downloaded.
 
-    The original values 0 .. 16 are stored times 15, as 0 .. 240: exact, and near the usual range of a picture.
+    The original values 0 .. 16 are multiplied by 15 to 0 .. 240, which is exact and close to the usual range of images.
     """
-    # The file itself, as importing scikit-learn takes seconds, in every process that trains.
+    # Reads the file itself, because importing scikit-learn would take seconds in every process that trains.
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(file), delimiter=",", dtype=np.int64)
     x = (rows[:, :-1].reshape(-1, 1, 8, 8) * 15).astype(np.uint8)

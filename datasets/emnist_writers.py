@@ -42,7 +42,7 @@ def load(
         content = loadmat(file, variable_names=["dataset"], simplify_cells=True)["dataset"]
         parts = [_part(content[part]) for part in ("train", "test")]
         classes = [chr(int(code)) for _, code in sorted(content["mapping"].tolist())]
-    except Exception as error:  # whatever is in the file
+    except Exception as error:  # the file may hold anything
         raise UserError(f"emnist_writers: {file} is not in EMNIST's layout ({type(error).__name__}: {error})") from None
     x, y, writers = (np.concatenate(both) for both in zip(*parts, strict=True))
     return assemble("emnist_writers", x, y, len(parts[0][1]), mean=mean, std=std, classes=classes, groups=writers)

@@ -19,7 +19,7 @@ _CLASSES = [*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"]
 def load(
     *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
 ) -> Dataset:
-    """FEMNIST by LEAF: `[n, 1, 28, 28]` uint8, 62 classes; groups are the writers.
+    """FEMNIST as prepared by LEAF: `[n, 1, 28, 28]` uint8, 62 classes; groups are the writers.
 
     Args:
         data_root: holds `femnist/data/train` and `femnist/data/test` with LEAF's JSON files.
@@ -34,7 +34,7 @@ def load(
 
 
 def _images(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
-    """Of 784 values from 0 (ink) to 1 (paper) per image, and labels from 0 to 61."""
+    """Images `[n, 1, 28, 28]` uint8 from 784 values per image, 0 (ink) to 1 (paper), and labels from 0 to 61."""
     pixels = np.asarray(x, np.float64).reshape(-1, 1, _SIDE, _SIDE)
     labels = np.asarray(y, np.int64)
     if pixels.shape[:1] != labels.shape or not 0 <= pixels.min() <= pixels.max() <= 1:

@@ -1,6 +1,6 @@
-"""`har`: what people do, from the sensors of a phone at their waist (Anguita et al. 2013, UCI).
+"""`har`: people's activities, from the sensors of a phone at their waist (Anguita et al. 2013, UCI).
 
-30 people, six activities, windows of 128 readings at 50 Hz; the official parts are of different people.
+30 people, six activities, windows of 128 readings at 50 Hz; the two official parts come from different people.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ def load(
 ) -> Dataset:
     """UCI HAR: series `[10299, 9, 128]`, 7,352 of them for training, 6 classes; groups are the people.
 
-    Channels are the body's acceleration, the gyroscope and the total acceleration, along x, y and z each.
+    Channels are the body's acceleration, the gyroscope and the total acceleration, each along x, y and z.
 
     Args:
         data_root: holds the unpacked folder `UCI HAR Dataset`.
@@ -44,7 +44,7 @@ def load(
 
 
 def _part(folder: Path, part: str) -> tuple[Array, Array, Array]:
-    """Windows `[n, 9, 128]`, activities from 1 and people of one part."""
+    """Windows `[n, 9, 128]`, activities (from 1) and people of one part."""
     signals = [_numbers(folder / "Inertial Signals" / f"{signal}_{part}.txt", _STEPS) for signal in SIGNALS]
     y, people = (_numbers(folder / f"{what}_{part}.txt", 1)[:, 0] for what in ("y", "subject"))
     if {len(one) for one in (*signals, people)} != {len(y)}:
@@ -53,7 +53,7 @@ def _part(folder: Path, part: str) -> tuple[Array, Array, Array]:
 
 
 def _numbers(file: Path, columns: int) -> Array:
-    """Rows of numbers that blanks part."""
+    """Rows of numbers separated by blanks."""
     try:
         found = np.loadtxt(_text(file).splitlines(), ndmin=2)
     except ValueError as error:

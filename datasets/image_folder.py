@@ -31,7 +31,7 @@ def load(
 ) -> Dataset:
     """Pictures in `DIR/class/*.png|jpg`, or in `DIR/train/class/...` and `DIR/test/class/...`, as RGB.
 
-    Classes and files are in natural order (`img2` before `img10`) whatever the file system's order is. Without a test
+    Classes and files are in natural order (`img2` before `img10`), independent of the file system. Without a test
     folder a fixed stratified 25 % is held out. Normalisation is computed from the training part unless given.
 
     Args:
@@ -39,9 +39,9 @@ def load(
         path: the folder DIR; a relative path starts at the current directory.
         size: height and width to which every picture is resized (bilinear; the aspect ratio is not kept). Without it
             all pictures must have one size.
-        groups: a further level of folders says of whom the pictures are: `DIR/group/class/*`, or
-            `DIR/train/group/class/*` and `DIR/test/group/class/*`. Not every group needs all classes.
-        name: how reports call the set; the folder's name if empty.
+        groups: whether a further level of folders gives each picture's group: `DIR/group/class/*`, or
+            `DIR/train/group/class/*` and `DIR/test/group/class/*`. A group need not have all classes.
+        name: name of the data set in reports; the folder's name if empty.
         mean, std: per channel, in units of `x / 255`.
 
     Raises:
@@ -76,7 +76,7 @@ def load(
 
 
 def natural(name: str) -> tuple[list[tuple[float, str]], str]:
-    """Sorting key that reads runs of digits as numbers, which come before text."""
+    """Sorting key that reads runs of digits as numbers; numbers come before text."""
     runs = re.findall(r"[0-9]+|[^0-9]+", name)
     return [(int(run), "") if run[0] in "0123456789" else (math.inf, run) for run in runs], name
 
@@ -100,7 +100,7 @@ def _grouped(folder: Path) -> list[_Picture]:
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """The pictures of each class; hidden entries and other files do not count."""
+    """The pictures of each class; hidden entries and files of other types are ignored."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder. Set the option `path` of data set 'image_folder' to your pictures")
     classes = {one.name: list(_pictures(one)) for one in _sorted(folder) if one.is_dir()}
@@ -141,7 +141,7 @@ def picture(file: Path, size: int | None) -> npt.NDArray[np.uint8]:
     try:
         with Image.open(file) as opened:
             picture = ImageOps.exif_transpose(opened).convert("RGB")
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow's broken PNG
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow: SyntaxError for a broken PNG
         raise UserError(f"{file} cannot be read as a picture ({error}); replace or remove it") from None
     if size is not None:
         picture = picture.resize((size, size), Image.Resampling.BILINEAR)

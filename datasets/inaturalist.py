@@ -1,8 +1,8 @@
-"""`inaturalist2017`: the photographs of iNaturalist 2017, listed by torchvision, resized once, read as needed.
+"""`inaturalist2017`: the photographs of iNaturalist 2017, listed by torchvision, resized once and read as needed.
 
 Van Horn et al. 2018, "The iNaturalist Species Classification and Detection Dataset": 675,170 photographs in 5,089
-categories of 13 super-categories. torchvision knows them without the official split; a fixed stratified 25 % is the
-test part. The resized pictures lie in one file beside the originals and are never in memory as a whole.
+categories of 13 super-categories. torchvision does not provide the official split, so a fixed stratified 25 % is the
+test part. The resized pictures are kept in one file beside the originals, which is never loaded as a whole.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def load(
     mean: list[float] | None = None,
     std: list[float] | None = None,
 ) -> Dataset:
-    """iNaturalist 2017: `[675170, 3, size, size]` uint8, a file that stays on disk.
+    """iNaturalist 2017: `[675170, 3, size, size]` uint8, in a file that stays on disk.
 
     The first use resizes every photograph (bilinear; the aspect ratio is not kept) into
     `DATA_ROOT/2017-SIZE.images.npy`: 8.3 GB at 64 pixels. Both kinds of labels share the file.
@@ -40,7 +40,7 @@ def load(
     Args:
         data_root: holds torchvision's folder `2017/SUPER-CATEGORY/CATEGORY/*.jpg`.
         download: fetch the archive (186 GB) if that folder is missing.
-        labels: the 13 super-categories or the 5,089 categories.
+        labels: `super` for the 13 super-categories, `full` for the 5,089 categories.
         size: height and width in pixels.
         mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
 

@@ -1,4 +1,6 @@
-"""Files that LEAF writes (Caldas et al. 2018): `data/{train,test}/*.json`, each with `users` and samples by user."""
+"""Reading the files that LEAF writes (Caldas et al. 2018): `data/{train,test}/*.json`, each with users and their
+samples.
+"""
 
 import json
 from collections.abc import Callable
@@ -10,17 +12,18 @@ import numpy as np
 from bench.errors import UserError
 from datasets.arrays import Array
 
-Read = Callable[[list[Any], list[Any]], tuple[Array, Array]]  # of a user's `x` and `y`; ValueError: not as it should be
+Read = Callable[[list[Any], list[Any]], tuple[Array, Array]]  # makes arrays of a user's `x` and `y`, or a ValueError
 
 
 def read_leaf(name: str, data_root: Path, read: Read) -> tuple[Array, Array, Array, int]:
-    """Inputs, labels and users of all samples, those of the test part last, and the size of the training part.
+    """Inputs, labels and users of all samples, the test part last, and the size of the training part.
 
     Files are read in the order of their names.
 
     Args:
-        name: of the data set and its folder below `data_root`.
-        read: makes arrays of one user's samples.
+        name: name of the data set and of its folder below `data_root`.
+        data_root: folder that holds the data sets.
+        read: turns one user's samples into arrays; raises ValueError if they are malformed.
 
     Raises:
         UserError: files are missing, or not in LEAF's format.
@@ -59,7 +62,7 @@ def two_classes(x: list[Any], y: list[Any]) -> Array:
     """Labels of a user's samples, each 0 or 1.
 
     Raises:
-        ValueError: there is another one, or not one for each sample.
+        ValueError: a label is neither 0 nor 1, or there is not one for each sample.
     """
     labels = np.array([int(label) for label in y], np.int64)
     if len(x) != len(labels) or not set(labels.tolist()) <= {0, 1}:

@@ -1,4 +1,4 @@
-"""What index lists of a user must keep: those of a split file, and those of a partition of one's own."""
+"""Checks of index lists that come from a user: from a split file, or from the user's own partition."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from bench.errors import UserError
 
 
 class Lists(Protocol):
-    """A split: index lists per client, and None for what the harness makes."""
+    """A split: index lists per client; None stands for lists that the harness makes."""
 
     @property
     def train(self) -> Sequence[Indices]: ...
@@ -23,7 +23,13 @@ class Lists(Protocol):
 
 
 def check_lists(source: str, n: int, clients: int, split: Lists) -> Indices:
-    """By sample, the client that trains or validates on it, or -1.
+    """Check the lists, and return for each sample the client that trains or validates on it, or -1.
+
+    Args:
+        source: where the lists come from, for messages.
+        n: number of samples of the data set.
+        clients: number of clients of the cell.
+        split: the lists.
 
     Raises:
         UserError: the number of clients differs, an index is out of range or twice in a list, training or validation

@@ -1,4 +1,4 @@
-"""What the harness takes for each client by itself: its local test set and its validation share."""
+"""The local test sets and validation shares that the harness draws for each client separately."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,11 @@ _NONE: Indices = np.empty(0, np.int64)
 def local_tests(dataset: Dataset, train: Sequence[Indices], seed: int, floor: bool) -> list[Indices]:
     """Draw local test sets from the official test part with each client's label mix, without replacement.
 
-    Of class j, client i is due n_ij * n_test / n_train samples. By largest remainders it gets its rounded sum of them,
-    of each class at most one more or less than due. With `floor` it gets the whole numbers only, as by the code of
-    SCD's authors: at many classes that is far fewer samples, and some classes are in no test. A client that is due less
-    than half a sample has no test and drops out of averages over clients.
+    Client i is entitled to n_ij * n_test / n_train samples of class j. It gets the rounded sum of these numbers,
+    distributed over the classes by largest remainders, so that each class differs from its number by less than one.
+    With `floor` each number is rounded down instead, as in the code of SCD's authors; with many classes that gives far
+    fewer samples, and some classes are in no test. A client entitled to less than half a sample in all has no test and
+    is left out of averages over clients.
     """
     n_test = len(dataset.y) - dataset.n_train
     y_test = dataset.y[dataset.n_train :]
@@ -37,7 +38,7 @@ def local_tests(dataset: Dataset, train: Sequence[Indices], seed: int, floor: bo
 
 
 def _largest_remainders(parts: Indices, unit: int, total: int, rng: np.random.Generator) -> Indices:
-    """Whole numbers that add up to `total`, each the floor of `parts / unit` or one more; ties are broken at random."""
+    """Integers that add up to `total`, each the floor of `parts / unit` or one more; ties are broken at random."""
     ties = rng.permutation(len(parts))
     whole, remainder = np.divmod(parts, unit)
     order = np.lexsort((ties, -remainder))
@@ -46,9 +47,9 @@ def _largest_remainders(parts: Indices, unit: int, total: int, rng: np.random.Ge
 
 
 def split_validation(y: Indices, own: Indices, share: float, seed: int, client: int) -> tuple[Indices, Indices]:
-    """Take the validation share from one client's samples, of each class in proportion (largest remainders).
+    """Split one client's samples into training and validation, each class in proportion (largest remainders).
 
-    At least one sample stays for training, so a one-sample client has no validation.
+    At least one sample stays for training, so a client with one sample has no validation.
     """
     size = max(0, min(round(share * len(own)), len(own) - 1))
     if size == 0:
@@ -64,5 +65,5 @@ def split_validation(y: Indices, own: Indices, share: float, seed: int, client: 
 
 
 def label_counts(dataset: Dataset, lists: Sequence[Indices]) -> npt.NDArray[np.int64]:
-    """Samples of each class in each list, `[clients, classes]`."""
+    """Number of samples of each class in each list, `[clients, classes]`."""
     return np.stack([np.bincount(dataset.y[own], minlength=dataset.num_classes) for own in lists])

@@ -1,7 +1,7 @@
-"""`markov`: text of a few letters whose next letter each speaker draws from a Markov chain, nobody's words but made up.
+"""`markov`: synthetic text of a few letters; each speaker draws the next letter from a Markov chain.
 
 Nothing is fetched, and the best possible accuracy is known: a model that knows the chain is right as often as the chain
-draws its likeliest letter.
+draws the most likely letter.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from bench.rng import generator
 from datasets.arrays import Array
 from datasets.assemble import assemble, held_out_order
 
-_CONCENTRATION = 0.1  # of the Dirichlet draw of a row: mostly one or two letters follow
+_CONCENTRATION = 0.1  # of the Dirichlet draw of a chain's row; mostly only one or two letters are likely to follow
 
 Letters = Annotated[int, Field(ge=2, le=26)]
 
@@ -35,18 +35,17 @@ def load(
     draw: NonNegativeInt = 0,
     name: str = "markov",
 ) -> Dataset:
-    """Tokens `[n, length]`, of each row the next letter as label, with a fixed stratified 25 % as test part; groups are
-    the speakers.
+    """Tokens `[n, length]` with the next letter as label and a fixed stratified 25 % as test part; groups: speakers.
 
     Args:
         data_root, download: not used; the samples are drawn.
-        letters: how many there are.
+        letters: number of different letters.
         length: letters of a sample, without the next one.
-        speakers: how many there are.
-        samples: of each speaker.
-        own: share of a speaker's own chain in theirs, the rest being everybody's (0: all speak alike).
-        draw: another number, other chains.
-        name: how reports call it.
+        speakers: number of speakers.
+        samples: number of samples of each speaker.
+        own: weight of the chain drawn for a speaker alone; the rest is a chain common to all (0: all speakers alike).
+        draw: another number gives other chains.
+        name: name of the data set in reports.
     """
     known = chains(letters, speakers, own, draw)
     texts = np.concatenate([_texts(chain, samples, length + 1, draw, i) for i, chain in enumerate(known)])
@@ -60,7 +59,7 @@ def load(
 
 
 def chains(letters: int, speakers: int, own: float, draw: int = 0) -> npt.NDArray[np.float64]:
-    """`[speakers, letters, letters]`: how likely each letter (last axis) is after each."""
+    """`[speakers, letters, letters]`: the probability of each next letter (last axis) after each letter."""
     everybody, *each = (
         generator("markov", draw, "chain", i).dirichlet([_CONCENTRATION] * letters, letters)
         for i in range(speakers + 1)
@@ -69,7 +68,7 @@ def chains(letters: int, speakers: int, own: float, draw: int = 0) -> npt.NDArra
 
 
 def _texts(chain: npt.NDArray[np.float64], samples: int, length: int, draw: int, speaker: int) -> Array:
-    """`[samples, length]` letters; the first of each is any."""
+    """`[samples, length]` letters; the first letter of each sample is drawn uniformly."""
     rng = generator("markov", draw, "text", speaker)
     text = rng.integers(len(chain), size=(samples, length))
     below = chain.cumsum(axis=1)

@@ -1,6 +1,7 @@
-"""`motion`: made-up readings of an accelerometer that people wear, each with a phone and a way of their own.
+"""`motion`: synthetic readings of an accelerometer that people wear, each in a personal way.
 
-Nothing is fetched. As in real recordings (`har`), a class is a rhythm and a person an orientation, a pace and a gain.
+Nothing is fetched. As in real recordings (`har`), a class has its own rhythm, and a person has an orientation of the
+sensor, a pace and a gain.
 """
 
 from pathlib import Path
@@ -37,14 +38,14 @@ def load(
 
     Args:
         data_root, download: not used; the samples are drawn.
-        activities: number of classes; each has amplitudes and phases of three harmonics in three axes.
-        steps: of a series.
-        people: how many there are.
-        samples: of each person, of each activity as many, to within one.
-        turned: how far people wear it turned, of half a turn around an axis of their own.
-        noise: standard deviation of the readings' noise; an activity's readings have about 1.
-        draw: another number, other activities and people.
-        name: how reports call it.
+        activities: number of classes; each has its own amplitudes and phases of three harmonics in three axes.
+        steps: length of a series in readings.
+        people: number of people.
+        samples: number of samples of each person; the numbers for two activities differ by at most one.
+        turned: largest rotation of a person's sensor, around an axis of the person's own, in half turns.
+        noise: standard deviation of the noise; that of the readings without noise is about 1.
+        draw: another number gives other activities and people.
+        name: name of the data set in reports.
     """
     rng = generator("motion", draw, "activities")
     waves = rng.normal(size=(activities, _AXES, _HARMONICS)) * np.exp(
@@ -63,7 +64,7 @@ def _person(waves: Array, y: Array, steps: int, turned: float, noise: float, dra
     axis = rng.normal(size=_AXES)
     turn = _rotation(axis / np.linalg.norm(axis), turned * np.pi * rng.random())
     pace, gain = rng.uniform(0.8, 1.25), rng.uniform(0.8, 1.25)
-    time = pace * np.arange(steps) / 16 + rng.random((len(y), 1))  # a period is 16 steps; a sample begins anywhere
+    time = pace * np.arange(steps) / 16 + rng.random((len(y), 1))  # a period is 16 steps; samples start at any phase
     rhythm = np.exp(2j * np.pi * time[:, None] * np.arange(1, _HARMONICS + 1)[:, None])
     readings = np.einsum("ij,njh,nht->nit", turn, waves[y], rhythm).real * gain / np.sqrt(_HARMONICS / 2)
     found: Array = (readings + noise * rng.normal(size=readings.shape)).astype(np.float32)
@@ -71,7 +72,7 @@ def _person(waves: Array, y: Array, steps: int, turned: float, noise: float, dra
 
 
 def _rotation(axis: Array, angle: float) -> Array:
-    """Rodrigues' formula, `[3, 3]`."""
+    """The rotation matrix `[3, 3]` by Rodrigues' formula."""
     cross: Array = np.cross(np.eye(_AXES), axis)
     turn: Array = np.eye(_AXES) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
     return turn
