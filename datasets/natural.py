@@ -22,21 +22,24 @@ def natural(
     shares: Shares | None = None,
     fixed_tests: bool = False,
 ) -> Split:
-    """One client per group of the data: its training samples, and as local test what it has of the test part.
+    """One client per group of the data: it trains on the group's training samples, and its local test is the group's
+    share of the test part.
 
-    Where there are more groups than clients, so many are drawn; they keep the order of their names. The generic model
-    is tested on the union of the local tests.
+    If there are more groups than clients, as many groups as clients are drawn; they keep the order of their names. The
+    generic model is tested on the union of the local tests.
 
     Args:
         dataset, clients, seed: as in `make_partition`.
-        min_samples: groups with fewer samples to deal out are left out.
-        pooled: all groups are used, dealt out at random; the clients' numbers of groups differ by one at most.
-        held_out: names of groups that are the new clients of the cell: each is a client by itself, after the others.
-        shares: deal out all samples, those of the official test part too, and `cut` each client's.
+        min_samples: groups with fewer samples to divide are left out.
+        pooled: use all groups and assign them to the clients at random; the clients' numbers of groups differ by at
+            most one.
+        held_out: names of groups that become the new clients of the cell, each a client of its own, after the others.
+        shares: divide all samples, including the official test part, and `cut` each client's.
         fixed_tests: with `shares`, keep the same samples for tests whatever the seed.
 
     Raises:
-        UserError: the data have no groups, too few for the clients, none of a name in `held_out`, or no test samples.
+        UserError: the data have no groups or too few for the clients, a name in `held_out` is not a group, or there are
+            no test samples.
     """
     if dataset.groups is None:
         raise UserError(
@@ -61,7 +64,7 @@ def natural(
 
 
 def _named(dataset: Dataset, names: tuple[str | int, ...], large: Indices) -> list[int]:
-    """The groups of given names."""
+    """The numbers of the groups with these names."""
     known = {dataset.group_names[group]: int(group) for group in large}
     if strangers := [name for name in names if str(name) not in known]:
         some = ", ".join(list(known)[:5]) + (", ..." if len(known) > 5 else "")
@@ -87,7 +90,7 @@ def _members(large: Indices, clients: int, seed: int, pooled: bool, least: int, 
 
 
 def _tests(dataset: Dataset, members: list[Indices]) -> list[Indices]:
-    """What each client's groups have of the official test part."""
+    """Each client's local test: the samples of the official test part that belong to its groups."""
     assert dataset.groups is not None
     part = dataset.groups[dataset.n_train :]
     tests = [dataset.n_train + np.flatnonzero(np.isin(part, groups)) for groups in members]

@@ -12,7 +12,7 @@ from datasets.assemble import assemble, held_out_order
 
 _PARTS = ("train", "val", "test")
 _KINDS = ("images", "series", "tokens")
-_MOST = 1_000_000  # tokens; each has an embedding in the model
+_MOST = 1_000_000  # different tokens; each has an embedding in the model
 _CHANNELS = (1, 3, 4)
 _GROUPS = "groups"
 
@@ -35,13 +35,13 @@ def load(
     without a test part a fixed stratified 25 % is held out. Normalisation is computed from the training part unless
     given.
 
-    An array `groups` says of whom each sample is, integers or text, first those of the training part, then of the
-    validation and the test part; the partition `natural` makes clients of them.
+    An array `groups` (integers or text) gives the group of each sample, first of the training part, then of the
+    validation and the test part; the partition `natural` makes the groups clients.
 
     Args:
         data_root, download: not used; the file is the user's own.
         path: the .npz file; a relative path starts at the current directory.
-        name: how reports call the set; the file's name without ending if empty.
+        name: name of the data set in reports; the file's name without its ending if empty.
         mean, std: per channel, in units of `x / 255` for uint8 images and of `x` otherwise.
 
     Raises:
@@ -64,15 +64,15 @@ def load(
 
 
 def read_samples(file: Path) -> tuple[Array, Indices, int, Array | None]:
-    """Inputs, labels and groups of all parts in the file's order, and how many come before the test part.
+    """Inputs and labels of the parts train, val and test in this order, the samples before the test part, the groups.
 
     Raises:
-        UserError: as `load`.
+        UserError: as for `load`.
     """
     parts, groups = _read(file)
     y = np.concatenate([labels for _, labels in parts.values()])
     first = parts["train"][0]
-    x = np.empty((len(y), *first.shape[1:]), first.dtype)  # concatenate would keep channels last, at a second copy
+    x = np.empty((len(y), *first.shape[1:]), first.dtype)  # without `out`, channels would stay last and cost a copy
     np.concatenate([inputs for inputs, _ in parts.values()], out=x)
     return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0), groups
 
@@ -148,7 +148,7 @@ def _tokens(file: Path, key: str, tokens: Array) -> Array:
 
 
 def _images(file: Path, key: str, images: Array) -> Array:
-    """uint8 or float32, channels first."""
+    """Images with channels first, or features `[n, features]`; uint8 or float32."""
     floating = np.issubdtype(images.dtype, np.floating)
     fits = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in _CHANNELS) or (images.ndim == 2 and floating)
     if not fits or images.size == 0 or not (floating or images.dtype == np.uint8):
@@ -164,7 +164,11 @@ def _images(file: Path, key: str, images: Array) -> Array:
 
 
 def _finite(file: Path, key: str, values: Array) -> Array:
-    """As float32."""
+    """The values as float32.
+
+    Raises:
+        UserError: some are NaN or infinite.
+    """
     found = values.astype(np.float32)
     if not np.isfinite(found).all():
         raise UserError(f"{file}: '{key}' holds NaN or infinite values; remove or replace them")

@@ -10,7 +10,7 @@ from datasets.npz import read_samples
 
 _NAME = "organamnist"
 _URL = "https://zenodo.org/records/10519652/files/organamnist.npz?download=1"
-_MD5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"  # of MedMNIST 2.2 and later; earlier files hold some blank slices more
+_MD5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"  # of MedMNIST 2.2 and later; earlier files have some additional blank slices
 _CLASSES = (
     "bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left", "lung-right",
     "pancreas", "spleen",
@@ -21,12 +21,12 @@ _CLASSES = (
 def load(
     *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
 ) -> Dataset:
-    """OrganAMNIST: `[58830, 1, 28, 28]`, 41,052 for training (the validation part among them), 11 classes.
+    """OrganAMNIST: `[58830, 1, 28, 28]`, 41,052 for training (including the validation part), 11 classes.
 
     Args:
         data_root: holds `organamnist.npz`.
-        download: fetch that file if it is missing.
-        mean, std: of pixel / 255; 0.5 and 0.5 unless given, MedMNIST's own.
+        download: fetch that file if it is missing or has a wrong checksum.
+        mean, std: in units of `x / 255`; MedMNIST's own 0.5 and 0.5 unless given.
 
     Raises:
         UserError: the file is missing or has a wrong checksum.

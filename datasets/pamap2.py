@@ -1,4 +1,4 @@
-"""`pamap2`: what people do, from sensors at hand, chest and ankle (Reiss and Stricker 2012, UCI)."""
+"""`pamap2`: people's activities, from sensors at hand, chest and ankle (Reiss and Stricker 2012, UCI)."""
 
 from pathlib import Path
 
@@ -31,14 +31,13 @@ def load(
 ) -> Dataset:  # fmt: skip
     """PAMAP2: series `[n, 27, window]` of 100 readings a second, 12 classes; groups are the nine people.
 
-    Windows follow each other without overlap, so that no reading is in two of them, and lie in one activity each. A
-    lost reading is drawn on a line between its neighbours. There are no official parts: a fixed 25 % of each person's
-    windows of an activity is the test part.
+    Windows do not overlap, and each lies within one activity. Lost readings are interpolated linearly. There are no
+    official parts: a fixed 25 % of each person's windows of an activity is the test part.
 
     Args:
         data_root: holds the unpacked folder `PAMAP2_Dataset`.
         download: not used; the archive is UCI's.
-        window: readings of a window.
+        window: length of a window in readings.
         mean, std: per channel; computed from the training part unless given.
 
     Raises:
@@ -61,7 +60,7 @@ def load(
 
 
 def _person(file: Path, window: int) -> tuple[Array, Array]:
-    """Windows `[n, 27, window]` and the activity of each."""
+    """Windows `[n, 27, window]` of one person's file, and the activity of each."""
     try:
         rows = np.loadtxt(file, ndmin=2)
     except (OSError, ValueError) as error:
@@ -84,7 +83,7 @@ def _person(file: Path, window: int) -> tuple[Array, Array]:
 
 
 def _whole(readings: Array, file: Path) -> Array:
-    """One channel with lost readings (NaN) filled in."""
+    """One channel with lost readings (NaN) interpolated."""
     there = np.flatnonzero(np.isfinite(readings))
     if not len(there):
         raise UserError(f"pamap2: {file} has an activity in which a sensor says nothing; unpack UCI's archive again")

@@ -2,8 +2,8 @@
 
 A registered partition is a factory `(dataset, *, clients, [alpha], [fixed_tests], seed, **options) -> Split`: it has a
 parameter `alpha` if and only if it needs one, and `fixed_tests` if it draws tests of its own. `make_partition` adds
-what it leaves open: local test sets, validation shares and the global test set. All draws have addresses that begin
-with (seed, "partition"), but for one: which samples are kept for tests is the same for every seed.
+what it does not make: local test sets, validation shares and the global test set. The addresses of all draws begin with
+(seed, "partition"), except for the samples that are kept for tests, which are the same for every seed.
 """
 
 import inspect
@@ -33,12 +33,12 @@ Shares = tuple[Share | list[Share], Share, Share]  # for training (or values to 
 
 @dataclass(frozen=True)
 class Split:
-    """What a registered partition returns: index lists per client, and None for what the harness shall make.
+    """Return value of a registered partition: index lists per client; None stands for lists that the harness makes.
 
     Attributes:
-        train: local training data; with `validation` None, validation shares are still to be taken from it.
+        train: local training data; if `validation` is None, the harness takes the validation shares from it.
         validation, test: as in `Partition`.
-        global_test, kept, names, new: as in `Partition`; no `global_test` is the whole official test part.
+        global_test, kept, names, new: as in `Partition`; if `global_test` is None, it is the official test part.
     """
 
     train: Sequence[Indices]
@@ -61,16 +61,16 @@ def make_partition(
     validation_share: float,
     options: dict[str, Any],
 ) -> Partition:
-    """Divide a data set.
+    """Divide a data set over clients.
 
-    Local test sets have the label mix of all local training data, that is, before the validation share is taken. Under
-    the protocol `paper` no validation share is taken, and a partition that draws tests of its own draws them anew for
-    every seed; under the others it keeps the same samples for tests whatever the seed, so that the trials of a sweep
-    have seen none of those that are reported on. Under `tuning` there are no test sets, and the test part is not read.
+    A client's local test set has the label mix of its training data before the validation share is taken. Under the
+    protocol `paper` no validation share is taken, and a partition that draws tests of its own draws new ones for every
+    seed. Under the other protocols it keeps the same samples for tests whatever the seed, so that no trial of a sweep
+    has seen samples that results are reported on. Under `tuning` there are no test sets, and the test part is not read.
 
     Raises:
-        UserError: unknown partition; `alpha` missing, out of range or not wanted; more clients than training samples;
-            or the partition's own reasons.
+        UserError: the partition is unknown; `alpha` is missing, out of range or not wanted; there are more clients than
+            training samples; or the partition itself raises it.
     """
     factory = PARTITIONS.get(name)
     known = inspect.signature(factory).parameters
@@ -97,7 +97,7 @@ def make_partition(
 
 
 def _as_arrays(source: str, split: Split) -> Split:
-    """The lists of a user's partition as arrays, whatever sequences of integers they are."""
+    """A split of a user's partition with its lists, any sequences of integers, as arrays."""
 
     def array(own: Sequence[int] | Indices) -> Indices:
         found = np.asarray(own)
@@ -135,14 +135,14 @@ def dirichlet(
 ) -> Split:
     """Label skew: of each class, client i gets the share d_i of a draw d ~ Dir(alpha * 1_N) (SCD, Appendix B).
 
-    Shares are exact but for rounding of their running sums, nothing overlaps, and a client may stay empty.
+    The classes are cut at the rounded running sums of the shares. No sample is given twice; a client may stay empty.
 
     Args:
         dataset, clients, alpha, seed: as in `make_partition`.
-        balanced: a client that holds 1/N of all samples gets none of the classes that follow (PGFed's released code).
+        balanced: a client that holds 1/N of all samples gets none of the remaining classes (PGFed's released code).
         min_samples: draw again until every client has that many (PGFed's released code).
-        top_up: clients with fewer samples get so many, at random, of the clients that have the most.
-        shares: divide all samples, those of the official test part too, and `cut` each client's.
+        top_up: clients with fewer samples are filled up to this number, at random from the largest clients.
+        shares: divide all samples, including the official test part, and `cut` each client's.
         fixed_tests: with `shares`, keep the same samples for tests whatever the seed.
 
     Raises:
@@ -171,7 +171,7 @@ def dirichlet(
 
 @PARTITIONS.register("iid")
 def iid(dataset: Dataset, *, clients: int, seed: int, shares: Shares | None = None, fixed_tests: bool = False) -> Split:
-    """Every client gets the same number of samples, but for one, at random; `shares`, `fixed_tests` as in `dirichlet`.
+    """Samples at random, in numbers that differ by at most one; `shares` and `fixed_tests` as in `dirichlet`.
 
     Raises:
         UserError: the shares add up to more than 1.
@@ -194,19 +194,19 @@ def classes(
     test_share: Share = 0.2,
     fixed_tests: bool = False,
 ) -> Split:
-    """k classes per client, of each the N-th part of the official training part: the partition of SPFL.
+    """k classes per client, and one N-th of the official training part of each: the partition of SPFL.
 
-    Each class is shuffled and cut into N buckets of equal size (the remainder is not used); client i gets bucket i of
+    Each class is shuffled and cut into N buckets of equal size (the remainder is not used). Client i gets bucket i of
     each of its classes, the first part for training and the rest for its test. The generic model is tested on the union
     of these tests.
 
     Args:
         dataset, clients, seed: as in `make_partition`.
         k: classes per client.
-        same_classes: all clients have the same ones (the paper's IID case); else each draws its own.
-        test_share: of each bucket.
-        fixed_tests: keep the same samples for tests whatever the seed, that share of each class, and cut both parts of
-            the class into buckets.
+        same_classes: all clients have the same classes (the paper's IID case); otherwise each draws its own.
+        test_share: share of each bucket that is for tests.
+        fixed_tests: keep the same samples for tests whatever the seed: `test_share` of each class. Both parts of the
+            class are then cut into buckets.
 
     Raises:
         UserError: there are fewer than k classes.
@@ -236,7 +236,7 @@ def classes(
 
 
 def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
-    """Mark the samples that are kept for tests: that share of each class, the same for every seed and client."""
+    """Mark the samples kept for tests: this share of each class, the same for every seed and client."""
     kept = np.zeros(len(y), bool)
     for label in np.unique(y):
         own = generator("partition", "kept for tests", int(label)).permutation(np.flatnonzero(y == label))
@@ -247,10 +247,10 @@ def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
 def cut(
     own: Indices, shares: Shares, seed: int, client: int, kept: npt.NDArray[np.bool_] | None = None
 ) -> list[Indices]:
-    """Cut a client's samples at random into training, validation and test; what the shares leave over is not used.
+    """Cut a client's samples at random into training, validation and test; the rest, if any, is not used.
 
-    Of several values for training the client draws one, as in COMET. It depends on no other client. With `kept` the
-    test is what the client has of those samples, and the others are cut.
+    If there are several values for training, the client draws one of them, as in COMET. The draws do not depend on
+    other clients. With `kept`, the client's kept samples are its test, and only its other samples are cut.
 
     Raises:
         UserError: the shares add up to more than 1.
@@ -264,7 +264,7 @@ def cut(
     if kept is None:
         *parts, _ = divide(rng.permutation(own), np.append(chosen, 1 - chosen.sum()))
     else:
-        of_rest = chosen[:2] / max(1 - chosen[2], np.finfo(float).tiny)  # nothing is left where all is kept
+        of_rest = chosen[:2] / max(1 - chosen[2], np.finfo(float).tiny)  # avoids 0 / 0 where all samples are kept
         *parts, _ = divide(rng.permutation(own[~kept[own]]), np.append(of_rest, 1 - of_rest.sum()))
         parts.append(own[kept[own]])
     return [np.sort(part) for part in parts]
@@ -277,15 +277,16 @@ def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
 
 
 def partition_counts(dataset: Dataset, partition: Partition) -> npt.NDArray[np.int64]:
-    """Training samples `[clients, classes]`, without the validation shares."""
+    """Number of training samples `[clients, classes]`, without the validation shares."""
     return label_counts(dataset, partition.train)
 
 
 def draw_partition(dataset: Dataset, partition: Partition, path: Path) -> None:
-    """Draw a client x class picture: a bubble's area is the number of training samples, a cross an empty client.
+    """Draw a client x class picture: a bubble's area shows the number of training samples, a cross an empty client.
 
     Args:
-        path: the file to write; its ending tells the format.
+        dataset, partition: what to draw.
+        path: the file to write; its ending determines the format.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -316,31 +317,31 @@ def draw_partition(dataset: Dataset, partition: Partition, path: Path) -> None:
 
 
 def dealt(dataset: Dataset, shares: Shares | None) -> Indices:
-    """Labels of the samples that are divided: of all with `shares`, else of the official training part."""
+    """Labels of the samples that are divided: all samples with `shares`, else the official training part."""
     return dataset.y[: dataset.n_train] if shares is None else dataset.y
 
 
 def kept_of(y: Indices, shares: Shares | None, fixed_tests: bool) -> npt.NDArray[np.bool_]:
-    """Which of the samples that are divided every seed keeps for tests."""
+    """Mark those of the divided samples that are kept for tests whatever the seed; none without `fixed_tests`."""
     return kept_for_tests(y, shares[2]) if fixed_tests and shares else np.zeros(len(y), bool)
 
 
 def spread(pool: Indices, kept: npt.NDArray[np.bool_]) -> Indices:
-    """The list with its kept samples evenly among the others: any stretch has its share of them, but for rounding."""
+    """Reorder a list so that its kept samples are spread evenly: any stretch has its share of them, up to rounding."""
     parts = [pool[~kept[pool]], pool[kept[pool]]]
     places = np.concatenate([(np.arange(len(part)) + 0.5) / max(1, len(part)) for part in parts])
     return np.concatenate(parts)[np.argsort(places, kind="stable")]
 
 
 def _bucket(pool: Indices, clients: int, client: int) -> Indices:
-    """One of as many equal parts as there are clients; the remainder is in none."""
+    """The client's part when the list is cut into `clients` equal parts; the remainder is in none of them."""
     return np.split(pool[: len(pool) // clients * clients], clients)[client]
 
 
 def _deal(
     y: Indices, kept: npt.NDArray[np.bool_], rng: np.random.Generator, clients: int, alpha: float, balanced: bool
 ) -> list[Indices]:
-    """Divide each class by one draw."""
+    """Divide each class over the clients by a Dirichlet draw of its own."""
     own: list[list[Indices]] = [[] for _ in range(clients)]
     held = np.zeros(clients)
     for label in range(y.max() + 1):
@@ -356,7 +357,7 @@ def _deal(
 
 
 def _topped_up(own: list[Indices], least: int, seed: int) -> list[Indices]:
-    """Move samples of the clients that have the most to those with fewer than `least`; there must be enough in all."""
+    """Move samples from the largest clients to those with fewer than `least`; there must be enough samples in all."""
     own = list(own)
     for client in range(len(own)):
         rng = generator(seed, "partition", "top up", client)

@@ -1,4 +1,4 @@
-"""Photographs of many sizes that torchvision knows, resized once: GTSRB's traffic signs and Oxford's 102 flowers."""
+"""torchvision's data sets of photographs of many sizes, resized once: GTSRB's traffic signs, Oxford's 102 flowers."""
 
 import csv
 from pathlib import Path
@@ -56,7 +56,7 @@ def flowers102(
 ) -> Dataset:  # fmt: skip
     """Oxford's 102 flowers (Nilsback and Zisserman 2008): `[8189, 3, size, size]`, 2,040 for training.
 
-    The official validation part, ten of each flower as the training part, joins the latter.
+    The official validation part joins the training part; both have ten photographs of each flower.
 
     Args:
         data_root: holds `flowers-102` with `jpg`, `imagelabels.mat` and `setid.mat`.

@@ -1,4 +1,4 @@
-"""Photographs resized once into a file beside the originals, and read from there as they are needed."""
+"""Photographs resized once into a file beside the originals, and read from that file as they are needed."""
 
 import hashlib
 import json
@@ -15,18 +15,20 @@ from datasets.arrays import Array
 from datasets.assemble import assemble, channel_statistics, content_checksum
 from datasets.image_folder import picture
 
-_BLOCK = 4096  # pictures; bounds what waits in memory
+_BLOCK = 4096  # pictures that are in memory at a time
 
 
 def photographs(
     name: str, paths: list[Path], y: Indices, n_train: int, cache: Path, size: int, classes: list[str],
     mean: list[float] | None, std: list[float] | None, advice: str, groups: Array | None = None,
 ) -> Dataset:  # fmt: skip
-    """The data set of pictures of many sizes, resized into `cache` (see `resized` and `datasets.assemble.assemble`).
+    """Build a data set of pictures of many sizes, resized into `cache`.
 
     Args:
+        name, paths, n_train, cache, size: as in `resized`.
+        y, classes, groups: as in `datasets.assemble.assemble`.
         mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
-        advice: what to do where a picture is missing.
+        advice: end of the message for a missing picture: what the user can do.
 
     Raises:
         UserError: a picture is missing or damaged, or the cache cannot be written.
@@ -43,16 +45,17 @@ def photographs(
 def resized(
     name: str, paths: list[Path], size: int, cache: Path, n_train: int
 ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-    """The resized pictures `[n, 3, size, size]` with their mean, std and checksum, all kept beside the originals.
+    """The resized pictures `[n, 3, size, size]` with their mean, std and checksum, all kept in files.
 
-    They are made again when the originals are not those that the cache was made of (by names, order and bytes).
+    They are made again if the originals are not those that the cache was made from, judged by their names, order, total
+    size in bytes and the size of the training part.
 
     Args:
-        name: of the data set, for messages.
-        paths: of the pictures, the training part first.
+        name: name of the data set, for messages.
+        paths: the pictures, the training part first.
         size: height and width in pixels; the aspect ratio is not kept (bilinear).
-        cache: the file of the resized pictures; mapped, not loaded.
-        n_train: size of the training part, of which mean and std are.
+        cache: the file of the resized pictures; it is memory-mapped, not loaded.
+        n_train: size of the training part, from which mean and std are computed.
 
     Raises:
         UserError: a picture is damaged, or the cache cannot be written.
@@ -90,7 +93,7 @@ def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[n
 
 
 def _map(cache: Path) -> npt.NDArray[np.uint8]:
-    # copy on write: torch wants an array that it could write to, and nobody does
+    # copy on write, as torch expects a writable array; nothing writes to it
     found: npt.NDArray[np.uint8] = np.lib.format.open_memmap(cache, mode="c")
     return found
 
@@ -100,7 +103,7 @@ def _write(paths: list[Path], size: int, file: Path) -> None:
 
     try:
         out = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=(len(paths), 3, size, size))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the interpreter's lock
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # threads help, as Pillow decodes without Python's lock
             for start in range(0, len(paths), _BLOCK):
                 block = paths[start : start + _BLOCK]
                 out[start : start + len(block)] = list(pool.map(lambda path: picture(path, size), block))

@@ -1,4 +1,4 @@
-"""`sent140`: what people tweeted, in good or bad temper (Go et al. 2009), in the files that LEAF writes."""
+"""`sent140`: tweets of positive or negative sentiment (Go et al. 2009), in the files that LEAF writes."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from datasets.assemble import assemble
 from datasets.leaf import read_leaf, two_classes
 from datasets.words import FIRST, numbered, words_of
 
-_TEXT = 4  # its place in a row: id, date, query, user, text
+_TEXT = 4  # position of the text in a row: id, date, query, user, text
 
 
 @DATASETS.register("sent140")
@@ -24,15 +24,15 @@ def load(
     vocabulary: Annotated[int, Field(gt=FIRST)] = 10_000,
     length: PositiveInt = 25,
 ) -> Dataset:
-    """Sentiment140 by LEAF: tokens `[n, length]`, 2 classes; groups are the people.
+    """Sentiment140 as prepared by LEAF: tokens `[n, length]`, 2 classes; groups are the people.
 
-    A token is a word in small letters (see `datasets.words`); LEAF's own model has embeddings trained elsewhere.
+    A token is a lower-case word (see `datasets.words`). LEAF's own model uses pretrained embeddings instead.
 
     Args:
         data_root: holds `sent140/data/train` and `sent140/data/test` with LEAF's JSON files.
         download: not used; LEAF makes the files.
-        vocabulary: number of tokens, with padding and unknown words.
-        length: words of a text; what follows is cut off.
+        vocabulary: number of tokens, including those for padding and for unknown words.
+        length: number of words kept of each text; the rest is cut off.
 
     Raises:
         UserError: files are missing, or not in LEAF's format.

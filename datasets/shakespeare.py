@@ -1,6 +1,6 @@
-"""`shakespeare`: the next character of what roles say in the plays, in the files that LEAF writes (Caldas et al. 2018).
+"""`shakespeare`: the next character in lines of the plays, in the files that LEAF writes (Caldas et al. 2018).
 
-A role of a play is a user, a sample 80 characters and the one that follows.
+Each role of a play is a user. A sample is 80 characters of its lines, and the label the next character.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ _NUMBER[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
 
 @DATASETS.register("shakespeare")
 def load(*, data_root: Path, download: bool) -> Dataset:
-    """Shakespeare by LEAF: tokens `[n, 80]`, 80 classes; groups are the roles.
+    """Shakespeare as prepared by LEAF: tokens `[n, 80]`, 80 classes; groups are the roles.
 
     Args:
         data_root: holds `shakespeare/data/train` and `shakespeare/data/test` with LEAF's JSON files.

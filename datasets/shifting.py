@@ -1,8 +1,8 @@
-"""How shifts are applied: every client's samples pass through the cell's shifts, in their order.
+"""Applying shifts: every client's samples pass through the cell's shifts one after the other.
 
-A registered shift is a function `(own, **options) -> own`: it returns a client's samples of one part with other inputs,
-other labels, or some of them only. What it draws has addresses that begin with (seed, "shift", name), so it depends on
-neither the method nor the order of clients.
+A registered shift is a function `(own, **options) -> own`: it gets a client's samples of one part and returns them with
+other inputs or other labels, or returns only some of them. The addresses of its draws begin with (seed, "shift", name),
+so the draws depend neither on the method nor on the order of clients.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ class Own:
 
     Attributes:
         dataset: all samples as they were loaded.
-        client, clients: which client, of how many.
-        part: what the samples are for.
-        at: `[n]` which samples of the data set they are.
-        x, y: `[n, ...]` inputs as they are stored, not normalised yet, and `[n]` labels, after the shifts before.
+        client, clients: the client's number and the number of clients.
+        part: what the samples are used for.
+        at: `[n]` their indices in the data set.
+        x, y: `[n, ...]` inputs as stored (not normalised) and `[n]` labels, after the preceding shifts.
         held: sorted labels that the client trains or validates on.
-        name, seed: of the shift and of the cell's partition; they begin the addresses of its draws.
+        name, seed: name of the shift and seed of the cell's partition; the addresses of its draws begin with them.
     """
 
     dataset: Dataset
@@ -49,35 +49,35 @@ class Own:
     seed: int
 
     def rng(self, *address: int | str) -> np.random.Generator:
-        """The generator at an address below the shift's own."""
+        """The generator whose address starts with the shift's own and ends with the given one."""
         return generator(self.seed, "shift", self.name, *address)
 
     def group(self, groups: int) -> int:
-        """Which of so many groups the client is in: drawn, and of sizes that differ by one at most."""
+        """The client's group, 0 .. groups - 1: assigned at random, in sizes that differ by at most one."""
         places = self.rng("groups").permutation(self.clients)
         return int(places[self.client]) % groups
 
     def only(self, which: npt.NDArray[np.bool_]) -> "Own":
-        """Some of the samples."""
+        """The samples where the mask `which`, `[n]`, is true."""
         return replace(self, at=self.at[which], x=self.x[which], y=self.y[which])
 
 
 def apply(
     dataset: Dataset, partition: Partition, shifts: Sequence[dict[str, Any]], seed: int
 ) -> tuple[Dataset, Partition]:
-    """The samples as the clients have them.
+    """Apply the cell's shifts to every client's samples, and return the changed data set and partition.
 
-    Two clients may test on one sample and see it differently: where a shift changes local tests, each client gets its
-    own copies of them, after all other samples, and the generic model is tested on their union. Where none does, the
-    common test stays. Samples that nobody has stay as they are.
+    Two clients may share a test sample and see it differently. Therefore, if a shift changes local tests, each client
+    gets its own copies of its test samples, appended after all other samples, and the generic model is tested on their
+    union. If no shift does, the common test set stays. Samples that no client has stay unchanged.
 
     Args:
         dataset, partition: before any shift.
-        shifts: of the cell; each has its `name` and its options.
-        seed: of the partition.
+        shifts: the cell's shifts; each has its `name` and its options.
+        seed: seed of the partition.
 
     Raises:
-        UserError: a shift does not fit the data, or returns what is no data.
+        UserError: a shift does not fit the data, or returns invalid data.
     """
     x, y = dataset.x.copy(), dataset.y.copy()
     lists: dict[Part, list[Indices]] = {part: [] for part in PARTS}
@@ -114,10 +114,10 @@ def _of_client(
 
 
 def _checked(given: Own, own: Own) -> Own:
-    """What a shift returned, if it is data of the kind that it got.
+    """Return what a shift returned, after checking it against what the shift was given.
 
     Raises:
-        UserError: it is not.
+        UserError: shapes or types differ, labels are out of range, or there are samples that the client does not have.
     """
     expected = (len(own.at), *given.dataset.x.shape[1:]), given.dataset.x.dtype
     if (own.x.shape, own.x.dtype) != expected or own.y.shape != own.at.shape:
@@ -137,7 +137,7 @@ def _untouched(dataset: Dataset, own: Own, at: Indices) -> bool:
 
 
 def _with_copies(shifted: Dataset, seen: Partition, tests: list[Own]) -> tuple[Dataset, Partition]:
-    """Every client's own copies of its tests after all other samples."""
+    """Append every client's own copies of its test samples after all other samples."""
     of = np.concatenate([own.at for own in tests])
     ends = len(shifted.y) + np.cumsum([len(own.at) for own in tests])
     places = tuple(np.arange(end - len(own.at), end) for end, own in zip(ends, tests, strict=True))

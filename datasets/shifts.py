@@ -1,7 +1,8 @@
-"""Shifts: what makes the samples of two clients differ beside their labels' frequencies (docs/data.md has pictures).
+"""Shifts: differences between the samples of two clients beyond their label frequencies (docs/data.md has pictures).
 
-Of inputs: `rotation`, `colours`, `corruption`, `permuted_pixels`. Of what labels mean: `concept_shift`. Of training
-alone: `label_noise`, `missing_classes`. `datasets.shifting` says what they get and return.
+Shifts of the inputs: `rotation`, `colours`, `corruption`, `permuted_pixels`. Of the meaning of labels: `concept_shift`.
+Of training (and validation) data, but not of tests: `label_noise`, `missing_classes`. `datasets.shifting` describes
+their arguments and return values.
 """
 
 import math
@@ -23,12 +24,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @SHIFTS.register("rotation")
 def rotation(own: Own, *, groups: Groups = 4) -> Own:
-    """Images turned by g / groups of a full turn, g being the client's group (rotated MNIST, as in IFCA's paper).
+    """Images turned by g / groups of a full turn, where g is the client's group (rotated MNIST, as in IFCA's paper).
 
-    Quarter turns of square images are exact; others are interpolated linearly, black coming in at the corners.
+    Quarter turns of square images and half turns are exact; other turns are interpolated linearly, and the corners that
+    become empty are filled with black.
 
     Raises:
-        UserError: the samples are no images.
+        UserError: the samples are not images.
     """
     _need_images(own)
     group = own.group(groups)
@@ -44,15 +46,15 @@ def rotation(own: Own, *, groups: Groups = 4) -> Own:
 
 @SHIFTS.register("colours")
 def colours(own: Own, *, groups: Groups = 4, contrast: Annotated[float, Field(gt=0, le=1)] = 0.5) -> Own:
-    """Every group of clients has its own two colours: black becomes the one, white the other, in proportion.
+    """Every group of clients has its own two colours; black becomes one, white the other, greys are in between.
 
     Args:
         own: images of one byte per channel.
         groups: number of groups.
-        contrast: least distance of the two colours in every channel, of the whole range.
+        contrast: smallest difference of the two colours in every channel, as a share of the whole range.
 
     Raises:
-        UserError: the samples are no such images.
+        UserError: the samples are not such images.
     """
     _need_images(own)
     if own.x.dtype != np.uint8:
@@ -75,16 +77,16 @@ def corruption(
     blur: Annotated[float, Field(gt=0)] = 1.0,
     noise: Annotated[float, Field(gt=0)] = 1.0,
 ) -> Own:
-    """Clients are dealt out evenly to `kinds` of corruption: a poor lens, a poor sensor, or none.
+    """Clients are assigned evenly to `kinds` of corruption: blur (a poor lens), noise (a poor sensor) or none.
 
     Args:
-        own: samples; images where one of the kinds is `blur`.
-        kinds: of corruption; a kind that stands there twice has twice the clients.
+        own: samples; they must be images if one of the kinds is `blur`.
+        kinds: of corruption; a kind that is listed twice gets twice as many clients.
         blur: standard deviation of the Gaussian kernel in pixels.
-        noise: standard deviation of Gaussian noise, in units of that of the data set's values.
+        noise: standard deviation of the Gaussian noise, in units of the data set's standard deviation per channel.
 
     Raises:
-        UserError: the samples are no images, or no numbers.
+        UserError: the samples are not numbers, or not images although `blur` is among the kinds.
     """
     _need_numbers(own)
     if "blur" in kinds:
@@ -104,7 +106,7 @@ def corruption(
 
 @SHIFTS.register("permuted_pixels")
 def permuted_pixels(own: Own, *, groups: Groups = 4) -> Own:
-    """Every group of clients has its own order of pixels, or of features; the first group's is the usual one.
+    """Every group of clients has its own order of pixels, or of features; the first group keeps the usual order.
 
     Raises:
         UserError: the samples are neither images nor vectors of features.
@@ -124,10 +126,10 @@ def permuted_pixels(own: Own, *, groups: Groups = 4) -> Own:
 
 @SHIFTS.register("concept_shift")
 def concept_shift(own: Own, *, clusters: Groups = 4) -> Own:
-    """Labels mean different things: every cluster of clients has its own permutation of them, the first the usual one.
+    """Labels differ in meaning: every cluster of clients has its own permutation of them; the first keeps the labels.
 
     Raises:
-        UserError: there are not so many permutations.
+        UserError: there are fewer permutations than clusters.
     """
     classes = own.dataset.num_classes
     if clusters > math.factorial(classes):
@@ -137,14 +139,15 @@ def concept_shift(own: Own, *, clusters: Groups = 4) -> Own:
 
 @SHIFTS.register("label_noise")
 def label_noise(own: Own, *, share: Share | tuple[Share, Share] = 0.3) -> Own:
-    """A share of each client's training labels is another one of the classes; validation and tests stay clean.
+    """A share of each client's training labels is replaced by other classes; validation and tests stay clean.
 
     Args:
         own: samples.
-        share: of wrong labels, rounded to a number of samples; of two values each client draws its own between them.
+        share: share of wrong labels, rounded to a number of samples; with two values each client draws its share
+            between them.
 
     Raises:
-        UserError: there is one class only.
+        UserError: there is only one class.
     """
     classes = own.dataset.num_classes
     if classes < 2:
@@ -161,12 +164,12 @@ def label_noise(own: Own, *, share: Share | tuple[Share, Share] = 0.3) -> Own:
 
 @SHIFTS.register("missing_classes")
 def missing_classes(own: Own, *, k: PositiveInt = 1) -> Own:
-    """Each client lacks k of its classes, drawn at random, at training and validation, and is tested on them.
+    """Each client lacks k of its classes, drawn at random, in training and validation, but is tested on them too.
 
-    At least one class stays: a client of fewer than k + 1 classes lacks all but one.
+    At least one class stays: a client with k classes or fewer lacks all but one.
 
     Raises:
-        UserError: there are no more than k classes.
+        UserError: the data set has no more than k classes.
     """
     if k >= own.dataset.num_classes:
         raise UserError(f"shift 'missing_classes': k = {k} leaves none of {own.dataset.num_classes} classes")
@@ -177,7 +180,7 @@ def missing_classes(own: Own, *, k: PositiveInt = 1) -> Own:
 
 
 def _permutations(own: Own, count: int) -> list[Indices]:
-    """So many different permutations of the labels, the identity first."""
+    """`count` different permutations of the labels, the identity first."""
     classes = own.dataset.num_classes
     found = [np.arange(classes)]
     draw = 0
@@ -202,7 +205,7 @@ def _need_numbers(own: Own) -> None:
 
 
 def _as_stored(values: Array, before: Array) -> Array:
-    """Values of the type that the data set has: bytes are rounded and cut at the ends of their range."""
+    """Values in the type of `before`; for bytes they are rounded and clipped to 0 .. 255."""
     if before.dtype == np.uint8:
         values = np.clip(np.rint(values), 0, 255)
     return values.astype(before.dtype)

@@ -1,6 +1,6 @@
 """Further partitions: shards, few classes with Dirichlet shares, unequal sizes, mixtures, equal sizes, superclasses.
 
-Each deals out the samples of the official training part or, with `shares`, all samples, and then `cut`s each client's.
+Each divides the samples of the official training part or, with `shares`, all samples, and then `cut`s each client's.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def shards(
     dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 2, shares: Shares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
-    """Samples sorted by label and cut into k shards per client, dealt out at random (McMahan et al. 2017: k = 2).
+    """Samples sorted by label and cut into shards; each client gets k at random (McMahan et al. 2017: k = 2).
 
     Raises:
         UserError: there are fewer samples than shards.
@@ -48,8 +48,8 @@ def exdir(
 ) -> Split:  # fmt: skip
     """Extended Dirichlet: k classes per client, and each class in Dirichlet shares over the clients that have it.
 
-    Li and Lyu 2023, "Convergence Analysis of Sequential Federated Learning on Heterogeneous Data", as named by PFLlib.
-    Every class has a client: those that fewest clients have are taken first.
+    Li and Lyu 2023, "Convergence Analysis of Sequential Federated Learning on Heterogeneous Data"; PFLlib's name.
+    Clients choose the classes that the fewest clients have so far, so every class has a client.
 
     Raises:
         UserError: there are fewer than k classes, or too few clients for all classes.
@@ -81,14 +81,14 @@ def quantity(
     parameter: Annotated[float, Field(gt=0)], min_samples: PositiveInt = 1, shares: Shares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
-    """Sizes differ, labels do not: samples at random, in numbers that follow a law.
+    """Quantity skew without label skew: each client gets samples at random, in numbers that follow `law`.
 
     Args:
         dataset, clients, seed, shares, fixed_tests: as in `dirichlet`.
-        law: sizes in proportion to a draw from Dir(parameter), to the exponential of a normal draw of that standard
-            deviation, or to rank ** -parameter, ranks being drawn.
-        parameter: of the law.
-        min_samples: everybody has so many before the rest is dealt out by the law.
+        law: sizes are in proportion to a draw from Dir(parameter) (`dirichlet`), to the exponential of a normal draw
+            with standard deviation `parameter` (`lognormal`), or to rank ** -parameter with random ranks (`power`).
+        parameter: parameter of the law.
+        min_samples: number of samples that every client gets before the rest is divided by the law.
 
     Raises:
         UserError: there are too few samples.
@@ -116,7 +116,7 @@ def mix(
     dataset: Dataset, *, clients: int, alpha: float, seed: int, iid: Share, shares: Shares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
-    """A share `iid` of each class is dealt out in equal parts, the rest in the shares of a draw from Dir(alpha)."""
+    """A share `iid` of each class is divided equally, the rest by the shares of a draw from Dir(alpha)."""
 
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
         own: list[list[Indices]] = [[] for _ in range(clients)]
@@ -133,9 +133,9 @@ def mix(
 def balanced_dirichlet(
     dataset: Dataset, *, clients: int, alpha: float, seed: int, shares: Shares | None = None, fixed_tests: bool = False
 ) -> Split:
-    """Equal sizes, but for one; every client draws its label mix from Dir(alpha), as in FedDyn (Acar et al. 2021).
+    """Sizes differ by at most one; every client draws its label mix from Dir(alpha), as in FedDyn (Acar et al. 2021).
 
-    Clients take samples in turn, each of a class drawn from its own mix among the classes that are left.
+    Clients take samples in turn. The class of a sample is drawn from the client's mix over the classes that are left.
     """
 
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
@@ -148,7 +148,7 @@ def balanced_dirichlet(
             weights = np.where(left > 0, np.maximum(mixes[client], np.finfo(float).tiny), 0.0)
             sums = np.cumsum(weights)
             label = int(np.searchsorted(sums, draw * sums[-1], side="right"))
-            label = label if label < len(left) and left[label] else int(np.flatnonzero(left)[-1])  # rounding at an end
+            label = label if label < len(left) and left[label] else int(np.flatnonzero(left)[-1])  # rounding of sums
             left[label] -= 1
             own[client].append(pools[label][left[label]])
         return [np.array(one, np.int64) for one in own]
@@ -161,9 +161,9 @@ def superclasses(
     dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 1, shares: Shares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
-    """k superclasses per client, each dealt out in equal parts to the clients that have it (CIFAR-100 has 20).
+    """k superclasses per client, each divided equally among the clients that have it (CIFAR-100 has 20).
 
-    The groups of the data are the superclasses: all samples of a class are of one.
+    The superclasses are the groups of the data: all samples of a class belong to one group.
 
     Raises:
         UserError: the data have no superclasses, fewer than k, or too few clients for all of them.
@@ -194,7 +194,7 @@ def superclasses(
 
 
 def _by_class(y: Indices, kept: Kept, rng: np.random.Generator, classes: int | None = None) -> list[Indices]:
-    """The samples of each class, shuffled, with those kept for tests evenly among them."""
+    """The samples of each class, shuffled, with those kept for tests spread evenly among them."""
     return [
         spread(rng.permutation(np.flatnonzero(y == label)), kept)
         for label in range(int(y.max()) + 1 if classes is None else classes)

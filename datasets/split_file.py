@@ -24,7 +24,7 @@ _Index = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Document(BaseModel):
-    """The JSON form of a split; an .npz file is brought into it."""
+    """The JSON form of a split; an .npz file is converted to it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -36,16 +36,16 @@ class _Document(BaseModel):
 
 @PARTITIONS.register("file")
 def file(dataset: Dataset, *, clients: int, seed: int, path: str) -> Split:
-    """The index lists of a file, in the order they have there; docs/data.md describes both formats.
+    """Index lists read from a file, in the file's order; docs/data.md describes both formats.
 
     `train` is required, one list per client. `validation`, `test` and `global_test` are made by the harness where they
     are absent; an empty `global_test` means that the generic model is tested on the union of the local tests.
 
     Args:
-        dataset: indices are rows of the user's file in its order; of a file with parts (and of official sets) they
-            count the training part, then the test part, from 0.
+        dataset: indices refer to the rows of the user's file, in its order. For files with parts and for official data
+            sets they count from 0 through the training part and then the test part.
         clients: must be the number of lists.
-        seed: of what the harness makes.
+        seed: not used here; the harness uses it for the lists that it makes.
         path: the file; a relative path starts at the current directory.
 
     Raises:
@@ -59,12 +59,12 @@ def file(dataset: Dataset, *, clients: int, seed: int, path: str) -> Split:
 
 
 def _places(dataset: Dataset) -> Indices:
-    """Which sample each row of the file is."""
+    """The sample of the data set that each row of the file has become, `[n]`."""
     return np.arange(len(dataset.y)) if dataset.rows is None else np.argsort(dataset.rows)
 
 
 def _tested(path: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
-    """The split, with the union of its local tests as common test where no test part is left for that."""
+    """The split, with the union of its local tests as common test if the test part cannot serve as one."""
     kept_for_tests = _places(dataset) >= dataset.n_train
     trained = np.flatnonzero((owner >= 0) & kept_for_tests)
     if trained.size and split.test is None:
@@ -78,7 +78,7 @@ def _tested(path: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
 
 
 def _placed(split: Split, places: Indices) -> Split:
-    """The lists as samples of the data set."""
+    """The split with rows of the file replaced by samples of the data set."""
 
     def all_of(lists: Sequence[Indices] | None) -> list[Indices] | None:
         return None if lists is None else [places[one] for one in lists]
@@ -124,7 +124,11 @@ def _from_json(path: Path) -> Any:
 
 
 def _from_npz(path: Path) -> dict[str, Any]:
-    """Per name one array of all clients' indices, one client after another, and one of the numbers of them."""
+    """The JSON form of an .npz split: per name an array of all clients' indices in turn and one of their numbers.
+
+    Raises:
+        UserError: the arrays do not fit together.
+    """
     arrays = read_npz(path)
     content: dict[str, Any] = {name: array.tolist() for name, array in arrays.items()}
     for name in _LISTS:

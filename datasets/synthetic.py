@@ -1,6 +1,6 @@
 """`synthetic`: devices whose labels come from models of their own, Synthetic(alpha, beta) of Li et al. 2020.
 
-Federated Optimization in Heterogeneous Networks (FedProx, arXiv:1812.06127), section 5.1 and appendix C.1.
+"Federated Optimization in Heterogeneous Networks" (FedProx, arXiv:1812.06127), section 5.1 and appendix C.1.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from datasets.arrays import Array
 from datasets.assemble import assemble, held_out_order
 
 FEATURES, CLASSES = 60, 10
-_LEAST = 50  # samples of a device
+_LEAST = 50  # smallest number of samples of a device
 
 
 @DATASETS.register("synthetic")
@@ -33,18 +33,19 @@ def load(
 ) -> Dataset:
     """Features `[n, 60]` of ten classes with a fixed stratified 25 % as test part; groups are the devices.
 
-    A device k draws u_k from N(0, alpha) and B_k from N(0, beta); the entries of its W_k and b_k from N(u_k, 1), those
-    of the mean v_k of its samples from N(B_k, 1). A sample is x ~ N(v_k, diag(j^-1.2)), its label argmax(W_k x + b_k).
+    Device k draws u_k from N(0, alpha) and B_k from N(0, beta), the entries of W_k and b_k from N(u_k, 1), and those of
+    the mean v_k of its samples from N(B_k, 1). A sample is x ~ N(v_k, diag(j^-1.2)), its label argmax(W_k x + b_k).
 
     Args:
         data_root, download: not used; the samples are drawn.
-        model_variance: the paper's alpha, how far the devices' models differ.
-        input_variance: its beta, how far their inputs do. The released code takes both as standard deviations, which is
-            the same at 0 and 1.
-        devices: how many there are.
-        largest: cap of the devices' sizes, which are 50 plus a log-normal number (of mean 4 and deviation 2 in logs).
-        draw: another number, other devices.
-        name: how reports call it.
+        model_variance: the paper's alpha: how much the devices' models differ.
+        input_variance: the paper's beta: how much their inputs differ. The released code takes both as standard
+            deviations, which is the same at 0 and 1.
+        devices: number of devices.
+        largest: upper limit of the devices' sizes, which are 50 plus a log-normal number (its logarithm has mean 4 and
+            standard deviation 2).
+        draw: another number gives other devices.
+        name: name of the data set in reports.
     """
     streams = [generator("synthetic", draw, device) for device in range(devices)]
     parts = [_device(model_variance, input_variance, largest, rng) for rng in streams]

@@ -1,4 +1,4 @@
-"""`tinyimagenet`: 200 classes of ImageNet, 64 x 64 pixels (Le and Yang 2015, CS231n), resized once, read as needed."""
+"""`tinyimagenet`: 200 classes of ImageNet at 64 x 64 pixels (Le and Yang 2015, CS231n), read from disk as needed."""
 
 from pathlib import Path
 
@@ -28,15 +28,15 @@ def load(
     mean: list[float] | None = None,
     std: list[float] | None = None,
 ) -> Dataset:
-    """Tiny ImageNet: `[110000, 3, resize, resize]` uint8, a file that stays on disk; 100,000 for training.
+    """Tiny ImageNet: `[110000, 3, resize, resize]` uint8, in a file that stays on disk; 100,000 for training.
 
     The official test part has no labels; the validation part takes its place. The first use reads every picture into
     `DATA_ROOT/tiny-imagenet-200-RESIZE.images.npy`: 1.4 GB at 64 pixels, 0.3 GB at 32.
 
     Args:
         data_root: holds the unpacked folder `tiny-imagenet-200` with `wnids.txt`, `train` and `val`.
-        download: fetch the archive (248 MB) if that folder is missing or not whole.
-        resize: height and width in pixels; 32 makes it fit CIFAR.
+        download: fetch the archive (248 MB) if that folder is missing or incomplete.
+        resize: height and width in pixels; 32 is the size of CIFAR's pictures.
         mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
 
     Raises:
@@ -58,7 +58,7 @@ def load(
 
 
 def _fault(folder: Path) -> str:
-    """What of the folder is missing; empty: nothing."""
+    """A phrase that names what is missing from the folder; empty if nothing is."""
     lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
     if missing := [file for file in lists if not file.is_file()]:
         return f"{missing[0]} is missing"
@@ -91,7 +91,10 @@ def _train(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _validation(folder: Path) -> list[tuple[Path, str]]:
-    """The same, as the list of annotations says: name, WordNet id and a bounding box, separated by tabs."""
+    """Validation pictures with their WordNet ids, in the order of the annotations.
+
+    A line of these holds name, WordNet id and a bounding box, separated by tabs.
+    """
     lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
     rows = [line.split("\t")[:2] for line in lines]
     found = [(folder / "val" / "images" / name, wnid) for name, wnid in rows]

@@ -1,7 +1,8 @@
-"""Official files that torchvision reads, in its folder layout: CIFAR, MNIST and its like, EMNIST, USPS, SVHN, STL-10.
+"""Official files that torchvision reads, in its folder layout: CIFAR, MNIST and similar, EMNIST, USPS, SVHN, STL-10.
 
 torchvision compares MD5 sums: of CIFAR's files at every start, of MNIST's and EMNIST's archives when it unpacks them.
-The unpacked files of the latter two are checked by size. Normalisation: the values in common use.
+The unpacked files of the latter two are checked here by their size. Where mean and std are fixed, they are the values
+in common use.
 """
 
 import pickle
@@ -116,7 +117,7 @@ def usps(
 
     files = {data_root / name: md5 for _, name, md5 in USPS.split_list.values()}
     train, test = _open("usps", USPS, data_root, download, files)
-    if fault := _fault(files):  # torchvision compares checksums of what it has just fetched only
+    if fault := _fault(files):  # torchvision compares checksums only of files that it has just fetched
         raise UserError(f"usps: {fault}; delete it and add `--download`")
     x = np.concatenate([train.data, test.data])[:, None]
     y = np.concatenate([train.targets, test.targets])
@@ -152,7 +153,7 @@ def stl10(
     """
     from torchvision.datasets import STL10
 
-    # without the unlabelled part, of 2.8 GB, which torchvision checks
+    # without the unlabelled part of 2.8 GB, which torchvision would check as well
     listed = (*STL10.train_list[:2], *STL10.test_list)
     files = {data_root / STL10.base_folder / file: md5 for file, md5 in listed}
     if download and _fault(files):
@@ -207,7 +208,7 @@ def _cifar(
 
 
 def _superclasses(folder: Path, factory: Any) -> Array:
-    """The name of each sample's superclass, of files whose checksums torchvision has just compared."""
+    """The name of each sample's superclass, read from files whose checksums torchvision has just compared."""
     files = [*(file for file, _ in (*factory.train_list, *factory.test_list)), factory.meta["filename"]]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
@@ -252,14 +253,17 @@ def _open(
     name: str, factory: Any, data_root: Path, download: bool, files: Mapping[Path, str | None],
     parts: Parts = ({"train": True}, {"train": False}), **options: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """torchvision's training and test set; what it cannot do becomes a sentence that names the file.
+    """torchvision's training and test set.
 
     Args:
-        files: what it will read, each with its MD5 sum where torchvision knows one.
-        parts: what asks it for the one and for the other.
+        files: the files that it will read, each with its MD5 sum where torchvision knows one.
+        parts: the arguments that select the training part and the test part.
+
+    Raises:
+        UserError: torchvision cannot read or fetch the files; the message names the file.
     """
     with warnings.catch_warnings():
-        # NumPy 2.4.0 to 2.4.4 complain of pickles as old as the official CIFAR files
+        # NumPy 2.4.0 to 2.4.4 warn about pickles as old as the official CIFAR files
         warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
         try:
             train, test = (factory(root=data_root, download=download, **part, **options) for part in parts)

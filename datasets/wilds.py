@@ -1,4 +1,4 @@
-"""Pictures as WILDS (Koh et al. 2021, arXiv:2012.07421) has them: a folder of them, and a list in `metadata.csv`."""
+"""Pictures in the layout of WILDS (Koh et al. 2021, arXiv:2012.07421): a folder, and a list in `metadata.csv`."""
 
 import csv
 from pathlib import Path
@@ -14,7 +14,7 @@ from datasets.resized import photographs
 
 _ANIMALS = 182
 _AGAIN = "fetch the data with WILDS again"
-_KNOWN_CAMERAS = {"train": True, "id_val": True, "id_test": False}  # parts of the list -> whether for training
+_KNOWN_CAMERAS = {"train": True, "id_val": True, "id_test": False}  # part of the list -> whether it is for training
 
 
 @DATASETS.register("camelyon17")
@@ -24,9 +24,9 @@ def camelyon17(
 ) -> Dataset:  # fmt: skip
     """Camelyon17 (Bandi et al. 2018): `[n, 3, size, size]` lymph nodes, tumour or not; groups are the five hospitals.
 
-    WILDS' own split keeps whole hospitals for tests. Here a fixed 25 % of each hospital and label is the test part, and
-    a hospital is kept from training with the partition `natural` and its option `held_out`. The first use resizes every
-    patch into `DATA_ROOT/camelyon17_v1.0-SIZE.images.npy`.
+    WILDS' own split keeps whole hospitals for tests. Here the test part is a fixed 25 % of each hospital and label. To
+    exclude a hospital from training, use the partition `natural` with its option `held_out`. The first use resizes
+    every patch into `DATA_ROOT/camelyon17_v1.0-SIZE.images.npy`.
 
     Args:
         data_root: holds `camelyon17_v1.0` with `metadata.csv` and `patches`.
@@ -55,8 +55,8 @@ def iwildcam(
 ) -> Dataset:  # fmt: skip
     """iWildCam 2020 (Beery et al. 2020, arXiv:2004.10340): 182 classes of animals; groups are the cameras.
 
-    `[n, 3, size, size]` uint8. Of WILDS' parts those of its training cameras are read: `train` and `id_val` for
-    training, `id_test`, of other days, for tests. A camera is kept from training with the partition `natural` and its
+    `[n, 3, size, size]` uint8. Only the parts of WILDS' training cameras are read: `train` and `id_val` for training,
+    `id_test`, from other days, for tests. To exclude a camera from training, use the partition `natural` with its
     option `held_out`. The first use resizes every picture into `DATA_ROOT/iwildcam_v2.0-SIZE.images.npy`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Texts as numbers of words: 0 is padding at the end, 1 a word that is not among the most frequent ones."""
+"""Texts as sequences of word numbers: 0 is padding at the end, 1 a word that is not among the most frequent ones."""
 
 import re
 from collections import Counter
@@ -13,19 +13,19 @@ _WORD = re.compile(r"\w+")
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in small letters."""
+    """The words of a text in lower case."""
     return _WORD.findall(text.lower())
 
 
 def numbered(train: Sequence[list[str]], test: Sequence[list[str]], vocabulary: int, length: int) -> Array:
     """Tokens `[n, length]` int32 of texts, those of the test part last.
 
-    The most frequent word of the training part is 2; of words as frequent as each other, the first in the alphabet.
+    The most frequent word of the training part has the number 2; equally frequent words are in alphabetical order.
 
     Args:
         train, test: the words of each text.
-        vocabulary: number of tokens, with padding and unknown words.
-        length: words of a text; what follows is cut off.
+        vocabulary: number of tokens, including those for padding and for unknown words.
+        length: number of words kept of each text; the rest is cut off.
     """
     counts = Counter(word for words in train for word in words)
     likely = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - FIRST]
