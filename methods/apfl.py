@@ -1,7 +1,7 @@
 """APFL: Deng et al. 2020, "Adaptive Personalized Federated Learning", Algorithm 1 with the adaptive alpha of eq. 10.
 
-The mixing weight moves once per round, on the first step. The personalized model mixes the client's own model with the
-aggregated generic one; its running statistics are those of the client's own model.
+The mixing weight is updated once per round, on the first step. The personalized model mixes the client's own model with
+the aggregated generic one; its running statistics are those of the client's own model.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class Hyper(Hyperparameters):
 
     def degenerate(self) -> list[str]:
         if self.alpha == 0:
-            # At 0 the own model does not train, so that the generic one mostly is better and adapting leads back to 0.
+            # At 0 the own model does not train, so the generic one is usually better and adaptation returns to 0.
             unless = ", unless alpha adapts away from 0" if self.adaptive else ""
             return [f"alpha = 0: the personalized models of APFL are those of FedAvg{unless}"]
         if self.alpha == 1 and not self.adaptive:
@@ -33,7 +33,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("apfl")
 class APFL(Method):
-    """FedAvg, and beside it a model per client that is trained inside its mixture with the generic one."""
+    """FedAvg, and in addition a model per client that is trained as part of a mixture with the generic model."""
 
     Hyper = Hyper
     trains = "both"

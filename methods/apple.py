@@ -1,8 +1,8 @@
 """APPLE: Luo and Wu 2022 (IJCAI), "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning",
-Algorithm 1 where every client downloads all core models.
+Algorithm 1, in which every client downloads all core models.
 
-A client's model is `sum_j p_ij w_j` over all clients' core models. It learns its own core model w_i and the vector p_i,
-which a fading penalty keeps near the weights of FedAvg at first.
+A client's model is `sum_j p_ij w_j` over all clients' core models. The client learns its own core model w_i and the
+vector p_i. In the first rounds a fading penalty keeps p_i near the weights of FedAvg.
 """
 
 import math
@@ -23,7 +23,7 @@ class Hyper(Hyperparameters):
     Attributes:
         mu: weight of the penalty mu/2 ||p - p0||^2 in the first round.
         fade: rounds over which it falls to 0, as half a cosine (L in the paper).
-        p_lr: learning rate of p; None: the cell's.
+        p_lr: learning rate of p; None: the cell's learning rate.
     """
 
     mu: float = hp(0.1, ge=0, search=Range(1e-3, 1, log=True))
@@ -33,7 +33,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("apple")
 class APPLE(Method):
-    """Every client learns how to mix the core models of all, and trains its own inside the mixture."""
+    """Every client learns how to mix the core models of all clients, and trains its own core model in the mixture."""
 
     Hyper = Hyper
     trains = "pm"
@@ -74,7 +74,7 @@ class APPLE(Method):
         return self.personal_model(client, cores, down["own"])
 
     def personal_model(self, client: Client, cores: Tensor, own: int | None) -> Params:
-        """sum_j p_j w_j, with the client's own core as it is by now and its running statistics."""
+        """sum_j p_j w_j with the latest version of the client's own core model, whose running statistics it has."""
         core, p = client.state["core"], client.state["p"]
         if own is None:
             return core.with_weights(p @ cores)
@@ -91,7 +91,7 @@ class APPLE(Method):
         return self.personal_model(client, down["cores"], down["own"])
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """Row i is p_i, of the clients that were heard."""
+        """Row i is p_i; empty until all clients have uploaded."""
         shares = server.state["shares"]
         return {"p": torch.stack([shares[i] for i in sorted(shares)])} if shares.keys() == server.sizes.keys() else {}
 
@@ -103,7 +103,7 @@ class APPLE(Method):
 
 
 def mixture_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of sum_j p_j w_j + fading mu/2 ||p - p0||^2; of the core models the own one trains."""
+    """Cross-entropy of sum_j p_j w_j + fading mu/2 ||p - p0||^2; only the client's own core model is trained."""
     core, p = values["core"], values["p"]
     mixed = core.with_weights(p @ ctx.others + (p @ ctx.mine) * core.weights)
     away = p - ctx.p0

@@ -1,8 +1,8 @@
 """CCVR: Luo, Chen, Hu, Zhang, Liang and Feng 2021 (NeurIPS), "No Fear of Heterogeneity: Classifier Calibration for
 Federated Learning with Non-IID Data", Algorithm 1, on top of FedAvg.
 
-Clients describe the features that the averaged body gives them by a mean and a covariance for each class; the server
-puts these together and trains the head again on draws from the Gaussians. The body is left alone.
+Clients describe the features of the averaged body by a mean and a covariance for each class. The server combines these
+and retrains the head on samples drawn from the Gaussians. The body is not changed.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """`calibration_steps` of the head on the server, each on `calibration_batch` fresh draws."""
+    """`calibration_steps` of the head on the server, each on a batch of `calibration_batch` new draws."""
 
     calibration_steps: int = hp(500, ge=0, static=True)
     calibration_batch: int = hp(100, ge=1, static=True)
@@ -31,7 +31,7 @@ class CCVR(Method):
     """FedAvg whose generic model has a head trained on features drawn from class Gaussians."""
 
     Hyper = Hyper
-    symmetric = False  # draws; a covariance divides by the number of samples less one
+    symmetric = False  # features are drawn; a covariance divides by the number of samples minus one
 
     def init(self, server: Server) -> None:
         server.state["model"] = server.initial_model()
@@ -77,17 +77,17 @@ class CCVR(Method):
 
 
 def gaussians(count: Tensor, total: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
-    """Means `[classes, d]`, and `[classes, d, d]` matrices A with A A^T the unbiased covariance of a class.
+    """Means `[classes, d]`, and matrices A `[classes, d, d]`, where A A^T is the unbiased covariance of a class.
 
     Args:
-        count: `[classes]` samples.
+        count: `[classes]` numbers of samples.
         total: `[classes, d]` sums of their features z.
         outer: `[classes, d, d]` sums of z z^T.
     """
     n = count.view(-1, 1, 1)
     center = total / count.clamp(min=1).unsqueeze(1)
     covariance = (outer - n * center.unsqueeze(2) * center.unsqueeze(1)) / (n - 1).clamp(min=1)
-    # Squares that overflowed count as 0: LAPACK would raise an error, and what follows says that training diverged.
+    # Squares that overflowed are set to 0, as LAPACK would raise an error; later checks report that training diverged.
     finite = covariance.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     size, direction = torch.linalg.eigh(finite)  # a class with fewer samples than features has no Cholesky factor
     return center, direction * size.clamp(min=0).sqrt().unsqueeze(1)

@@ -1,5 +1,6 @@
-"""Centralized training: one model on the data of all clients at once, which federated learning may not do, and then
-fine-tuned by every client. What is lost by leaving the data where they are is measured against it.
+"""Centralized training: one model is trained on the pooled data of all clients, and then fine-tuned by every client.
+
+Federated learning may not pool data. As a bound, this method shows what is lost by keeping the data local.
 """
 
 from bench.method import METHODS, Client, Feed, Message, Method, Program, Server, State, Train, Upload, cross_entropy
@@ -8,12 +9,12 @@ from methods.finetune import FineTune, Hyper
 
 @METHODS.register("centralized")
 class Centralized(Method):
-    """Each round the server trains for as many epochs of everybody's data as clients would of their own."""
+    """Each round the server trains on all clients' data, for as many epochs as clients would on their own data."""
 
     Hyper = Hyper
     trains = "both"
     bound = True
-    symmetric = False  # everybody's samples are shuffled together
+    symmetric = False  # the samples of all clients are shuffled together
     personal, adapt = FineTune.personal, FineTune.adapt
 
     def init(self, server: Server) -> None:

@@ -1,8 +1,8 @@
 """CFL: Sattler, Müller and Samek 2020, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization
 Under Privacy Constraints", Algorithm 4 without its tree.
 
-Where a cluster's mean update is nearly 0 while some client's is not, its clients disagree, and it is split in two so
-that the largest cosine of updates across the split is as small as possible. From then on each half is a FedAvg.
+If a cluster's mean update is nearly 0 but some client's update is not, its clients disagree. The cluster is then split
+in two so that the largest cosine of updates across the split is as small as possible; each half continues as a FedAvg.
 """
 
 import torch
@@ -15,11 +15,11 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of CFL, to be set by the size of updates.
+    """Hyperparameters of CFL, to be chosen by the typical norm of updates.
 
     Attributes:
-        eps1: the norm of a cluster's mean update below which it has converged.
-        eps2: the norm of a single update above which its client has not.
+        eps1: norm of a cluster's mean update below which the cluster has converged.
+        eps2: norm of a single update above which its client has not converged.
     """
 
     eps1: float = hp(0.4, ge=0, search=Range(0.01, 1, log=True))
@@ -31,7 +31,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("cfl")
 class CFL(Method):
-    """FedAvg that splits a cluster of clients in two when it has converged for no good of some of them."""
+    """FedAvg that splits a cluster of clients in two when it has converged but some of its clients have not."""
 
     Hyper = Hyper
     trains = "pm"
@@ -48,7 +48,7 @@ class CFL(Method):
         return {"model": self._mean_of_clusters(server)}
 
     def _mean_of_clusters(self, server: Server) -> Params:
-        """What a new client gets: every model as often as it has training samples."""
+        """The model that a new client gets: the mean of the clusters' models, weighted by their training samples."""
         clusters, models = server.state["clusters"], server.state["models"]
         sizes = [sum(server.sizes[i] for i in ids) for ids in clusters]
         return mean([Message(0, {"model": w}, n, 0) for w, n in zip(models, sizes, strict=True)], "model")
@@ -86,16 +86,16 @@ class CFL(Method):
 
 
 def split(updates: Tensor) -> list[int]:
-    """The half, 0 or 1, of each row, so that the largest cosine across the halves is smallest.
+    """The half, 0 or 1, of each row, chosen so that the largest cosine across the halves is smallest.
 
-    That is single linkage cut at two clusters: the pairs with the largest cosines are joined first.
+    This is single linkage cut at two clusters: the pairs with the largest cosines are joined first.
     """
-    from scipy.cluster.hierarchy import cut_tree, linkage  # here, as a cell of another method runs without scipy
+    from scipy.cluster.hierarchy import cut_tree, linkage  # imported here, as cells of other methods run without scipy
     from scipy.spatial.distance import squareform
 
     norm = updates.norm(dim=1, keepdim=True)
     unit = torch.where(norm > 0, updates / norm, 0.0).double().cpu()
     distance = (1 - unit @ unit.T).clamp(min=0)
     tree = linkage(squareform(distance.fill_diagonal_(0).numpy(), checks=False), "single")
-    halves = cut_tree(tree, 2)[:, 0].tolist()  # two even where distances are equal
+    halves = cut_tree(tree, 2)[:, 0].tolist()  # gives two clusters even if distances are equal
     return [0 if half == halves[0] else 1 for half in halves]

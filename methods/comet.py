@@ -1,9 +1,10 @@
 """COMET: Cho et al. 2023, "Communication-Efficient and Model-Heterogeneous Personalized Federated Learning via
 Clustered Knowledge Transfer", Algorithm 1.
 
-The paper's logits are probabilities. The predictions that Algorithm 1 needs before its first round (of the set S^-1)
-are those of the first round's own clients, exchanged inside that round. Private batches are the cell's, so that runs
-are paired with other methods'; public batches are drawn uniformly. The public forward leaves running statistics alone.
+What the paper calls logits are probabilities. The predictions that Algorithm 1 needs before its first round (of the set
+S^-1) come from the clients of the first round, who exchange them in that round. Private batches are the cell's, so that
+runs are paired with those of other methods; public batches are drawn uniformly. The forward pass on public samples does
+not change running statistics.
 """
 
 import warnings
@@ -32,7 +33,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("comet")
 class COMET(Method):
-    """Clients of any architecture are pulled towards the nearest of c centroids of the clients' public predictions."""
+    """Clients of any architecture are pulled to the nearest of c centroids of all predictions on public samples."""
 
     Hyper = Hyper
     trains = "pm"
@@ -73,7 +74,7 @@ class COMET(Method):
 
 
 def nearest(candidates: Tensor, own: Tensor) -> Tensor:
-    """The one of `[c, samples, classes]` centroids at the smallest Euclidean distance from `[samples, classes]`."""
+    """The centroid, of `candidates` `[c, samples, classes]`, nearest (Euclidean) to `own` `[samples, classes]`."""
     return candidates[((candidates - own) ** 2).sum((1, 2)).argmin()]
 
 
@@ -87,7 +88,7 @@ def centroids(points: list[Tensor], c: int) -> Tensor:
 
     flat = np.stack([p.reshape(-1).cpu().numpy() for p in points]).astype(np.float64)
     with warnings.catch_warnings():
-        # Clients that agree share a cluster and leave others empty: nothing to warn about.
+        # Clients with equal predictions share a cluster, so others stay empty; this needs no warning.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = KMeans(n_clusters=min(c, len(points)), n_init=10, random_state=0).fit(flat).labels_
     groups = [np.flatnonzero(labels == k).tolist() for k in dict.fromkeys(labels.tolist())]

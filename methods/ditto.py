@@ -22,7 +22,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("ditto")
 class Ditto(Method):
-    """FedAvg, and beside it a personalized model per client that is pulled towards the received generic one."""
+    """FedAvg, and in addition a personalized model per client that is pulled towards the received generic model."""
 
     Hyper = Hyper
     trains = "both"

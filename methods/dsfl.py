@@ -1,8 +1,8 @@
 """DS-FL: Itahara et al. 2020, "Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient
 Collaborative Training with Non-IID Private Data", Algorithm 1, with entropy reduction aggregation (ERA).
 
-In a round every selected client trains on its own data, sends its probabilities on the public set, and distils the
-server's answer; the server distils it too. The whole public set is the open set of every round.
+In a round every selected client trains on its own data, sends its predicted probabilities on the public set, and
+distils the server's answer; the server distils it too. The paper's open set is the whole public set in every round.
 """
 
 from typing import Any, Literal
@@ -62,7 +62,7 @@ class DSFL(Method):
         server.state["model"] = distilled["w"]
 
     def distil(self, w: Params, target: Tensor) -> Train:
-        """Fit a model to `[public samples, classes]` rows of probabilities."""
+        """Fit a model to `target`, probabilities `[public samples, classes]`."""
         return Train(
             {"w": w},
             loss=soft_cross_entropy,
@@ -77,7 +77,7 @@ class DSFL(Method):
 
 
 def sharpened(average: Tensor, temperature: float) -> Tensor:
-    """Entropy reduction aggregation: a softmax of the averaged probabilities themselves, `[samples, classes]`."""
+    """Entropy reduction aggregation: a softmax over the averaged probabilities, `[samples, classes]`."""
     return (average / temperature).softmax(1)
 
 

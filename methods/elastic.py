@@ -1,7 +1,7 @@
 """Elastic Aggregation: Chen, Hu, Tan, Wei and Wu 2023 (CVPR), "Elastic Aggregation for Federated Optimization".
 
-Clients measure without labels how much the output moves with each parameter. Sensitive parameters take a smaller step
-along the clients' mean update, the others a larger one.
+Clients measure, without labels, how much the output changes with each parameter. Sensitive parameters take a smaller
+step along the clients' mean update, the others a larger one.
 """
 
 import math
@@ -20,9 +20,9 @@ class Hyper(Hyperparameters):
     """Hyperparameters of Elastic Aggregation.
 
     Attributes:
-        tau: the step of the most sensitive parameter of a tensor; that of one without effect is 1 + tau.
-        mu: how much of a sensitivity stays with each batch.
-        share: of a client's samples, drawn afresh in each round, that sensitivities are measured on.
+        tau: step of the most sensitive parameter of a tensor; the step of a parameter without effect is 1 + tau.
+        mu: decay of the sensitivity, a running mean over batches.
+        share: share of a client's samples, drawn anew in each round, on which sensitivities are measured.
     """
 
     tau: float = hp(0.5, ge=0, search=Range(0.1, 1))
@@ -35,10 +35,10 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("elastic")
 class Elastic(Method):
-    """FedAvg that goes further with parameters that matter less."""
+    """FedAvg that takes larger steps for parameters to which the output is less sensitive."""
 
     Hyper = Hyper
-    symmetric = False  # the samples that sensitivities are measured on are drawn
+    symmetric = False  # sensitivities are measured on drawn samples
 
     def init(self, server: Server) -> None:
         server.state["model"] = server.initial_model()
@@ -70,7 +70,7 @@ class Elastic(Method):
 
 
 def elasticity(sensitivity: Tensor, w: Params, tau: float) -> Tensor:
-    """1 + tau - sensitivity / the largest of its tensor, `[d]`; where all are 0 they are equal, and it is tau."""
+    """1 + tau - sensitivity / largest sensitivity of its tensor, `[d]`; tau for a tensor whose sensitivities are 0."""
     factors = []
     for part in torch.split(sensitivity, [e.size for e in w.spec.params]):
         largest = part.max()
@@ -79,12 +79,12 @@ def elasticity(sensitivity: Tensor, w: Params, tau: float) -> Tensor:
 
 
 def output_norm(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Mean squared norm of the logits; no labels."""
+    """Mean squared norm of the logits; needs no labels."""
     return batch.mean(model(values["w"], batch.x, stats="frozen").square().sum(1))
 
 
 def measuring_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """mu times the old sensitivity + (1 - mu) times the slope's absolute value; the model stays as it is."""
+    """mu times the old sensitivity + (1 - mu) times the gradient's absolute value; the model does not change."""
     gradients, values = do.gradient(output_norm, values, batch, ctx)
     moved = ctx.hp.mu * values["sensitivity"] + (1 - ctx.hp.mu) * gradients["w"].abs()
     return {"w": values["w"], "sensitivity": moved}

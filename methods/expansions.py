@@ -1,4 +1,4 @@
-"""The other clients' risks as first-order expansions, and the steps of PGFed (Luo et al. 2023) on them. Used by
+"""First-order expansions of the other clients' risks, and the steps of PGFed (Luo et al. 2023) that use them; for
 `methods.pgfed`.
 """
 
@@ -20,7 +20,7 @@ def auxiliary_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
 
 
 def joint_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """One step on theta_i by SGD and one on alpha_i, projected to alpha >= 0, both from the values before the step."""
+    """One SGD step on theta_i and one step on alpha_i, projected to alpha >= 0; both use the values before the step."""
     risks = expansions(ctx.constants, ctx.mean_gradient, values["w"], ctx.hp.mu)
     gradients, values = do.gradient(auxiliary_loss, values, batch, ctx)
     alpha = (values["alpha"] - ctx.hp.lam * risks).clamp(min=0)
