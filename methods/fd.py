@@ -1,7 +1,7 @@
 """FD (FedDistill): Jeong, Oh, Kim, Park, Bennis and Kim 2018, "Communication-Efficient On-Device Machine Learning:
 Federated Distillation and Augmentation under Non-IID Private Data"; the distillation, without the augmentation.
 
-Nothing but one mean logit vector per class travels, so that clients may have models of different architectures.
+Clients exchange only one mean logit vector per class, so they may have models of different architectures.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fd")
 class FD(Method):
-    """Every client trains its own model, which also fits what all clients say on average about a sample's class."""
+    """Every client trains its own model, which also fits the mean logits of all clients for a sample's class."""
 
     Hyper = Hyper
     trains = "pm"
@@ -59,7 +59,7 @@ class FD(Method):
 
 
 def distillation_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy to the label + lam cross-entropy to the softmax of its mean logits, once these are known."""
+    """Cross-entropy with the label + lam cross-entropy with the softmax of the label's mean logits, once known."""
     opinion = model(values["w"], batch.x).log_softmax(1)
     likelihood = opinion.gather(1, batch.y.unsqueeze(1)).squeeze(1)
     agreement = (ctx.logits[batch.y].softmax(1) * opinion).sum(1)

@@ -1,8 +1,8 @@
 """FedADMM: Gong, Li and Freris 2022 (ICDE), "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to
 System Heterogeneity", Algorithm 1.
 
-Consensus by the alternating direction method of multipliers: y_i prices client i's distance from the common model, and
-what travels is by how much w_i + y_i / rho has moved. The state kept here is y_i / rho.
+Consensus by the alternating direction method of multipliers: y_i is the multiplier (price) of client i's distance from
+the common model. A client uploads the change of w_i + y_i / rho. The client's state `price` is y_i / rho.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         rho: weight of the quadratic term of the augmented Lagrangian.
-        eta: the server's step along the mean of the messages.
+        eta: step size of the server along the mean of the messages.
     """
 
     rho: float = hp(0.01, gt=0, search=Range(1e-3, 1, log=True))
@@ -30,7 +30,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedadmm")
 class FedADMM(Method):
-    """Local objectives are priced until the clients agree; the server adds up what moved."""
+    """Consensus by ADMM: multipliers in the local objectives make the clients agree; the server adds their changes."""
 
     Hyper = Hyper
 
@@ -60,5 +60,5 @@ class FedADMM(Method):
 
 
 def lagrangian(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    """Cross-entropy + <y, w - theta> + rho/2 ||w - theta||^2, but for a constant; the center is theta - y / rho."""
+    """Cross-entropy + <y, w - theta> + rho/2 ||w - theta||^2, up to a constant; `center` is theta - y / rho."""
     return cross_entropy(model, values, batch, ctx) + ctx.hp.rho * proximal(values["w"], ctx.center)

@@ -1,7 +1,7 @@
 """FedAH: Zhou, He and others 2024, "FedAH: Aggregated Head for Personalized Federated Learning".
 
-FedRep whose clients also send their heads: a client's head begins every round as a mixture of its own and the mean one,
-entry by entry, with weights in [0, 1] that it has learned on the received body.
+FedRep whose clients also send their heads. In every round a client's head starts as an entry-wise mixture of its own
+head and the mean head, with weights in [0, 1] that the client has learned on the received body.
 """
 
 import math
@@ -22,8 +22,8 @@ class Hyper(Hyperparameters):
 
     Attributes:
         eta: learning rate of the mixing weights.
-        head_epochs: of the mixing weights, and then of the head.
-        body_epochs: None: the cell's epochs (or steps).
+        head_epochs: epochs of the mixing weights, and then of the head.
+        body_epochs: epochs of the body; None: the cell's epochs (or steps).
     """
 
     eta: float = hp(1.0, ge=0, static=True, search=Range(0.01, 1, log=True))
@@ -38,7 +38,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedah")
 class FedAH(Method):
-    """FedRep whose heads take over from the mean head what lowers the client's loss."""
+    """FedRep whose clients mix the mean head into their own, entry by entry, with learned weights."""
 
     Hyper = Hyper
     trains = "both"
@@ -59,7 +59,7 @@ class FedAH(Method):
         return trained["w"]
 
     def learn(self, client: Client, received: Params) -> Program:
-        """The mixing weights, moved to the loss of the mixture."""
+        """The mixing weights, trained on the loss of the mixture."""
         answer = yield Train(
             {"mix": client.state["mix"]},
             step=projected_step,
@@ -82,7 +82,7 @@ def mixture(own: Params, received: Params, mix: Tensor) -> Params:
 
 
 def mixture_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of the mixture, whose running statistics stand still."""
+    """Cross-entropy of the mixture, with frozen running statistics."""
     logits = model(mixture(ctx.own, ctx.received, values["mix"]), batch.x, stats="frozen")
     return -batch.mean(logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1))
 

@@ -2,7 +2,7 @@
 Federated Learning", Algorithm 1.
 
 A client starts from a mixture of its own last model and the received one. In the upper layers every weight is mixed by
-an entry of W in [0, 1], which is learned: to convergence the first time, in one pass over a part of the data later.
+an entry of W in [0, 1]. W is learned: until convergence the first time, later in one pass over a part of the data.
 """
 
 import math
@@ -17,8 +17,8 @@ from bench.method import (
     Upload, Values, cross_entropy, hp,
 )  # fmt: skip
 
-LAST, SPREAD = 10, 0.1  # converged: the standard deviation of the last 10 losses is below 0.1
-PASSES = 100  # of a start that does not converge
+LAST, SPREAD = 10, 0.1  # W has converged if the standard deviation of the last 10 losses is below 0.1
+PASSES = 100  # largest number of passes the first time, if W does not converge
 
 
 class Hyper(Hyperparameters):
@@ -26,8 +26,8 @@ class Hyper(Hyperparameters):
 
     Attributes:
         eta: learning rate of W.
-        share: of the client's samples, drawn afresh in each round, that W is learned on (s% in the paper).
-        layers: those that W mixes (the paper's p upper layers); the lower ones are the received model's.
+        share: share of the client's samples, drawn anew in each round, on which W is learned (s% in the paper).
+        layers: layers that W mixes (the paper's p upper layers); the others are those of the received model.
     """
 
     eta: float = hp(1.0, ge=0, static=True, search=Range(0.01, 1, log=True))
@@ -41,10 +41,10 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedala")
 class FedALA(Method):
-    """FedAvg whose clients take over from the received model, weight by weight, what lowers their loss."""
+    """FedAvg whose clients start from a mixture of their own and the received model, with learned weights."""
 
     Hyper = Hyper
-    symmetric = False  # the samples that the weights are learned on are drawn
+    symmetric = False  # the mixing weights are learned on drawn samples
     trains = "both"
     mean_of = ("model",)
 
@@ -55,7 +55,7 @@ class FedALA(Method):
 
     def client_round(self, client: Client, down: State) -> Program:
         own, received = client.state["own"], down["model"]
-        if not torch.equal(own.weights, received.weights):  # as they are in the first round: nothing to mix
+        if not torch.equal(own.weights, received.weights):  # they are equal in the first round: nothing to mix
             yield from self.learn(client, own, received)
         start = mixture(own, received, client.state["mix"])
         trained = yield Train({"w": start}, loss=cross_entropy)
@@ -64,7 +64,7 @@ class FedALA(Method):
         return trained["w"]
 
     def learn(self, client: Client, own: Params, received: Params) -> Program:
-        """Move W; the samples and their order are the same in all passes of a round."""
+        """Train W; the samples and their order are the same in all passes of a round."""
         if not self.hp.eta or not self.hp.layers:
             return
         mixed = torch.zeros_like(own.weights)
@@ -92,7 +92,7 @@ class FedALA(Method):
 
 
 def mixture(own: Params, received: Params, mix: Tensor) -> Params:
-    """own + (received - own) W, where W is 1 in the lower layers; running statistics are those received."""
+    """own + (received - own) W, where W is 1 in the lower layers; running statistics are the received model's."""
     return received.with_weights(own.weights.lerp(received.weights, mix))
 
 

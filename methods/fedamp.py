@@ -1,9 +1,9 @@
 """FedAMP: Huang, Chu, Zhou, Wang, Liu, Pei and Zhang 2021 (AAAI), "Personalized Cross-Silo Federated Learning on
 Non-IID Data", Algorithm 1 with A(x) = 1 - e^(-x / sigma).
 
-The server keeps a model w_i of every client and sends each one a centre of its own, u_i = (1 - sum_j xi_ij) w_i +
-sum_j xi_ij w_j with xi_ij = (alpha / sigma) e^(-||w_i - w_j||^2 / sigma): the more alike two models are, the more they
-attract each other. The client then minimises its loss + lambda / (2 alpha) ||w - u_i||^2.
+The server keeps a model w_i of every client and sends each client its own centre, u_i = (1 - sum_j xi_ij) w_i +
+sum_j xi_ij w_j with xi_ij = (alpha / sigma) e^(-||w_i - w_j||^2 / sigma): the more similar two models are, the more
+they attract each other. The client then minimises its loss + lambda / (2 alpha) ||w - u_i||^2.
 """
 
 from typing import Any
@@ -22,10 +22,10 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedAMP.
 
     Attributes:
-        sigma: squared distance at which attraction has fallen to 1/e.
-        share: weight of an equal model, alpha / sigma in the paper; None: 1 / N, the largest that leaves every
-            client's own model a positive weight, whatever the distances.
-        pull: lambda / alpha in the paper, strength of the pull to the centre.
+        sigma: squared distance at which the attraction has fallen to 1/e.
+        share: weight of another client's model if it is identical, alpha / sigma in the paper; None: 1 / N, with which
+            a client's own model has a positive weight whatever the distances.
+        pull: strength of the pull to the centre, lambda / alpha in the paper.
     """
 
     sigma: float = hp(10.0, gt=0, search=Range(0.1, 1000, log=True))
@@ -38,7 +38,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedamp")
 class FedAMP(Method):
-    """Every client is pulled towards its own mean of all models, in which similar ones weigh more."""
+    """Every client is pulled towards its own mean of all models, in which similar models have larger weights."""
 
     Hyper = Hyper
     trains = "pm"
@@ -52,7 +52,7 @@ class FedAMP(Method):
 
     def broadcast(self, server: Server, client: Client) -> State:
         ids, models = sorted(server.sizes), server.state["models"]
-        if client.id not in ids:  # a new client, whose model nobody knows
+        if client.id not in ids:  # a new client, whose model the server does not know
             return {"center": models.mean(0)}
         return {"center": server.state["attention"][ids.index(client.id)] @ models}
 
@@ -71,7 +71,7 @@ class FedAMP(Method):
         self._attract(server)
 
     def _attract(self, server: Server) -> None:
-        """The matrix of the weights xi, each client's own on the diagonal."""
+        """Compute the matrix of the weights xi; the diagonal holds the weights of the clients' own models."""
         models = server.state["models"]
         distance = torch.stack([(models - w).square().sum(1) for w in models])
         share = 1 / len(models) if self.hp.share is None else self.hp.share
@@ -82,7 +82,7 @@ class FedAMP(Method):
         return client.state["personal"]
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """The weights xi: row i makes the centre of client i."""
+        """The weights xi: row i holds those of client i's centre."""
         return {"attention": server.state["attention"]}
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:

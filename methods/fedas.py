@@ -1,7 +1,7 @@
 """FedAS: Yang, Huang and Ye 2024 (CVPR), "FedAS: Bridging Inconsistency in Personalized Federated Learning".
 
-Before it trains, a client lets the received body learn what its own last body made of its classes, so that its head
-fits. The server weighs bodies by what their models have learned: the trace of the Fisher information.
+Before training, a client aligns the received body with its own last body: features are pulled to the class means of the
+last body, so that the client's head still fits. The server weights bodies by the trace of the Fisher information.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         align_epochs, align_lr: epochs and learning rate of the alignment.
-        fisher: whether bodies count by the trace of the Fisher information; otherwise by training samples.
+        fisher: weight bodies by the trace of the Fisher information; otherwise by training samples.
     """
 
     align_epochs: int = hp(1, ge=0, static=True)
@@ -34,7 +34,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedas")
 class FedAS(Method):
-    """A body for all that every client first aligns with its own last one; heads stay with the clients."""
+    """FedPer whose clients first align the received body with their own last one; bodies have Fisher weights."""
 
     Hyper = Hyper
     symmetric = False  # the trace is a sum over batches
@@ -86,7 +86,7 @@ class FedAS(Method):
 
 
 def alignment_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Sum over the batch's classes of the mean squared distance of their features to the own prototype."""
+    """Sum over the batch's classes of the mean squared distance of their features to the client's class prototype."""
     z = model.features(values["w"], batch.x)
     distance = (z - ctx.prototypes[batch.y]).square().mean(1)
     alike = (batch.y.unsqueeze(1) == batch.y).to(z.dtype) @ batch.weight
@@ -94,12 +94,12 @@ def alignment_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor
 
 
 def frozen_cross_entropy(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy with running statistics that stand still."""
+    """Cross-entropy with frozen running statistics."""
     logits = model(values["w"], batch.x, stats="frozen")
     return -batch.mean(logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1))
 
 
 def add_squares(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """Nothing is trained."""
+    """Add the squared norm of the batch's gradient to the trace; nothing is trained."""
     gradients, values = do.gradient(frozen_cross_entropy, values, batch, ctx)
     return values | {"trace": values["trace"] + gradients["w"].square().sum()}

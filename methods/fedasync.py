@@ -1,6 +1,6 @@
 """FedAsync: Xie et al. 2019, "Asynchronous Federated Optimization", Algorithm 1.
 
-FedAvg's clients under the server rule `fedasync`, which serves any method whose aggregation is a mean
+FedAvg's clients with the server rule `fedasync`, which works with any method whose aggregation is a mean
 (`{name: ditto, server: {name: fedasync}}`).
 """
 
@@ -13,7 +13,7 @@ from methods.server_rules import AsyncHyper, FedAsync
 
 @METHODS.register("fedasync")
 class FedAsyncAvg(Method):
-    """One generic model that every upload moves, the less the staler the upload is."""
+    """One generic model that every upload updates; staler uploads have less weight."""
 
     Hyper = AsyncHyper
     mean_of = ("model",)

@@ -19,7 +19,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedbabu")
 class FedBABU(Method):
-    """Federated training updates the body under a head that stays random; for use the whole model is fine-tuned."""
+    """Federated training updates only the body, with a fixed random head; then clients fine-tune the whole model."""
 
     Hyper = Hyper
     trains = "pm"

@@ -1,7 +1,7 @@
 """FedBN: Li, Jiang, Zhang, Kamp and Dou 2021 (ICLR), "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", Algorithm 1.
 
-Normalisation layers are found by their type, whatever they are called.
+Normalisation layers are found by their type, not by their name.
 """
 
 from bench.method import (
@@ -11,7 +11,7 @@ from bench.method import (
 
 @METHODS.register("fedbn")
 class FedBN(Method):
-    """FedAvg of all layers but those that normalise, which stay with the client: weights and running statistics."""
+    """FedAvg of all layers except normalisation layers, whose weights and running statistics stay with the client."""
 
     trains = "pm"
     mean_of = ("shared",)

@@ -1,6 +1,6 @@
 """FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", Algorithm 1.
 
-FedAvg's clients under the server rule `fedbuff`, which serves any method whose aggregation is a mean
+FedAvg's clients with the server rule `fedbuff`, which works with any method whose aggregation is a mean
 (`{name: ditto, server: {name: fedbuff}}`).
 """
 
@@ -13,7 +13,7 @@ from methods.server_rules import BufferHyper, FedBuff
 
 @METHODS.register("fedbuff")
 class FedBuffAvg(Method):
-    """One generic model that moves whenever a buffer of uploads is full."""
+    """One generic model that is updated whenever a buffer of uploads is full."""
 
     Hyper = BufferHyper
     mean_of = ("model",)

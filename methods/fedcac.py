@@ -1,9 +1,9 @@
 """FedCAC: Wu, Liu, Niu, Zhu and Tang 2023 (ICCV), "Bold but Cautious: Unlocking the Potential of Personalized Federated
 Learning through Cautiously Aggressive Collaboration".
 
-Parameters that local training moves most, |(w - w_start) w|, are critical. A client starts with the mean of all models
-in the others, and in the critical ones with the mean of the clients whose critical parameters are mostly its own. What
-"mostly" means gets stricter, until after `beta` rounds it is the client alone.
+The parameters with the largest |(w - w_start) w| in local training are critical. A client starts from the mean of all
+models, except in its critical parameters: there it takes the mean over clients whose critical parameters overlap enough
+with its own. The required overlap grows, until after `beta` rounds only the client itself is left.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         tau: share of critical parameters in each tensor.
-        beta: rounds after which critical parameters are the client's alone.
+        beta: rounds after which clients no longer share critical parameters.
     """
 
     tau: float = hp(0.5, ge=0, le=1, static=True, search=(0.1, 0.3, 0.5, 0.7))
@@ -36,7 +36,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedcac")
 class FedCAC(Method):
-    """Clients share critical parameters with clients that have the same ones, and the rest with everybody."""
+    """Clients share critical parameters with clients whose critical ones overlap, all others with all clients."""
 
     Hyper = Hyper
     trains = "pm"
@@ -48,7 +48,7 @@ class FedCAC(Method):
         client.state["personal"] = server.initial_model()
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """The mean of all and, once the client has been heard, that of its collaborators."""
+        """The mean of all models and, once the client has uploaded, the mean of its collaborators' models."""
         models, overlap = server.state["models"], server.state["overlap"]
         down = {"model": server.state["model"]}
         if client.id in models:
@@ -74,20 +74,20 @@ class FedCAC(Method):
         state["overlap"] = self._overlap(masks, server.round + 1)
 
     def _overlap(self, masks: dict[int, Tensor], round: int) -> dict[Any, Any]:
-        """Share of critical parameters that two clients have in common, and the least that makes them collaborate."""
+        """Share of critical parameters that each two clients have in common, and the smallest one to collaborate."""
         found: dict[Any, Any] = {i: {j: shared(a, b) for j, b in masks.items()} for i, a in masks.items()}
         pairs = [found[i][j] for i in masks for j in masks if i != j]
         if round >= self.hp.beta or not pairs:
             return found | {"threshold": float("inf")}
         average = sum(pairs) / len(pairs)
         threshold = average + round / self.hp.beta * (max(pairs) - average)
-        return found | {"threshold": threshold - 1e-9}  # equal overlaps are not told apart by rounding
+        return found | {"threshold": threshold - 1e-9}  # so that rounding does not separate equal overlaps
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
         return client.state["personal"]
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """A new client starts from the mean of all."""
+        """A new client starts from the mean of all models."""
         trained = yield Train({"w": down["model"]}, loss=cross_entropy, epochs=epochs)
         return trained["w"]
 
@@ -95,10 +95,10 @@ class FedCAC(Method):
 def critical(start: Params, w: Params, tau: float) -> Tensor:
     """1 where a parameter is critical, `[d]`: in each tensor the share tau with the largest |(w - start) w|.
 
-    Of equals the first ones; what is rounding beside the largest counts as 0.
+    Ties go to the first entries. Values at the level of rounding errors, relative to the largest, count as 0.
     """
     sensitivity = ((w.weights - start.weights) * w.weights).abs()
-    noise = 100 * torch.finfo(sensitivity.dtype).eps * sensitivity.max()  # of a bias before BatchNorm, for instance
+    noise = 100 * torch.finfo(sensitivity.dtype).eps * sensitivity.max()  # for instance of a bias before BatchNorm
     sensitivity = torch.where(sensitivity > noise, sensitivity, 0.0)
     masks = []
     for part in torch.split(sensitivity, [e.size for e in w.spec.params]):

@@ -1,8 +1,8 @@
 """FedCP: Zhang, Hua, Wang, Song, Xue, Ma and Guan 2023 (KDD), "FedCP: Separating Feature Information for Personalized
 Federated Learning via Conditional Policy", Algorithm 1.
 
-A gate says for every sample and dimension of its feature how much of it goes to the client's own head; the rest goes to
-the head of all.
+For every sample, a gate splits each dimension of the features into a part for the client's own head and a part for the
+received head.
 """
 
 from typing import Any
@@ -19,14 +19,14 @@ BANDWIDTHS = (10, 15, 20, 50)  # of the Gaussian kernels, as squared distances
 
 
 class Hyper(Hyperparameters):
-    """`lam`: weight of the maximum mean discrepancy between the features before and while training."""
+    """`lam`: weight of the maximum mean discrepancy between the features of the received and the trained body."""
 
     lam: float = hp(5.0, ge=0, search=Range(0.1, 10, log=True))
 
 
 @METHODS.register("fedcp")
 class FedCP(Method):
-    """A body and a gate for all; a head of the client's own works beside the received one, which stands still."""
+    """A shared body and gate; the gate splits features between the client's own head and the received, frozen head."""
 
     Hyper = Hyper
     trains = "pm"
@@ -56,7 +56,7 @@ class FedCP(Method):
         return compose(separated, w=w, gate=trained["gate"], head=received, context=context)
 
     def train(self, own: Params, down: State, epochs: int | None = None) -> Program:
-        """Train body, own head and gate; the received head and body stand still."""
+        """Train body, own head and gate; the received head, and the received body in the penalty, are frozen."""
         w = join(down["body"], own)
         context = {"head": down["head"], "context": vector(own), "old": w}
         return (yield Train({"w": w, "gate": down["gate"]}, loss=separating_loss, epochs=epochs, context=context))
@@ -74,13 +74,13 @@ class FedCP(Method):
 
 
 def vector(head: Params) -> Tensor:
-    """What the gate knows of a client: the sums of its head's columns, at length 1, `[width]`."""
+    """The gate's input that describes the client: the column sums of its head, scaled to norm 1, `[width]`."""
     sums = head.tensors()["head.weight"].sum(0)
     return sums / sums.norm().clamp(min=torch.finfo(sums.dtype).tiny)
 
 
 def separated(model: Any, parts: Values, x: Tensor) -> Tensor:
-    """Own head on a z + received head on (1 - a) z, `[samples, classes]`."""
+    """Logits of the own head for a z + those of the received head for (1 - a) z, `[samples, classes]`."""
     return both_heads(model, parts["w"], parts["gate"], parts["head"], parts["context"], model.features(parts["w"], x))
 
 

@@ -1,8 +1,9 @@
 """FedCross: Hu, Yue, Xie, Chen, Wang, Wei, Lian and Chen 2024 (ICDE), "FedCross: Towards Accurate Federated Learning
 via Multi-Model Cross-Aggregation", Algorithm 1.
 
-There is no common model under training: as many models as clients in a round go round among the clients. After a round
-each one takes a little of another, its collaborator. Their mean is the model for use.
+No common model is trained. Instead there are as many models as clients in a round, and each is trained by another
+client in every round. After a round each model is mixed with a small share of another one, its collaborator. The mean
+of the models is the generic model.
 """
 
 from typing import Literal
@@ -19,8 +20,8 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedCross.
 
     Attributes:
-        alpha: what a model keeps of itself; the rest is the collaborator's.
-        collaborator: the model at the `lowest` or `highest` cosine, or the others in turn (`in_order`).
+        alpha: share of the model itself in the mixture; the rest is the collaborator's.
+        collaborator: the model with the `lowest` or `highest` cosine, or the others in turn (`in_order`).
     """
 
     alpha: float = hp(0.99, ge=0.5, le=1, static=True, search=(0.5, 0.8, 0.9, 0.95, 0.99))
@@ -29,16 +30,16 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedcross")
 class FedCross(Method):
-    """Several models that change clients in every round and take a little of each other."""
+    """Several models, each trained by other clients in every round and mixed with a small share of another model."""
 
     Hyper = Hyper
-    symmetric = False  # which client trains which model is drawn
+    symmetric = False  # the models are assigned to clients at random
 
     def init(self, server: Server) -> None:
         server.state |= {"model": server.initial_model(), "models": []}
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """One of the models, each to one of the clients of the round."""
+        """One of the models; each goes to one of the round's clients."""
         if client.id not in server.selected:
             return {"model": server.state["model"], "number": 0}
         dealt = server.rng("deal").permutation(len(server.selected))
@@ -61,7 +62,7 @@ class FedCross(Method):
         server.state["model"] = mean([Message(k, {"model": w}, 1.0, 0) for k, w in enumerate(models)], "model")
 
     def partners(self, weights: torch.Tensor, round: int) -> list[int]:
-        """The collaborator of each model; of a single one itself."""
+        """The collaborator of each model; a single model is its own."""
         k = len(weights)
         if k == 1:
             return [0]
@@ -74,7 +75,7 @@ class FedCross(Method):
 
 
 def blend(w: Params, other: Params, alpha: float) -> Params:
-    """alpha w + (1 - alpha) other, running statistics alike."""
+    """alpha w + (1 - alpha) other, for weights and running statistics."""
     return Params(
         alpha * w.weights + (1 - alpha) * other.weights, alpha * w.buffers + (1 - alpha) * other.buffers, w.spec
     )

@@ -1,8 +1,8 @@
 """FedDBE: Zhang, Hua, Cao, Wang, Song, Xue, Ma and Guan 2023 (NeurIPS), "Eliminating Domain Bias for Federated Learning
 in Representation Space"; FedAvg with its two modules.
 
-What a client's features have in common is learned apart, as a mean of its own that is added before the head; the rest
-is held near the mean of all clients' features, which the first round finds.
+Each client learns a personal mean, a vector that is added to its features before the head. The mean of the features
+themselves is pulled to the global mean of all clients' features, which is computed in the first round.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ class Hyper(Hyperparameters):
 
     Attributes:
         kl: weight of half the mean squared distance between the running mean of features and the global one.
-        momentum: of the newest batch in the running mean.
-        mean_lr: learning rate of the personal mean; None: the cell's.
+        momentum: weight of the newest batch in the running mean.
+        mean_lr: learning rate of the personal mean; None: the cell's learning rate.
     """
 
     kl: float = hp(50.0, ge=0, search=Range(0.1, 100, log=True))
@@ -36,7 +36,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("feddbe")
 class FedDBE(Method):
-    """FedAvg whose clients add a mean of their own to features that are held near everybody's mean."""
+    """FedAvg whose clients add a personal mean to their features, which are pulled to the global mean."""
 
     Hyper = Hyper
     trains = "both"
@@ -84,7 +84,7 @@ def shifted(model: Any, parts: Values, x: Tensor) -> Tensor:
 
 
 def loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy with the personal mean + kl/2 mean (running mean - global mean)^2; only the former in round one.
+    """Cross-entropy with the personal mean + kl/2 mean (running mean - global mean)^2; plain cross-entropy in round 1.
 
     The gradient with respect to `batch` is the mean of the batch's features.
     """
@@ -99,7 +99,7 @@ def loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
 
 
 def step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """One step on the model and the personal mean; the running mean takes in the batch."""
+    """One step on the model and the personal mean, and an update of the running mean with the batch."""
     gradients, moved = do.gradient(loss, values, batch, ctx)
     running = (1 - ctx.hp.momentum) * values["running"] + ctx.hp.momentum * gradients["batch"]
     return do.update(moved, gradients) | {"running": running, "batch": values["batch"]}

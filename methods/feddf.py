@@ -1,8 +1,8 @@
 """FedDF: Lin, Kong, Stich and Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS
 2020, Algorithm 1, for clients of one architecture.
 
-FedAvg, but the mean of the uploaded models is where the server starts: it teaches that model the mean of the uploaded
-models' logits on public samples. Clients do not notice.
+FedAvg, but the mean of the uploaded models is only the server's starting point: the server then distils the mean of the
+uploaded models' logits on public samples into it. Clients train as in FedAvg.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("feddf")
 class FedDF(Method):
-    """FedAvg whose mean model is taught by the ensemble of the models it is the mean of."""
+    """FedAvg whose server distils the ensemble of the uploaded models into their mean, on public samples."""
 
     Hyper = Hyper
     mean_of = ("model",)
