@@ -1,7 +1,7 @@
 """FedDyn: Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorithm 1, without its divisions.
 
-With the drift a_i = sum of (theta_i - theta^t) over a client's rounds, the paper's local gradient is g_i = -alpha a_i
-and its server state is h = -alpha (mean of a_i over all clients), so that -h/alpha is a mean of drifts.
+With the drift a_i, the sum of (theta_i - theta^t) over the client's rounds, the paper's local gradient is
+g_i = -alpha a_i, and its server state is h = -alpha (mean of a_i over all clients). So -h/alpha is the mean drift.
 """
 
 from typing import Any, Literal
@@ -24,7 +24,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("feddyn")
 class FedDyn(Method):
-    """Local objectives are bent until their minima agree with that of the common one."""
+    """A dynamic regulariser changes the local objectives so that their minima agree with the global one's."""
 
     Hyper = Hyper
     mean_of = ("model",)

@@ -1,8 +1,8 @@
 """FedEM: Marfoq, Neglia, Bellet, Kameni and Vidal 2021 (NeurIPS), "Federated Multi-Task Learning under a Mixture of
 Distributions", Algorithm 1.
 
-Every client's data are a mixture of the same few distributions, in shares of its own. The components are trained
-together, every sample counting for each as far as that component explains it.
+Every client's data are a mixture of the same few distributions, with shares of its own. All clients train the component
+models together; a sample's weight for a component is the probability that it comes from that component.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """`components`: how many distributions there are (M in the paper)."""
+    """`components`: number of distributions (M in the paper)."""
 
     components: int = hp(3, ge=1, static=True, search=(2, 3, 4))
 
@@ -27,7 +27,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedem")
 class FedEM(Method):
-    """Some models for all, and for every client the shares in which it mixes what they say."""
+    """Several shared component models; every client mixes their predictions with its own learned shares."""
 
     Hyper = Hyper
     trains = "pm"
@@ -60,7 +60,7 @@ class FedEM(Method):
         return compose(mixture, shares=client.state["shares"], **down)
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """A new client learns its shares alone, one step of EM in each epoch."""
+        """A new client learns only its shares, with one step of EM in each epoch."""
         shares = client.state["shares"]
         for _ in range(epochs):
             shares = yield from self.shares(shares, down)
@@ -68,12 +68,12 @@ class FedEM(Method):
 
 
 def received(down: State) -> State:
-    """The components by the names that they have in a loss's context."""
+    """The components, under the names that they have in a loss's context."""
     return {f"old_{name}": w for name, w in down.items()}
 
 
 def named(components: int) -> tuple[str, ...]:
-    """Of the components, in their order."""
+    """The names of the components, in order."""
     return tuple(f"component{m}" for m in range(components))
 
 

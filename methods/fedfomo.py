@@ -1,10 +1,10 @@
 """FedFomo: Zhang, Sapra, Fidler, Yeung and Alvarez 2021 (ICLR), "Personalized Federated Learning with First Order Model
 Optimization".
 
-Clients weigh models by what these gain on a hold-out split, per unit of distance, and move towards the helpful ones
-before they train. The server relays the uploads of the last round. Gain and distance are measured from the client's
-model before its last local training, so its own trained model is a candidate like the others; it is with the client
-already, is never sent and takes none of the M places.
+A client weights models by their gain on its hold-out split per unit of distance, and moves towards the helpful ones
+before it trains. The server relays the uploads of the last round. Gain and distance are measured from the client's
+model before its last local training, so its own trained model is a candidate as well. As the client already has that
+model, the server does not send it and it does not count towards the M models.
 """
 
 import torch
@@ -23,8 +23,8 @@ class Hyper(Hyperparameters):
 
     Attributes:
         models: how many models a client receives (M in the paper).
-        explore: probability, in round 0, that a place goes to a random model instead of the best one left.
-        explore_decay: by how much that falls in every round, down to 0.
+        explore: probability, in round 0, of sending a random model instead of the best remaining one.
+        explore_decay: decrease of that probability in every round, down to 0.
     """
 
     models: int = hp(5, ge=0, static=True, search=(1, 5, 10))
@@ -38,7 +38,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedfomo")
 class FedFomo(Method):
-    """Every client has its own combination of the others' models, by how much they help on its hold-out split."""
+    """Every client combines the others' models, weighted by how much they help on its own hold-out split."""
 
     Hyper = Hyper
     symmetric = False  # the hold-out split and exploration are drawn for each client
@@ -57,9 +57,12 @@ class FedFomo(Method):
         return {"models": {n: server.state["models"][n] for n in self.choice(server, client.id)}}
 
     def choice(self, server: Server, client: int) -> list[int]:
-        """Whose models the client receives: by affinity, ties in the order of clients, or, to explore, any other."""
+        """The clients whose models the client receives: those of largest affinity, or random ones to explore.
+
+        Ties are in the order of clients.
+        """
         ids, others = sorted(server.sizes), [n for n in server.state["models"] if n != client]
-        if client not in ids:  # a new client, of which no affinities are known
+        if client not in ids:  # a new client, which has no affinities
             return others[: self.hp.models]
         affinity = dict(zip(ids, server.state["affinity"][ids.index(client)].tolist(), strict=True))
         others.sort(key=lambda n: -affinity[n])
@@ -77,10 +80,10 @@ class FedFomo(Method):
         yield Upload({"model": trained["w"], "weights": weights})
 
     def combination(self, client: Client, down: State) -> Program:
-        """theta + sum_n w_n (theta_n - theta) with w clipped and normalised, and w of the received as before that.
+        """theta + sum_n w_n (theta_n - theta) with w clipped and normalised, and the raw w of the received models.
 
-        theta is the model before the last local training; n = 0 is the model after it. Where nothing helps, the client
-        goes back to theta if its training did harm, and keeps what it trained if the hold-out split does not tell.
+        theta is the model before the last local training; n = 0 is the model after it. If no candidate helps, the
+        client returns to theta if its training increased the hold-out loss, and else keeps its trained model.
         """
         theta, own = client.state["before"], client.state["personal"]
         candidates = [own, *down["models"].values()]
@@ -93,7 +96,7 @@ class FedFomo(Method):
         if not helpful.any():
             return theta if gain[0] < 0 else own, weights[1:]
         share = helpful / helpful.sum()
-        # The shares sum to 1, so theta cancels; without it no rounding can make a running variance negative.
+        # The shares sum to 1, so theta cancels. It is left out so that rounding makes no running variance negative.
         buffers = share @ torch.stack([w.buffers for w in candidates])
         return Params(share @ weights_of, buffers, own.spec), weights[1:]
 
@@ -108,11 +111,11 @@ class FedFomo(Method):
         return client.state["personal"]
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """The affinities: in row i the sums of the weights that client i gave the others."""
+        """The affinities: row i holds the sums of the weights that client i gave the others."""
         return {"affinity": server.state["affinity"]}
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """A new client starts from its own combination of what the others sent last, like a round of training."""
+        """A new client starts from its own combination of the models received, as in a round of training."""
         start, _ = yield from self.combination(client, down)
         trained = yield Train({"w": start}, loss=cross_entropy, epochs=epochs, feed=REMAINDER)
         return trained["w"]

@@ -1,7 +1,8 @@
 """FedGC: Niu and Deng 2022 (AAAI), "Federated Learning for Face Recognition with Gradient Correction".
 
-FedPer whose heads the server sees: a client's head chooses among the client's own classes only, and the server corrects
-all heads by the gradient of a softmax that sets a class's embedding against the rows of the clients that lack it.
+FedPer whose clients also upload their heads. A client's head chooses only among the client's own classes. The server
+corrects all heads with the gradient of a softmax that compares a class's embedding, the mean of its rows, with the rows
+of clients that lack the class.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ from bench.method import (
     Upload, Values, hp, join, mean,
 )  # fmt: skip
 
-ABSENT = -1e6  # added to the logit of a class that the client has not
+ABSENT = -1e6  # added to the logit of a class that the client does not have
 
 
 class Hyper(Hyperparameters):
@@ -25,7 +26,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedgc")
 class FedGC(Method):
-    """A shared body under own heads, whose rows the server keeps apart from other clients' classes."""
+    """A shared body and own heads; the server moves a head's rows away from other clients' classes."""
 
     Hyper = Hyper
     trains = "pm"
@@ -37,7 +38,7 @@ class FedGC(Method):
         server.state["has"] = w.weights.new_zeros(len(server.sizes), server.num_classes)
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """A new client begins with the initial head."""
+        """The body and the client's head; a new client starts with the initial head."""
         ids = sorted(server.sizes)
         known = client.id in server.sizes
         head = server.state["heads"][ids.index(client.id)] if known else server.initial_model().part("head")
@@ -91,7 +92,8 @@ def own_classes_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tens
 def correction_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
     """Sum over clients k and their classes c of -log(e^(v_c.v_c) / (e^(v_c.v_c) + sum e^(w_jd.v_c))).
 
-    v_c is the mean row of the clients that have c, a constant; the sum is over own classes d of clients j without c.
+    v_c is a constant, the mean row of the clients that have class c. The inner sum is over the clients j without c and
+    their own classes d.
     """
     v, has = ctx.embeddings, ctx.has
     own = v.square().sum(1)

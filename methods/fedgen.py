@@ -1,6 +1,6 @@
 """FedGen: Zhu et al. 2021, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", Algorithm 1.
 
-The server trains a generator of features that the clients' heads classify as asked; the clients learn from those.
+The server trains a generator of features for given labels with the clients' heads; clients also learn from these.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ from bench.method import (
     State, Train, Upload, Values, cross_entropy, hp,
 )  # fmt: skip
 
-FLOOR = 1e-4  # the weights of the clients' terms decay to this and no further
-MIN_COUNT = 2  # a label is qualified if some selected client has so many samples of it
+FLOOR = 1e-4  # the weights of the clients' terms do not decay below this
+MIN_COUNT = 2  # the generator is trained on labels of which some selected client has this many samples
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of FedGen (authors' values for MNIST; for CIFAR hidden 512, noise 64). Terms: see the card."""
+    """Hyperparameters of FedGen: the authors' values for MNIST (for CIFAR: hidden 512, noise 64); see the card."""
 
     alpha: float = hp(10.0, ge=0, search=Range(0.1, 10, log=True))
     beta: float = hp(10.0, ge=0, search=Range(0.1, 10, log=True))
@@ -37,7 +37,7 @@ class Hyper(Hyperparameters):
 
 
 class Generator(nn.Module):
-    """(noise, label) -> a feature vector, the input of the head."""
+    """Maps noise and a label to a feature vector, the input of the head."""
 
     def __init__(self, noise: int, classes: int, hidden: int, width: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Generator(nn.Module):
         )
 
     def forward(self, eps: Tensor, y: Tensor) -> Tensor:
-        """`[samples, noise]`, `[samples]` -> `[samples, width]`."""
+        """Features `[samples, width]` for noise `[samples, noise]` and labels `[samples]`."""
         one_hot = (y[:, None] == torch.arange(self.classes, device=y.device)).to(eps.dtype)
         out: Tensor = self.layers(torch.cat([eps, one_hot], 1))
         return out
@@ -55,10 +55,10 @@ class Generator(nn.Module):
 
 @METHODS.register("fedgen")
 class FedGen(Method):
-    """FedAvg whose clients also learn from features that a generator on the server makes up."""
+    """FedAvg whose clients also learn from features made by a generator that the server trains."""
 
     Hyper = Hyper
-    symmetric = False  # each client's batches of generated samples are drawn for it
+    symmetric = False  # the generated samples are drawn for each client
     mean_of = ("model",)
 
     def init(self, server: Server) -> None:
@@ -69,7 +69,7 @@ class FedGen(Method):
             module = Generator(o.noise, classes, o.hidden, width)
         server.state["generator"] = server.build(f"fedgen({o.noise}+{classes}->{o.hidden}->{width})", module)
         server.state["adam"] = None
-        server.state["seen"] = w.weights.new_zeros(classes)  # 1: some client has sent a count of it
+        server.state["seen"] = w.weights.new_zeros(classes)  # 1 for a label that some client reported
 
     def broadcast(self, server: Server, client: Client) -> State:
         down = super().broadcast(server, client)
@@ -122,7 +122,7 @@ def _decayed(weight: float, decay: float, round: int) -> float:
 
 
 def client_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """CE + alpha CE(head(G(eps, y')), y') + beta KL(head(G(eps, y)) || w(x)), the first argument held fixed."""
+    """CE + alpha CE(head(G(eps, y')), y') + beta KL(head(G(eps, y)) || w(x)), whose first argument is a constant."""
     w = values["w"]
     logits = model(w, batch.x)
 

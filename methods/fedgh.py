@@ -1,8 +1,8 @@
 """FedGH: Yi, Wang, Liu, Shi and Yu 2023 (ACM MM), "FedGH: Heterogeneous Federated Learning with Generalized Global
 Header", Algorithm 1.
 
-Class means of features go up; from them the server trains one head for all, which comes down. Clients may have bodies
-of different architectures whose features have one width.
+Clients upload the class means of their features. The server trains one shared head on them, which clients receive.
+Clients may have bodies of different architectures if their features have the same width.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from methods.prototypes import require_width
 
 
 class Hyper(Hyperparameters):
-    """`server_lr`: learning rate of the head on the server; None: the cell's."""
+    """`server_lr`: learning rate of the head on the server; None: the cell's learning rate."""
 
     server_lr: float | None = hp(None, ge=0, static=True)
 
@@ -28,18 +28,18 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedgh")
 class FedGH(Method):
-    """Own bodies under one head, which the server trains on the clients' class means."""
+    """Own bodies and one shared head, which the server trains on the clients' class means."""
 
     Hyper = Hyper
     trains = "pm"
     mixes_models = True
-    symmetric = False  # the server takes the class means one after the other, in the order of clients
+    symmetric = False  # the server trains on one class mean after the other, in the order of clients
 
     def init(self, server: Server) -> None:
         server.state["head"] = server.initial_model().part("head")
 
     def init_client(self, server: Server, client: Client) -> None:
-        """Raises ValueError: its features do not have the width of the head's input."""
+        """Raises ValueError if the client's features do not have the width of the head's input."""
         w = server.initial_model(client.id)
         require_width("FedGH", w, server)
         client.state["body"] = w.without("head")
@@ -71,7 +71,7 @@ class FedGH(Method):
 
 
 def pair_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of the head on the class mean whose turn it is."""
+    """Cross-entropy of the head on one class mean, the one with the number of the step."""
     at = batch.step.view(1)
     logits = model.head(values["head"], ctx.means.index_select(0, at))
     return -logits.log_softmax(1).gather(1, ctx.y.index_select(0, at).unsqueeze(1)).sum()

@@ -1,9 +1,9 @@
 """FedKD: Wu, Wu, Lyu, Huang and Xie 2022 (Nature Communications), "Communication-efficient federated learning via
 knowledge distillation", Algorithm 1.
 
-Every client trains its own model, the teacher, together with a copy of the shared student; each learns from the other,
-the more the lower their losses. Only the student's update travels, up and down, as factors of low rank. Teachers may
-have any architectures; the student has that of the cell.
+Every client trains its own model, the teacher, together with a copy of the shared student. Each learns from the other,
+with a weight that grows as their losses fall. Clients and server exchange only updates of the student, as factors of
+low rank, and its running statistics. Teachers may have any architectures; the student has that of the cell.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedKD.
 
     Attributes:
-        start, end: share of the squared singular values that is kept, in the first round and after `rounds` rounds.
+        start, end: kept share of the squared singular values, in the first round and after `rounds` rounds.
     """
 
     start: float = hp(0.95, gt=0, le=1)
@@ -32,12 +32,12 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedkd")
 class FedKD(Method):
-    """An own teacher per client and a shared student that teach each other; updates of low rank."""
+    """Every client's own teacher and a shared student teach each other; only low-rank updates are sent."""
 
     Hyper = Hyper
     trains = "both"
     mixes_models = True
-    everyone = True  # a client that missed a round would miss its update
+    everyone = True  # a client that misses a round would miss the student's update
 
     def init(self, server: Server) -> None:
         server.state["model"] = server.initial_model()
@@ -57,7 +57,7 @@ class FedKD(Method):
         }
 
     def energy(self, round: int) -> float:
-        """The share kept in a round."""
+        """The share of the squared singular values that is kept in a round."""
         return self.hp.start + (self.hp.end - self.hp.start) * min(1.0, round / self.hp.rounds)
 
     def client_round(self, client: Client, down: State) -> Program:
@@ -85,14 +85,14 @@ class FedKD(Method):
 
 
 def statistics(w: Params) -> Params:
-    """Running statistics alone; they travel whole."""
+    """Only the running statistics, which are sent uncompressed."""
     return w.without(*(entry.name for entry in w.spec.params))
 
 
 def mutual_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Of both: CE + (KL(other || self) + MSE of teacher's features and mapped student's) / (CE of both).
+    """For both models: CE + (KL(other || self) + MSE of teacher's and mapped student's features) / (sum of both CEs).
 
-    Each model's terms move that model alone: what it learns from is a constant. The map moves with the student.
+    Each model's terms train only that model; the other one is a constant in them. The map is trained with the student.
     """
     z, logits, task = {}, {}, {}
     for name in ("teacher", "student"):

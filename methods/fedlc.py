@@ -1,7 +1,7 @@
 """FedLC: Zhang, Li, Li, Xu, Wu, Ding and Wu 2022 (ICML), "Federated Learning with Label Distribution Skew via Logits
 Calibration".
 
-Each logit is lowered by tau n_c^(-1/4), with the client's number of samples n_c of the class, during local training.
+During local training each logit is lowered by tau n_c^(-1/4), where n_c is the client's number of samples of the class.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from bench.method import (
     METHODS, Batch, Client, Hyperparameters, Method, Program, Range, State, Train, Upload, Values, hp,
 )  # fmt: skip
 
-ABSENT = 1e-8  # stands for the count of a class without samples: its margin is 100 tau
+ABSENT = 1e-8  # replaces the count of a class without samples, whose margin is then 100 tau
 
 
 class Hyper(Hyperparameters):
@@ -26,10 +26,10 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedlc")
 class FedLC(Method):
-    """FedAvg whose local losses leave rare classes a larger margin."""
+    """FedAvg whose local losses give rare classes a larger margin."""
 
     Hyper = Hyper
-    symmetric = False  # the calibration is by absolute class counts
+    symmetric = False  # the calibration depends on absolute class counts
     mean_of = ("model",)
 
     def client_round(self, client: Client, down: State) -> Program:

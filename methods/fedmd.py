@@ -1,8 +1,8 @@
 """FedMD: Li and Wang 2019, "FedMD: Heterogenous Federated Learning via Model Distillation", Algorithm 1.
 
-Once, clients of any architecture learn from a labelled public set and then from their own data. In every round they
-send their raw scores on some public samples, fit the mean of all (digest) and train on their own data (revisit). Public
-labels are other classes than the clients': they are learned with a head of their own, which the usual one replaces.
+At first, clients of any architecture learn from a labelled public set and then from their own data. In every round they
+send their logits (scores) on some public samples, fit the mean of all clients' scores (digest) and train on their own
+data (revisit). Public classes differ from the clients', so they are learned with a separate head, replaced afterwards.
 """
 
 from typing import Any, Literal
@@ -20,8 +20,8 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedMD.
 
     Attributes:
-        pretrain_epochs: of transfer learning, on public and on own data alike; 0: there is none.
-        subset: public samples of a round; all of them, if there are no more.
+        pretrain_epochs: epochs of transfer learning, first on public and then on own data; 0: none.
+        subset: number of public samples in a round; all of them if there are fewer.
     """
 
     pretrain_epochs: int = hp(25, ge=0, static=True)
@@ -47,7 +47,7 @@ class FedMD(Method):
     everyone = True
 
     def init(self, server: Server) -> None:
-        if self.hp.pretrain_epochs:  # so that a checkpoint can name these architectures before their clients are there
+        if self.hp.pretrain_epochs:  # so that a checkpoint knows these architectures before their clients exist
             for client in server.sizes:
                 server.initial_model(client, classes=server.public_classes)
 
@@ -94,6 +94,6 @@ def digest_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
     gap = model(values["w"], batch.x) - ctx.consensus[batch.index]
     if ctx.hp.distance == "mse":
         return batch.mean(gap.square().mean(1))
-    # What only rounding tells apart is equal: the slope of |gap| would be as large there as anywhere else.
+    # Differences at the level of rounding errors count as 0, as the gradient of |gap| would not be small there.
     rounding = torch.finfo(gap.dtype).eps ** 0.5
     return batch.mean((gap.abs() - rounding).relu().mean(1))

@@ -1,8 +1,8 @@
-"""FedMTL: Smith, Chiang, Sanjabi and Talwalkar 2017 (NeurIPS), "Federated Multi-Task Learning": their objective with
-SGD on networks in place of MOCHA's dual steps on linear models.
+"""FedMTL: Smith, Chiang, Sanjabi and Talwalkar 2017 (NeurIPS), "Federated Multi-Task Learning": their objective, but
+with SGD on networks instead of MOCHA's dual steps on linear models.
 
-Every client has a model w_i of its own, and all of them the penalty lam/2 tr(W^T Omega W), where Omega says how the
-tasks relate: it is given (`laplacian`), or learned from the models.
+Every client has its own model w_i. The joint penalty is lam/2 tr(W^T Omega W), where Omega describes how the clients'
+tasks are related: it is fixed (`laplacian`) or learned from the models.
 """
 
 from typing import Any, Literal
@@ -21,7 +21,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         lam: weight of the penalty.
-        relation: `learned`, or the Laplacian of the complete graph, with which all models are pulled to their mean.
+        relation: `learned`, or `laplacian` of the complete graph, which pulls all models to their mean.
     """
 
     lam: float = hp(0.1, ge=0, search=Range(1e-3, 1, log=True))
@@ -33,7 +33,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedmtl")
 class FedMTL(Method):
-    """Own models with a penalty on how they differ, by how the clients' tasks relate."""
+    """Own models with a penalty on their differences, weighted by how the clients' tasks are related."""
 
     Hyper = Hyper
     trains = "pm"
@@ -46,7 +46,7 @@ class FedMTL(Method):
         client.state["personal"] = server.initial_model()
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """The sum over the other models by their entries of Omega; of a new client the mean of all models."""
+        """The sum of the other models, weighted by Omega; for a new client the mean of all models."""
         ids, models = sorted(server.sizes), server.state["models"]
         if client.id not in ids:
             return {"mean": models.mean(0)}
@@ -91,7 +91,7 @@ class FedMTL(Method):
 def precision(models: Tensor) -> Tensor:
     """(Sigma + I/N)^-1 / N with Sigma = (W W^T)^(1/2) / tr: eigenvalues in [1/(N + 1), 1], `[clients, clients]`.
 
-    Along what all models have in common it is least, and 1 where no two models differ.
+    It is smallest in the direction that all models have in common, and 1 in directions in which no two models differ.
     """
     values, vectors = torch.linalg.eigh((models @ models.T).double())
     roots = values.clamp(min=0).sqrt()
@@ -100,6 +100,6 @@ def precision(models: Tensor) -> Tensor:
 
 
 def related_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy + lam (Omega_ii/2 ||w_i||^2 + <w_i, sum_j Omega_ij w_j>): the penalty, but for what is constant."""
+    """Cross-entropy + lam (Omega_ii/2 ||w_i||^2 + <w_i, sum_j Omega_ij w_j>), j != i: the penalty up to a constant."""
     w = values["w"].weights
     return cross_entropy(model, values, batch, ctx) + ctx.hp.lam * (ctx.own / 2 * (w @ w) + w @ ctx.others)

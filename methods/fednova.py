@@ -1,9 +1,8 @@
 """FedNova: Wang, Liu, Liang, Joshi and Poor 2020 (NeurIPS), "Tackling the Objective Inconsistency Problem in
 Heterogeneous Federated Optimization", eq. 6 and 7 with tau_eff = sum p_i ||a_i||_1.
 
-The local change of a client is -eta G_i a_i, where a_i says how often each of its gradients counts. What eta ||a_i||_1
-is, with momentum and any schedule, is found by the optimizer itself: a number that it moves with the gradient -1 in
-every step.
+The local change of a client is -eta G_i a_i, where a_i holds the weights of its gradients. To find eta ||a_i||_1 for
+any momentum and schedule, the optimizer also updates a scalar whose gradient is -1 in every step.
 """
 
 import math
@@ -20,7 +19,7 @@ from bench.method import (
 
 @METHODS.register("fednova")
 class FedNova(Method):
-    """FedAvg of normalised updates: clients that take more local steps do not draw the model to their optimum."""
+    """FedAvg of normalised updates, so that clients with more local steps do not pull the model to their optimum."""
 
     mean_of = ("model",)
 
@@ -46,6 +45,6 @@ class FedNova(Method):
 
 
 def counted_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """A plain step on `w`; `length` adds up what a gradient of 1 would have come to."""
+    """A plain step on `w`; `length` sums the lengths of the steps for a gradient of size 1."""
     gradients, values = do.gradient(cross_entropy, values, batch, ctx)
     return do.update(values, {"w": gradients["w"], "length": torch.full_like(values["length"], -1.0)})

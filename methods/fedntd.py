@@ -11,11 +11,11 @@ from bench.method import (
     METHODS, Batch, Client, Hyperparameters, Method, Program, Range, State, Train, Upload, Values, hp,
 )  # fmt: skip
 
-FAR = 1e4  # lowers a logit until its probability is 0, and keeps its logarithm finite
+FAR = 1e4  # subtracted from a logit: its probability becomes 0, but the logarithm stays finite
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of FedNTD; the paper has beta = 1 and tau = 1."""
+    """Hyperparameters of FedNTD; the paper uses beta = 1 and tau = 1."""
 
     beta: float = hp(1.0, ge=0, search=Range(0.1, 10, log=True))
     tau: float = hp(1.0, gt=0)
@@ -26,7 +26,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedntd")
 class FedNTD(Method):
-    """FedAvg whose clients keep the received model's opinion on all classes but the true one."""
+    """FedAvg whose clients preserve the received model's predictions for all classes except the true one."""
 
     Hyper = Hyper
     mean_of = ("model",)

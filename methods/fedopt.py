@@ -1,8 +1,8 @@
 """FedOpt: Reddi et al. 2021 (ICLR), "Adaptive Federated Optimization", Algorithm 2 (FedAdagrad, FedYogi, FedAdam).
 
-The mean update is treated as a gradient and given to an adaptive optimizer. The server rule `fedopt` serves any method
-whose aggregation is a declared mean (`{name: ditto, server: {name: fedopt}}`); the method of that name is FedAvg's
-clients under it. Running statistics are the plain mean (an adaptive step could turn a variance negative).
+The mean update is treated as a gradient of an adaptive optimizer. The server rule `fedopt` works with any method whose
+aggregation is a declared mean (`{name: ditto, server: {name: fedopt}}`); the method `fedopt` is this rule with FedAvg's
+clients. Running statistics are the plain mean, because an adaptive step could make a variance negative.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedOpt, with the paper's names.
 
     Attributes:
-        kind: how the second moment is kept: FedAdam, FedYogi or FedAdagrad.
+        kind: update of the second moment: FedAdam, FedYogi or FedAdagrad.
         eta: learning rate of the server.
         beta1, beta2: decay of the first and (not for Adagrad) the second moment.
-        tau: added to the root of the second moment, which starts at tau^2: the smaller, the more adaptive.
+        tau: added to the root of the second moment, which starts at tau^2; smaller values are more adaptive.
     """
 
     kind: Literal["adam", "yogi", "adagrad"] = hp("adam", static=True, search=("adam", "yogi", "adagrad"))
@@ -35,7 +35,7 @@ class Hyper(Hyperparameters):
 
 @SERVER_RULES.register("fedopt")
 class FedOpt(ServerRule):
-    """The server steps along the mean update, each coordinate scaled by the size of its updates so far."""
+    """The server steps along the mean update; each coordinate is scaled by the size of its past updates."""
 
     Hyper = Hyper
 

@@ -1,8 +1,8 @@
 """FedPAC: Xu, Tong and Huang 2023 (ICLR), "Personalized Federated Learning with Feature Alignment and Classifier
 Collaboration", Algorithm 1.
 
-Features are pulled to what all clients have on average for a class. Every client's head is a mixture of all heads, in
-the shares for which an estimate of the mixture's error is smallest.
+Features are pulled to the global prototypes, the mean features of a class over all clients. Every client's head is a
+mixture of all heads, with the shares that minimise an estimate of the mixture's error.
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ class Hyper(Hyperparameters):
 
     Attributes:
         lam: weight of the mean squared distance between a feature and its class's global prototype.
-        head_epochs: of the head on the received body, before the body trains for the cell's epochs.
-        collaborate: whether heads are mixed; otherwise each client keeps its own.
+        head_epochs: epochs of the head on the received body, before the body trains for the cell's epochs.
+        collaborate: whether heads are mixed; otherwise each client keeps its own head.
     """
 
     lam: float = hp(1.0, ge=0, search=Range(0.1, 10, log=True))
@@ -41,11 +41,11 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedpac")
 class FedPAC(Method):
-    """In turn a head on the received body and the body near the global prototypes; heads are mixed for each client."""
+    """FedRep with features pulled to global prototypes; each client's head is a mixture of all heads."""
 
     Hyper = Hyper
     trains = "pm"
-    symmetric = False  # heads are mixed by the sizes of clients, of which copies of samples make larger ones
+    symmetric = False  # the mixture of heads depends on the clients' sizes, which grow if samples are duplicated
 
     def init(self, server: Server) -> None:
         w = server.initial_model()
@@ -55,7 +55,7 @@ class FedPAC(Method):
         server.state["known"] = weight.new_zeros(server.num_classes)
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """A client that has no head yet begins with the initial one."""
+        """Body, prototypes and the client's head; a client that has no head yet starts with the initial one."""
         state = server.state
         head = state["heads"].get(client.id) or server.initial_model().part("head")
         return {"body": state["body"], "head": head, "prototypes": state["prototypes"], "known": state["known"]}
@@ -96,20 +96,20 @@ class FedPAC(Method):
 
 
 def variance(count: Tensor, sums: Tensor, outer: Tensor) -> Tensor:
-    """`[1]`: trace of the covariance of p(y) z over samples, divided by n: how much a client's h varies by chance."""
+    """`[1]`: trace of the covariance of p(y) z over samples, divided by n: the sampling variance of a client's h."""
     n = count.sum()
     squares = outer.diagonal(dim1=-2, dim2=-1).sum()  # of all features
     return ((squares / n - (sums / n).square().sum()) / n).view(1)
 
 
 def collaboration(variances: list[Tensor], shares: list[Tensor]) -> Floats:
-    """For each client the shares of all heads in its own, `[clients, clients]`; rows sum to 1.
+    """Shares `[clients, clients]` of all heads in each client's head; rows sum to 1.
 
-    Row i minimises a' (diag(v) + D_i) a over distributions, D_i[j, k] = <h_i - h_j, h_i - h_k>.
+    Row i minimises a' (diag(v) + D_i) a over distributions a, with D_i[j, k] = <h_i - h_j, h_i - h_k>.
 
     Args:
-        variances: v, `[1]` by client.
-        shares: h, by client `[classes, d]`: the mean feature of each class times the class's share of the samples.
+        variances: v, `[1]` for each client.
+        shares: h, `[classes, d]` for each client: the mean feature of each class times the class's share of samples.
     """
     v = np.array([float(one) for one in variances])
     h = torch.stack(shares).flatten(1).double().cpu().numpy()
@@ -118,11 +118,11 @@ def collaboration(variances: list[Tensor], shares: list[Tensor]) -> Floats:
 
 
 def least(q: Floats) -> Floats:
-    """The distribution a at which a' Q a is smallest, for a positive semidefinite Q; small shares dropped.
+    """The distribution a that minimises a' Q a, for a positive semidefinite Q; small shares are set to 0.
 
-    Up to its length it is the b >= 0 that minimises b' Q b - 2 sum(b), a least-squares problem in Q's Cholesky factor.
+    Up to scale, a is the b >= 0 that minimises b' Q b - 2 sum(b), a least-squares problem in Q's Cholesky factor.
     """
-    from scipy.optimize import nnls  # when it is needed: a cell of another method does without scipy
+    from scipy.optimize import nnls  # imported here, as cells of other methods run without scipy
 
     size = max(float(np.trace(q)) / len(q), np.finfo(float).tiny)
     lower = np.linalg.cholesky(q / size + 1e-10 * np.eye(len(q)))

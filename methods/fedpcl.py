@@ -1,9 +1,9 @@
 """FedPCL: Tan, Long, Ma, Liu, Zhou and Jiang 2022 (NeurIPS), "Federated Learning from Pre-Trained Models: A Contrastive
-Learning Approach", Algorithm 1, without pre-trained backbones: whole bodies learn.
+Learning Approach", Algorithm 1, without pre-trained backbones: the whole bodies are trained.
 
-Nothing but class means of normalised features travels. A client's features learn by contrast to choose their class
-among the global prototypes, and among those of every client. Heads are not used. Bodies may have any architectures
-whose features have one width.
+Clients exchange only class means (prototypes) of normalised features. A contrastive loss trains the features to be
+closest to the prototype of their class, among the global prototypes and among those of every client. Heads are not
+used. Bodies may have any architectures whose features have the same width.
 """
 
 from typing import Any
@@ -19,14 +19,14 @@ from methods.prototypes import merged, most_similar, require_width
 
 
 class Hyper(Hyperparameters):
-    """`tau`: temperature of the contrast."""
+    """`tau`: temperature of the contrastive loss."""
 
     tau: float = hp(0.07, gt=0, search=Range(0.05, 1, log=True))
 
 
 @METHODS.register("fedpcl")
 class FedPCL(Method):
-    """Every client trains its own body to put features near all clients' prototypes of their class."""
+    """Every client trains its own body so that features are near all clients' prototypes of their class."""
 
     Hyper = Hyper
     trains = "pm"
@@ -39,7 +39,7 @@ class FedPCL(Method):
         server.state["sent"] = {}
 
     def init_client(self, server: Server, client: Client) -> None:
-        """Raises ValueError: its features do not have the prototypes' width, or no prototypes can be its head."""
+        """Raises ValueError if features do not have the prototypes' width, or prototypes cannot replace the head."""
         w = server.initial_model(client.id)
         require_width("FedPCL", w, server)
         own, known = torch.zeros_like(server.state["prototypes"]), torch.zeros_like(server.state["known"])
@@ -72,7 +72,7 @@ class FedPCL(Method):
 def contrast(down: State) -> State:
     """All sets of prototypes, `[1 + clients, classes, d]`, the global one first, and their weights.
 
-    Where a client has no prototype of a class, the global one stands in.
+    Where a client has no prototype of a class, the global one replaces it.
     """
     sets = [down["prototypes"]]
     for sent in down["sent"].values():
@@ -86,9 +86,9 @@ def contrast(down: State) -> State:
 
 
 def contrast_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Mean over sets of prototypes of CE(softmax(z . prototypes / tau), class), z the feature's direction.
+    """Weighted sum over sets of prototypes of CE(softmax(z . prototypes / tau), class); z is the normalised feature.
 
-    Classes of which nobody has a prototype are no choice.
+    Classes without any prototype are left out.
     """
     z = torch.nn.functional.normalize(model.features(values["w"], batch.x), dim=1)
     scores = torch.einsum("nd,kcd->nkc", z, ctx.sets) / ctx.hp.tau

@@ -13,7 +13,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedper")
 class FedPer(Method):
-    """The base layers are averaged, the personalization layers never leave the client; both train together."""
+    """The base layers are averaged, the personalization layers stay with the client; both train together."""
 
     Hyper = Hyper
     trains = "pm"
