@@ -1,8 +1,8 @@
 """FedPHP: Li, Zhan, Shao, Li and Song 2021 (ECML PKDD), "FedPHP: Federated Personalization with Inherited Private
-Models", Algorithm 1, with the maximum mean discrepancy of features as the way knowledge is handed down.
+Models", Algorithm 1, with the maximum mean discrepancy of features as the paper's transfer of knowledge.
 
-FedAvg whose clients also keep a private model, a moving average of what they have trained; it is what is tested, and
-what the features of the next local training are held to.
+FedAvg whose clients also keep a private model, a moving average of their trained models. The private model is the
+personalized one, and the features of the next local training are pulled to its features.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedPHP.
 
     Attributes:
-        lam: share of the discrepancy in the loss, against the cross-entropy.
-        mu: share of the old private model in the new one after `rounds` rounds; it rises to it from 0 along a line.
+        lam: share of the discrepancy in the loss; the rest is the cross-entropy.
+        mu: share of the old private model in the new one after `rounds` rounds; it increases linearly from 0.
     """
 
     lam: float = hp(0.05, ge=0, lt=1, search=Range(0.01, 0.5, log=True))
@@ -36,7 +36,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedphp")
 class FedPHP(Method):
-    """FedAvg with a private moving average on every client, whose features its training keeps."""
+    """FedAvg whose clients keep a private moving average of their models, to whose features training is pulled."""
 
     Hyper = Hyper
     trains = "both"
@@ -70,7 +70,7 @@ def inherited_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor
 
 
 def discrepancy(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy of two clouds `[samples, d]` with the same weights `share [samples]`."""
+    """Squared maximum mean discrepancy of two sets of points `[samples, d]` with the weights `share` `[samples]`."""
     z, weight = torch.cat([a, b]), torch.cat([share, -share])
     products = z @ z.T
     square = products.diagonal()

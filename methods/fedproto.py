@@ -1,8 +1,8 @@
 """FedProto: Tan, Long, Liu, Zhou, Lu, Jiang and Zhang 2022 (AAAI), "FedProto: Federated Prototype Learning across
 Heterogeneous Clients", Algorithm 1.
 
-Nothing but class means of features travels. Clients may have bodies of different architectures whose features have one
-width.
+Clients exchange only class means (prototypes) of features. They may have bodies of different architectures if their
+features have the same width.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         lam: weight of the mean squared distance between a feature and its class's global prototype.
-        predict: by the nearest global prototype, or by the client's own head.
+        predict: predict by the nearest global prototype, or by the client's own head.
     """
 
     lam: float = hp(1.0, ge=0, search=Range(0.1, 10, log=True))
@@ -33,7 +33,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedproto")
 class FedProto(Method):
-    """Every client trains its own model, whose features stay near what all clients have on average for a class."""
+    """Every client trains its own model, whose features are pulled to all clients' mean features of the class."""
 
     Hyper = Hyper
     trains = "pm"
@@ -45,7 +45,7 @@ class FedProto(Method):
         server.state["known"] = head.new_zeros(server.num_classes)
 
     def init_client(self, server: Server, client: Client) -> None:
-        """Raises ValueError: its features do not have the prototypes' width, or no prototypes can be its head."""
+        """Raises ValueError if features do not have the prototypes' width, or prototypes cannot replace the head."""
         w = server.initial_model(client.id)
         require_width("FedProto", w, server)
         if self.hp.predict == "prototype":

@@ -19,7 +19,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedprox")
 class FedProx(Method):
-    """FedAvg whose clients are held near the model that they received."""
+    """FedAvg whose clients are pulled to the model that they received."""
 
     Hyper = Hyper
     mean_of = ("model",)

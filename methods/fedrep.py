@@ -24,7 +24,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedrep")
 class FedRep(Method):
-    """In turn: the client's own head on the frozen shared body, then the body under the frozen head."""
+    """A shared body and own heads: each client trains its head on the frozen body, then the body with a frozen head."""
 
     Hyper = Hyper
     trains = "pm"
@@ -52,12 +52,12 @@ class FedRep(Method):
 
 
 def train_head(w: Params, epochs: int) -> Program:
-    """Train the head alone."""
+    """Train only the head."""
     trained = yield Train({"w": w}, loss=head_loss, epochs=epochs, only={"w": ("head",)})
     return trained["w"]
 
 
 def head_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy on a body whose running statistics stand still."""
+    """Cross-entropy with frozen running statistics of the body."""
     logits = model.head(values["w"], model.features(values["w"], batch.x, stats="frozen"))
     return batch.mean(functional.cross_entropy(logits, batch.y, reduction="none"))

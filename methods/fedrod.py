@@ -1,7 +1,7 @@
 """FedRoD: Chen and Chao 2022, "On Bridging Generic and Personalized Federated Learning for Image Classification".
 
 The generic predictor is trained with the balanced softmax. The personalized predictor adds the logits of a second head:
-a linear one of the client's own, or one that a shared hyper-network makes from the client's class distribution. With
+the client's own linear head, or one that a shared hyper-network makes from the client's class distribution. With
 `head_phase: after` the client's own head trains after the upload, so that training overlaps with communication.
 """
 
@@ -16,7 +16,7 @@ from bench.method import (
 )  # fmt: skip
 from methods.two_heads import generic_loss, hyper_losses, linear_losses, made_head, personal_loss
 
-ABSENT = 1e-8  # stands for the count of a class without samples: its logarithm is finite
+ABSENT = 1e-8  # replaces the count of a class without samples, so that its logarithm is finite
 
 
 class Hyper(Hyperparameters):
@@ -24,7 +24,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         head_phase: when the linear head trains: `joint` with the generic model, or `after` its upload.
-        personal_epochs: of the phase `after`; None: the cell's epochs.
+        personal_epochs: epochs of the phase `after`; None: the cell's epochs.
     """
 
     gamma: float = hp(1.0, ge=0, search=Range(0.25, 2.0))

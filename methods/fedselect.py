@@ -1,9 +1,9 @@
 """FedSelect: Tamirisa, Xie, Bao, Zhou, Arel and Shamsian 2024 (CVPR), "FedSelect: Personalized Federated Learning with
 Customized Selection of Parameters for Fine-Tuning", Algorithm 1.
 
-Every client has a growing mask of parameters that are its own. From time to time those join that its training has moved
-most since the last time. Own and shared parameters train in turn; of the shared ones the clients that share them have
-the mean.
+Every client has a growing mask of own parameters. At intervals the shared parameters that its training has changed most
+since the last growth are added. Own and shared parameters are trained in turn. A shared parameter is averaged over the
+clients that share it.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedSelect.
 
     Attributes:
-        rate: of a tensor's shared parameters, the share that becomes own when the mask grows.
-        limit: share of own parameters beyond which a tensor's mask does not grow.
-        every: rounds of the client from one growth to the next.
+        rate: share of a tensor's shared parameters that become own when the mask grows.
+        limit: share of own parameters above which a tensor's mask does not grow.
+        every: number of the client's rounds between two growths.
     """
 
     rate: float = hp(0.25, ge=0, le=1, static=True, search=(0.05, 0.1, 0.25, 0.5))
@@ -36,7 +36,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedselect")
 class FedSelect(Method):
-    """FedAvg from which each client takes out, step by step, the parameters that it moves most."""
+    """FedAvg in which each client gradually makes the parameters its own that its training changes most."""
 
     Hyper = Hyper
     trains = "pm"
@@ -67,7 +67,7 @@ class FedSelect(Method):
         return w
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
-        """Of each parameter the plain mean over those who share it; if nobody does it stays."""
+        """Average each parameter over the clients that share it, unweighted; if none does, it stays unchanged."""
         old = server.state["model"]
         weights = torch.stack([m["model"].weights for m in messages])
         shared = 1 - torch.stack([m["mask"] for m in messages]).to(weights)
@@ -86,7 +86,10 @@ class FedSelect(Method):
 
 
 def grown(mask: Tensor, w: Params, moved: Tensor, rate: float, limit: float) -> Tensor:
-    """The mask with, in each tensor of weights, the share `rate` of the others that moved most; of equals the first."""
+    """The mask, extended in each weight tensor by the share `rate` of the other entries that moved most.
+
+    Ties go to the first entries.
+    """
     masks = []
     sizes = [e.size for e in w.spec.params]
     for entry, part, by in zip(w.spec.params, torch.split(mask, sizes), torch.split(moved, sizes), strict=True):
@@ -99,7 +102,7 @@ def grown(mask: Tensor, w: Params, moved: Tensor, rate: float, limit: float) -> 
 
 
 def masked_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """An ordinary step that moves some of the parameters."""
+    """An ordinary step, applied only to the parameters marked in `ctx.moves`."""
     gradients, values = do.gradient(cross_entropy, values, batch, ctx)
     new = do.update(values, gradients)["w"]
     return {"w": new.with_weights(torch.where(ctx.moves > 0, new.weights, values["w"].weights))}

@@ -1,9 +1,9 @@
 """FedTGP: Zhang, Liu, Hua and Cao 2024 (AAAI), "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced
 Contrastive Learning for Data and Model Heterogeneity in Federated Learning", Algorithm 1.
 
-FedProto, but the server does not average the clients' class means: it trains one prototype for each class that is near
-to the clients' means of the class and, by a margin, farther from those of others. Bodies may have any architectures
-whose features have one width.
+FedProto, but the server does not average the clients' class means. Instead it trains one prototype per class that is
+near the clients' means of this class and, by a margin, farther from those of other classes. Bodies may have any
+architectures whose features have the same width.
 """
 
 from typing import Any, ClassVar, Literal
@@ -24,10 +24,10 @@ class Hyper(Hyperparameters):
 
     Attributes:
         lam: weight of the mean squared distance between a feature and its class's global prototype.
-        server_steps: of the server in a round, each on all class means that it received.
-        server_lr: None: the cell's learning rate.
+        server_steps: training steps of the server in a round, each on all class means that it received.
+        server_lr: learning rate of the server; None: the cell's learning rate.
         tau: largest margin.
-        predict: by the nearest global prototype, or by the client's own head.
+        predict: predict by the nearest global prototype, or by the client's own head.
     """
 
     lam: float = hp(10.0, ge=0, search=Range(0.1, 10, log=True))
@@ -43,7 +43,7 @@ class Hyper(Hyperparameters):
 
 
 class Prototypes(nn.Module):
-    """One vector per class through two layers: the trainable prototypes, `[classes, width]`."""
+    """The trainable prototypes `[classes, width]`: one embedding per class, passed through two layers."""
 
     rules: ClassVar[dict[type[nn.Module], Any]] = {
         nn.Embedding: lambda layer, name, rng: rng.normal(size=layer.weight.shape)
@@ -55,14 +55,14 @@ class Prototypes(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
 
     def forward(self) -> Tensor:
-        """All of them."""
+        """All prototypes, `[classes, width]`."""
         out: Tensor = self.layers(self.embedding.weight)
         return out
 
 
 @METHODS.register("fedtgp")
 class FedTGP(Method):
-    """Every client trains its own model, whose features stay near prototypes that the server keeps apart."""
+    """FedProto whose server trains the prototypes so that those of different classes are well separated."""
 
     Hyper = Hyper
     trains = "pm"
@@ -78,7 +78,7 @@ class FedTGP(Method):
         server.state["known"] = head.new_zeros(classes)
 
     def init_client(self, server: Server, client: Client) -> None:
-        """Raises ValueError: its features do not have the prototypes' width, or no prototypes can be its head."""
+        """Raises ValueError if features do not have the prototypes' width, or prototypes cannot replace the head."""
         w = server.initial_model(client.id)
         require_width("FedTGP", w, server)
         if self.hp.predict == "prototype":
@@ -120,7 +120,7 @@ class FedTGP(Method):
 
 
 def margin(centers: Tensor) -> Tensor:
-    """Of each class's distance to its nearest other class, the largest; 0 of a single class."""
+    """The largest distance of a class to its nearest other class; 0 for a single class."""
     if len(centers) < 2:
         return centers.new_zeros(())
     apart = (centers.unsqueeze(1) - centers).norm(dim=2)
@@ -128,7 +128,7 @@ def margin(centers: Tensor) -> Tensor:
 
 
 def contrast_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Mean over class means of CE(softmax(-distance to every prototype), class), the own one a margin farther away."""
+    """Mean over class means of CE(softmax(-distances to prototypes), class); a margin is added to the own distance."""
     prototypes = model.call("forward", values["net"])
     squared = (ctx.means.unsqueeze(2) - prototypes).square().sum(3)  # [clients, its class, class of the prototype]
     own = torch.eye(len(prototypes), dtype=squared.dtype, device=squared.device)

@@ -1,8 +1,9 @@
 """FedTHE: Jiang and Lin 2023 (ICLR), "Test-Time Robust Personalization for Federated Learning".
 
-A client has a second head of its own on the body that it has trained with the generic one. For every test sample it
-finds a mixture of both heads without its label: where they agree, the more certain one; where they do not, that of
-which the sample's features are closer to the mean, the client's own or that of all.
+A client has a second head of its own on the body that it has trained with the generic head. For every test sample it
+finds a mixture of both heads, without using the label. Where the heads agree, the mixture favours the more certain one.
+Where they disagree, it favours the own head if the features are closer to the client's mean feature than to the global
+one, and else the generic head.
 """
 
 from typing import Any
@@ -17,16 +18,16 @@ from bench.method import (
 )  # fmt: skip
 from methods.two_heads import generic_loss
 
-ABSENT = 1e-8  # stands for the count of a class without samples: its logarithm is finite
+ABSENT = 1e-8  # replaces the count of a class without samples, so that its logarithm is finite
 
 
 class Hyper(Hyperparameters):
     """Hyperparameters of FedTHE.
 
     Attributes:
-        gamma: how much the generic model's loss is balanced by class counts.
-        steps, rate: of Adam on the mixture, for every test sample.
-        personal_epochs: of the own head.
+        gamma: strength of the balancing of the generic model's loss by class counts.
+        steps, rate: number of steps and learning rate of Adam on the mixture, for every test sample.
+        personal_epochs: epochs of the own head.
     """
 
     gamma: float = hp(1.0, ge=0, search=Range(0.25, 2.0))
@@ -45,7 +46,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedthe")
 class FedTHE(Method):
-    """A generic model trained as if classes were balanced, an own head, and a mixture of both for each test sample."""
+    """A generic model trained with a balanced loss, an own head per client, and a mixture of both per test sample."""
 
     Hyper = Hyper
     trains = "both"
@@ -67,14 +68,14 @@ class FedTHE(Method):
         return self.ensemble(client, down)
 
     def fit(self, client: Client, w: Params, epochs: int) -> Program:
-        """Train the own head on the features of w, and take their mean."""
+        """Train the own head on the features of w, and store their mean."""
         start = {"w": w, "head": client.state["head"]}
         trained = yield Train(start, loss=head_loss, optimizer={"head": SGD()}, epochs=epochs)
         stats = yield ClassStats(w, of="features")
         client.state |= {"w": w, "head": trained["head"], "center": stats.sum.sum(0) / stats.count.sum()}
 
     def ensemble(self, client: Client, down: State) -> Params:
-        """The model that mixes its heads for each sample."""
+        """The model that mixes both heads for each sample."""
         own = {name: client.state[name] for name in ("w", "head", "center")}
         return compose(mixed, **own, all=down["center"], steps=self.hp.steps, rate=self.hp.rate)
 
@@ -88,7 +89,7 @@ class FedTHE(Method):
 
 
 def head_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of the own head on features that stand still."""
+    """Cross-entropy of the own head on frozen features."""
     z = model.features(values["w"], batch.x, stats="frozen").detach()
     return batch.mean(functional.cross_entropy(model.head(values["head"], z), batch.y, reduction="none"))
 
@@ -106,11 +107,12 @@ def shares(generic: Tensor, own: Tensor, nearer: Tensor, steps: int, rate: float
     """The share e of the generic head, `[samples]`: Adam's steps from 1/2 on two scores whose softmax is (e, 1 - e).
 
     The loss is s H(e generic + (1 - e) own) + (1 - s) e nearer, with the entropy H of the mixed logits' softmax and the
-    cosine s of the heads' probabilities. Both scores get the same gradient but for the sign, so one is enough.
+    cosine s of the heads' probabilities. The gradients of both scores differ only in sign, so one score is enough.
 
     Args:
         generic, own: logits `[samples, classes]`.
-        nearer: `[samples]`, how much farther the features are from the mean of all than from the client's own.
+        nearer: `[samples]`, distance of the features from the global mean minus that from the client's own mean.
+        steps, rate: number of steps and learning rate of Adam.
     """
     alike = functional.cosine_similarity(generic.softmax(1), own.softmax(1), dim=1)
     score, first, second = torch.zeros(3, *alike.shape).to(alike)

@@ -1,5 +1,5 @@
-"""FedUpdate, as the SPFL paper calls it: FedAvg whose model every client fine-tunes before it is used (Yu, Bagdasaryan
-and Shmatikov 2020, "Salvaging Federated Learning by Local Adaptation").
+"""FedUpdate, as the SPFL paper calls it: FedAvg, whose model every client fine-tunes before use (Yu, Bagdasaryan and
+Shmatikov 2020, "Salvaging Federated Learning by Local Adaptation").
 """
 
 from bench.method import (
@@ -11,8 +11,8 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedUpdate.
 
     Attributes:
-        fine_tune_epochs, fine_tune_steps: how long a client fine-tunes; steps win over epochs.
-        fine_tune_lr: None: the cell's learning rate.
+        fine_tune_epochs, fine_tune_steps: how long a client fine-tunes; steps, if given, replace epochs.
+        fine_tune_lr: learning rate of fine-tuning; None: the cell's learning rate.
     """
 
     fine_tune_epochs: int = hp(1, ge=0, static=True)
@@ -26,7 +26,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedupdate")
 class FedUpdate(Method):
-    """FedAvg; for use every client fine-tunes the generic model on its own data."""
+    """FedAvg; before every test each client fine-tunes the generic model on its own data."""
 
     Hyper = Hyper
     trains = "both"

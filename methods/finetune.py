@@ -14,8 +14,8 @@ class Hyper(Hyperparameters):
 
     Attributes:
         fine_tune_epochs: how long a client fine-tunes before use.
-        fine_tune_lr: None: the cell's learning rate.
-        layers: what is fine-tuned; by default all of it.
+        fine_tune_lr: learning rate of fine-tuning; None: the cell's learning rate.
+        layers: layers that are fine-tuned; by default all.
     """
 
     fine_tune_epochs: int = hp(5, ge=0, static=True, search=(1, 5, 10))
@@ -29,7 +29,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("finetune")
 class FineTune(Method):
-    """FedAvg; for use every client fine-tunes a copy of the generic model and throws it away afterwards."""
+    """FedAvg; before every test each client fine-tunes a copy of the generic model, which is then discarded."""
 
     Hyper = Hyper
     trains = "both"

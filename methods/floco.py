@@ -1,8 +1,8 @@
 """Floco and Floco+: Grinwald, Wiesner and Nakajima 2024 (NeurIPS), "Federated Learning over Connected Modes".
 
-The head is a point in a simplex whose corners, the endpoints, are trained together: each batch draws a point. After
-`tau` rounds the clients get points of their own, by how they move the endpoints, and draw near them. Floco+ adds an own
-copy of everything, pulled to what was received.
+The head is a point in a simplex whose corners, the endpoints, are trained together: each batch draws a random point.
+After `tau` rounds each client gets a point of its own, determined by its updates of the endpoints, and draws near it.
+In Floco+ each client also has its own copy of body and endpoints, which is pulled to the received one.
 """
 
 from typing import Any
@@ -23,11 +23,11 @@ class Hyper(Hyperparameters):
     """Hyperparameters of Floco.
 
     Attributes:
-        endpoints: corners of the simplex.
-        tau: rounds after which clients have points of their own.
-        rho: how far from its point, in the L1 norm, a client draws.
-        personal_epochs: of the own copy (0: there is none; None: the cell's).
-        lam: strength of the pull of the own copy.
+        endpoints: number of corners of the simplex.
+        tau: number of rounds after which clients have points of their own.
+        rho: largest L1 distance from its point at which a client draws.
+        personal_epochs: epochs of the own copy (0: no own copy; None: the cell's epochs).
+        lam: strength of the pull of the own copy to the received one.
     """
 
     endpoints: int = hp(10, ge=1, static=True, search=(2, 5, 10, 20))
@@ -39,7 +39,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("floco")
 class Floco(Method):
-    """FedAvg of a simplex of heads, in which every client has a region of its own."""
+    """FedAvg of a body and a simplex of heads, in which every client has its own region."""
 
     Hyper = Hyper
     symmetric = False  # points are drawn for the clients
@@ -93,7 +93,7 @@ class Floco(Method):
         state |= {"points": state["points"] | dict(zip(fresh, points, strict=True)), "moved": {}}
 
     def generic(self, server: Server) -> Params:
-        """The middle of the simplex."""
+        """The model at the centre of the simplex."""
         return at_point(server.state["model"], server.state["others"], center(server.state))
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
@@ -102,7 +102,7 @@ class Floco(Method):
 
 
 class FlocoPlusHyper(Hyper):
-    """Floco with an own copy of the simplex for every client, which the received one pulls to itself."""
+    """Floco in which every client has its own copy of the simplex, pulled to the received one."""
 
     personal_epochs: int | None = hp(None, ge=0, static=True)
 
@@ -111,7 +111,7 @@ variant("floco_plus", Floco, FlocoPlusHyper)
 
 
 def center(values: State) -> Tensor:
-    """The client's point, or the middle of the simplex, `[endpoints]`."""
+    """The client's point, or the centre of the simplex if it has none, `[endpoints]`."""
     others = values["others"]
     middle = others.new_full((len(others) + 1,), 1 / (len(others) + 1))
     return values.get("point", middle)
@@ -140,7 +140,7 @@ def drawn_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
 
 
 def pulled_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """The same + lam/2 times the squared distance of body and endpoints from those received."""
+    """`drawn_loss` + lam/2 times the squared distance of body and endpoints from those received."""
     away = values["others"] - ctx.others0
     pull = proximal(values["w"], ctx.w0) + away.square().sum() / 2
     return drawn_loss(model, values, batch, ctx) + ctx.hp.lam * pull

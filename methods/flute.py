@@ -1,8 +1,8 @@
 """FLUTE: Liu, Shen and Yang 2024 (ICML), "Federated Representation Learning in the Under-Parameterized Regime", in its
 form for general networks.
 
-A shared body and own heads, whose rows are held to a regular simplex over the client's classes (neural collapse, NC2):
-by a term of the clients' losses, and by a step that the server takes on the heads it received.
+A shared body and own heads. The rows of a head are pulled towards a regular simplex over the client's classes (neural
+collapse, NC2), by a term of the clients' losses and by a step that the server takes on the received heads.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ class Hyper(Hyperparameters):
     Attributes:
         simplex: weight of the head's distance to a simplex.
         head_decay: weight of the head's squared norm.
-        feature_decay: weight of the features' squared norm, summed over a batch; not while the head trains alone.
-        head_epochs: of the head alone, before the cell's epochs of the whole model.
+        feature_decay: weight of the features' squared norm, summed over a batch; not used while only the head trains.
+        head_epochs: epochs in which only the head trains, before the cell's epochs of the whole model.
         server_lr: learning rate of the server's step on the heads.
     """
 
@@ -40,7 +40,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("flute")
 class FLUTE(Method):
-    """FedRep whose heads tend to simplices, on the clients and on the server."""
+    """A shared body and own heads, which clients and server pull towards a regular simplex."""
 
     Hyper = Hyper
     trains = "pm"
@@ -52,7 +52,7 @@ class FLUTE(Method):
         server.state["heads"] = [w.part("head")] * len(server.sizes)
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """A new client begins with the initial head."""
+        """The body and the client's head; a new client starts with the initial head."""
         ids = sorted(server.sizes)
         known = client.id in server.sizes
         head = server.state["heads"][ids.index(client.id)] if known else server.initial_model().part("head")
@@ -103,13 +103,13 @@ def from_simplex(weight: Tensor, has: Tensor) -> Tensor:
 
 
 def head_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy on a body that stands still + simplex + head_decay ||W||^2."""
+    """Cross-entropy on a frozen body + simplex times the distance to a simplex + head_decay ||W||^2."""
     w = values["w"]
     return _loss(model, w, model.features(w, batch.x, stats="frozen"), batch, ctx)
 
 
 def whole_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """The same of the whole model, + feature_decay times the sum of squares of the batch's features."""
+    """The same loss for the whole model + feature_decay times the sum of squares of the batch's features."""
     w = values["w"]
     z = model.features(w, batch.x)
     return _loss(model, w, z, batch, ctx) + ctx.hp.feature_decay * (batch.weight * z.square().sum(1)).sum()

@@ -1,7 +1,7 @@
 """FML: Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu and Wu 2020, "Federated Mutual Learning", Algorithm 1.
 
 Every client trains its own model together with a copy of the shared "meme" model; each is also a teacher of the other.
-Only the meme travels, so that clients may have models of different architectures; it has that of the cell.
+Only the meme, with the cell's architecture, is exchanged, so clients may have models of different architectures.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FML.
 
     Attributes:
-        alpha: weight of the labels for the own model, against the meme's opinion.
-        beta: the same for the meme, against the own model's opinion.
+        alpha: weight of the labels for the own model; the rest is the weight of the meme's predictions.
+        beta: weight of the labels for the meme; the rest is the weight of the own model's predictions.
     """
 
     alpha: float = hp(0.5, ge=0, le=1, search=(0.1, 0.5, 0.9))
@@ -31,7 +31,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fml")
 class FML(Method):
-    """An own model per client and a shared one that teach each other."""
+    """Every client's own model and a shared model teach each other."""
 
     Hyper = Hyper
     trains = "both"
@@ -54,7 +54,7 @@ class FML(Method):
 def mutual_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
     """alpha CE + (1 - alpha) KL(meme || own) of the own model, beta CE + (1 - beta) KL(own || meme) of the meme.
 
-    A teacher's opinion is a constant: each divergence trains its second model only.
+    The teacher's predictions are constants: each divergence trains only its second model.
     """
     own, meme = (model(values[name], batch.x).log_softmax(1) for name in ("own", "meme"))
     total: Any = 0

@@ -1,4 +1,4 @@
-"""Fourier transforms of weight vectors, and how often each distinct frequency counts. Used by `methods.spectrum`."""
+"""Fourier transforms of weight vectors, and the multiplicity of each distinct frequency. Used by `methods.spectrum`."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Counts(NamedTuple):
-    """How often each distinct frequency counts: inside the band, and in the whole spectrum."""
+    """How often each distinct frequency is counted: inside the band, and in the whole spectrum."""
 
     inside: Tensor
     whole: Tensor
@@ -40,7 +40,7 @@ class _Magnitudes(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, Tensor]) -> None:
-        """Keep what the gradient needs."""
+        """Save what the gradient needs."""
         ctx.d, ctx.norm = inputs[0].shape[-1], inputs[1]
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*output)
@@ -50,7 +50,7 @@ class _Magnitudes(torch.autograd.Function):
         """Re F^H (u g) over the distinct frequencies; u = z / |z|, and 0 where z = 0."""
         magnitudes, transformed = ctx.saved_tensors
         share = torch.where(magnitudes > 0, g / magnitudes, 0.0)
-        # The inverse counts every frequency but the first and the middle one twice.
+        # The inverse transform counts every frequency twice, except the first and (for even d) the middle one.
         half = torch.full_like(share, 0.5)
         half[..., 0] = 1.0
         if ctx.d % 2 == 0:
@@ -60,7 +60,7 @@ class _Magnitudes(torch.autograd.Function):
 
 
 def counts(pieces: list[Tensor], tau: float, o: Any, like: Tensor) -> Counts:
-    """The counts of pieces that are normalised together, as numbers of `like`'s kind."""
+    """The counts of pieces that are normalised together, with the type and device of `like`."""
     choices = (o.layout, o.transform, o.band)
     return _counts(tuple(tuple(p.shape) for p in pieces), tau, choices, like.dtype, like.device)
 

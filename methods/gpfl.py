@@ -1,8 +1,8 @@
 """GPFL: Zhang, Hua, Wang, Song, Xue, Ma, Cao and Guan 2023 (ICCV), "GPFL: Simultaneously Learning Global and
 Personalized Feature Information for Personalized Federated Learning", Algorithm 1.
 
-A valve turns a feature into two: one is to be near the shared embedding of its class, from the other the client's own
-head predicts.
+A valve turns a feature into two: a generic one, which is pulled to the shared embedding of its class, and a
+personalized one, from which the client's own head predicts.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         lam: weight of the distance between a generic feature and the received embedding of its class.
-        mu: of mu/2 times the squared norm of embeddings and valve.
+        mu: weight of half the squared norm of embeddings and valve.
     """
 
     lam: float = hp(0.01, ge=0, search=Range(1e-4, 1, log=True))
@@ -31,7 +31,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("gpfl")
 class GPFL(Method):
-    """A body, a valve and class embeddings for all, and a head of the client's own."""
+    """A shared body, a shared valve that makes generic and personalized features, class embeddings, and own heads."""
 
     Hyper = Hyper
     trains = "pm"
@@ -58,7 +58,7 @@ class GPFL(Method):
         return self.tested(client, w, down["embeddings"], trained.values)
 
     def train(self, client: Client, head: Params, down: State, epochs: int | None = None) -> Program:
-        """Train everything, with what the valve is told and where features are pulled to as received."""
+        """Train everything; the valve's conditions and the target embeddings stay those received."""
         received = down["embeddings"]
         return (
             yield Train(
@@ -70,7 +70,7 @@ class GPFL(Method):
         )
 
     def tested(self, client: Client, w: Params, embeddings: Tensor, valve: Any) -> Params:
-        """The personalized route."""
+        """The personalized model: the client's own head on personalized features."""
         own = own_classes(client, embeddings)
         return compose(personal_route, w=w, gamma=valve["gamma"], beta=valve["beta"], own=own)
 
@@ -78,30 +78,30 @@ class GPFL(Method):
         return self.tested(client, join(down["body"], client.state["head"]), down["embeddings"], down)
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """A new client trains like the others, from the initial head."""
+        """A new client trains like the others, starting from the initial head."""
         trained = yield from self.train(client, client.state["head"], down, epochs)
         return self.tested(client, trained["w"], down["embeddings"], trained.values)
 
 
 def own_classes(client: Client, embeddings: Tensor) -> Tensor:
-    """The mean of the classes' embeddings by the client's shares of them, `[width]`."""
+    """The mean of the class embeddings, weighted by the client's class shares, `[width]`."""
     return client.label_counts.to(embeddings.dtype) / client.n_train @ embeddings
 
 
 def valve(model: Any, parts: Values, z: Tensor, told: Tensor) -> Tensor:
-    """ReLU((gamma(told) + 1) z + beta(told)), `[samples, width]`."""
+    """ReLU((gamma(told) + 1) z + beta(told)), `[samples, width]`; `told` `[width]` is the condition."""
     gamma, beta = (model(parts[name], told.unsqueeze(0)) for name in ("gamma", "beta"))
     return torch.relu((gamma + 1) * z + beta)
 
 
 def personal_route(model: Any, parts: Values, x: Tensor) -> Tensor:
-    """Logits of the own head."""
+    """Logits of the own head on personalized features."""
     w = parts["w"]
     return model.head(w, valve(model, parts, model.features(w, x), parts["own"]))
 
 
 def both_routes(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """CE of the own head + CE of cosines to embeddings + lam distance to the class's one + mu/2 squared norms."""
+    """CE of the own head + CE of cosines to embeddings + lam distance to the class embedding + mu/2 squared norms."""
     w, embeddings = values["w"], values["embeddings"]
     z = model.features(w, batch.x)
     logits = model.head(w, valve(model, values, z, ctx.own))

@@ -1,7 +1,8 @@
 """HypCluster: Mansour et al. 2020, "Three Approaches for Personalization with Applications to Federated Learning",
 Algorithm 1 (also IFCA, Ghosh et al. 2020, with model averaging).
 
-Clients choose by their training loss, ties going to the first model; the means are weighted by training samples.
+Clients choose the model with the smallest training loss (the first one in a tie). The means are weighted by training
+samples.
 """
 
 from bench.method import (
@@ -26,7 +27,7 @@ class Hyper(Hyperparameters):
     """Hyperparameters of HypCluster.
 
     Attributes:
-        c: clusters, and so models (`q` in the paper).
+        c: number of clusters, and so of models (`q` in the paper).
     """
 
     c: int = hp(6, ge=1, static=True, search=(2, 3, 5, 6))
@@ -37,7 +38,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("hypcluster")
 class HypCluster(Method):
-    """Several generic models; each client trains, and is served by, the one that suits its data best."""
+    """Several generic models; each client trains and uses the one with the smallest loss on its data."""
 
     Hyper = Hyper
     trains = "pm"

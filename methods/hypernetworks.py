@@ -1,4 +1,4 @@
-"""What methods share whose server makes models with a network."""
+"""Functions shared by methods whose server makes models with a network (hypernetwork)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def output(net: Params, z: Tensor) -> Tensor:
 
 
 def dense(inputs: int, hidden: int, layers: int, outputs: int) -> nn.Module:
-    """A linear layer, `layers` times ReLU and a linear layer, and a linear layer on top; with 0 a linear map alone."""
+    """A linear layer, `layers` times ReLU and a linear layer, and a last linear layer; if 0, only a linear map."""
     if layers == 0:
         return nn.Linear(inputs, outputs, bias=False)
     stack: list[nn.Module] = [nn.Linear(inputs, hidden)]
@@ -25,8 +25,8 @@ def dense(inputs: int, hidden: int, layers: int, outputs: int) -> nn.Module:
 
 
 def pulled_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """sum_i <h(v_i), theta_i - theta_i'>: its gradient is the vector-Jacobian product with how far training went.
+    """sum_i <h(v_i), theta_i - theta_i'>; its gradient is the vector-Jacobian product with theta_i - theta_i'.
 
-    The rows of `ctx.pick` say whose embeddings v the rows of `ctx.moved` belong to.
+    The rows of `ctx.moved` are these changes in training; those of `ctx.pick` select the embeddings v_i.
     """
     return (model.call("forward", values["hyper"], ctx.pick @ values["embeddings"]) * ctx.moved).sum()

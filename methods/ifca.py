@@ -1,7 +1,7 @@
 """IFCA: Ghosh, Chung, Yin and Ramchandran 2020 (NeurIPS), "An Efficient Framework for Clustered Federated Learning",
 Algorithm 1 with model averaging; `shared` layers are those of its weight sharing, averaged over all clients.
 
-Without shared layers it is HypCluster, but for how the clusters are called.
+Without shared layers it is HypCluster, except for the names of the clusters.
 """
 
 from bench.method import (
@@ -14,7 +14,7 @@ class Hyper(Hyperparameters):
     """Hyperparameters of IFCA.
 
     Attributes:
-        k: clusters.
+        k: number of clusters.
         shared: layers that all clusters have in common, e.g. `[body]`.
     """
 
@@ -27,7 +27,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("ifca")
 class IFCA(Method):
-    """Several models, or several heads on one body; each client trains the one that suits its data best."""
+    """Several models, or several heads on one body; each client trains the one with the smallest loss on its data."""
 
     Hyper = Hyper
     trains = "pm"
@@ -48,7 +48,7 @@ class IFCA(Method):
         return w
 
     def choice(self, down: State) -> Program:
-        """The cluster whose model has the smallest loss on the client's training data; the first one of equals."""
+        """The cluster whose model has the smallest loss on the client's training data; the first one in a tie."""
         names = [f"cluster{k}" for k in range(self.hp.k)]
         losses, _ = yield Evaluate([join(down["shared"], down[name]) for name in names])
         return names[int(losses.argmin())]

@@ -1,8 +1,8 @@
 """kNN-Per: Marfoq, Neglia, Kameni and Vidal 2022 (ICML), "Personalized Federated Learning through Local Memorization",
 Algorithm 1.
 
-FedAvg's model gives features; a client keeps those of its training samples and lets the nearest ones vote beside the
-model.
+FedAvg's model provides features. A client stores those of its training samples, and mixes the model's prediction with a
+vote of the nearest training samples.
 """
 
 from typing import Any
@@ -16,18 +16,18 @@ from bench.method import (
 )  # fmt: skip
 from methods.labels import own_labels
 
-GRID = [i / 10 for i in range(11)]  # of shares of the vote
-UNSEEN = 0.5  # the share where a client has no validation samples to choose by
+GRID = [i / 10 for i in range(11)]  # candidates for the share of the vote
+UNSEEN = 0.5  # the share if a client has no validation samples
 
 
 class Hyper(Hyperparameters):
     """Hyperparameters of kNN-Per.
 
     Attributes:
-        k: neighbours.
-        scale: of the squared distance per dimension in a neighbour's weight, exp(-distance / scale).
-        share: of the neighbours' vote (lambda in the paper); None: of 0, 0.1, ..., 1 the most accurate on the client's
-            validation samples.
+        k: number of neighbours.
+        scale: scale of a neighbour's weight exp(-distance / scale), with the squared distance per dimension.
+        share: share of the neighbours' vote (lambda in the paper); None: the one of 0, 0.1, ..., 1 that is most
+            accurate on the client's validation samples.
     """
 
     k: int = hp(10, ge=1, static=True, search=(5, 10, 20))
@@ -40,7 +40,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("knnper")
 class KNNPer(Method):
-    """FedAvg, and a vote of the client's own nearest training samples in what the model says."""
+    """FedAvg, whose predictions are mixed with a vote of the client's nearest training samples."""
 
     Hyper = Hyper
     symmetric = False  # k is a number of samples
@@ -66,12 +66,12 @@ class KNNPer(Method):
         return tried[max(range(len(GRID)), key=lambda i: (float(accuracies[i]), -float(losses[i])))]
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """A new client needs its memory, and no training."""
+        """A new client needs only the features of its training samples, no training."""
         return (yield from self.personal(server, client, down))
 
 
 def remembered(model: Any, parts: Values, x: Tensor) -> Tensor:
-    """log of share times the neighbours' vote + (1 - share) times the model's probabilities, `[samples, classes]`."""
+    """Log of (share times the neighbours' vote + (1 - share) times the model's probabilities), `[samples, classes]`."""
     z, keys, share = model.features(parts["w"], x), parts["keys"], parts["share"]
     opinion = model.head(parts["w"], z).log_softmax(1)
     squared = z.square().sum(1, keepdim=True) + keys.square().sum(1) - 2 * z @ keys.T

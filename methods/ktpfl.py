@@ -1,10 +1,10 @@
 """KT-pFL: Zhang, Guo, Ma, Wang, Xu and Wu, "Parameterized Knowledge Transfer for Personalized Federated Learning",
-NeurIPS 2021, in the heterogeneous form, whose clients exchange soft predictions.
+NeurIPS 2021, in the heterogeneous form, in which clients exchange soft predictions.
 
-Client k minimises CE + lam KL(sum_j c_kj s_j || s_k) over public samples; all soft predictions s, the student's own
-included, are softmax(logits / T), so distilling one's own predictions changes nothing. The rows of the coefficient
-matrix c are distributions over the clients; they are learned on the server, with rho ||c_k - 1/K||^2 beside the
-divergence.
+Client k minimises CE on its own data, then lam KL(sum_j c_kj s_j || s_k) over public samples. All soft predictions s,
+including the student's own, are softmax(logits / T), so distilling a client's own predictions changes nothing. The rows
+of the coefficient matrix c are distributions over the clients. The server learns them with the divergence and the
+penalty rho ||c_k - 1/K||^2.
 """
 
 from typing import Any, Self
@@ -32,7 +32,7 @@ class Hyper(Hyperparameters):
 
     @model_validator(mode="after")
     def _no_step_beyond_equal_coefficients(self) -> Self:
-        if 2 * self.eta3 * self.rho > 1:  # from 2 on the rows would swing from corner to corner
+        if 2 * self.eta3 * self.rho > 1:  # at 2 or more the rows would oscillate between corners of the simplex
             raise ValueError("2 eta3 rho must not exceed 1: the pull towards equal coefficients would step past them")
         return self
 
@@ -43,7 +43,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("ktpfl")
 class KTpFL(Method):
-    """Clients of any architecture distil their own mixtures of all predictions; the mixtures are learned."""
+    """Clients of any architecture distil their own mixtures of all clients' predictions, with learned coefficients."""
 
     Hyper = Hyper
     trains = "pm"
@@ -72,7 +72,7 @@ class KTpFL(Method):
         return trained["w"]
 
     def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
-        """Targets from the coefficients as they are; then one projected step on those of the selected clients."""
+        """Targets from the current coefficients; then one projected step on the selected clients' coefficients."""
         ids, c = sorted(server.sizes), server.state["coefficients"]
         s = torch.stack([m["predictions"] for m in messages])
         at = torch.tensor([ids.index(m.client) for m in messages], device=c.device)
@@ -81,7 +81,7 @@ class KTpFL(Method):
         rows = torch.where(mass > 0, c[block] / mass, equal)
         targets = torch.einsum("kj,jxn->kxn", rows, s)
         slope = self.hp.lam * divergence_gradient(targets, s) + 2 * self.hp.rho * (rows - equal)
-        # A row's mass on the selected clients stays: so its other entries can, and it still sums to 1.
+        # A row's mass on the selected clients is kept, so it still sums to 1 with its other entries unchanged.
         server.state["coefficients"] = c.index_put(block, mass * onto_simplex(rows - self.hp.eta3 * slope))
         return {m.client: {"target": target} for m, target in zip(messages, targets, strict=True)}
 
@@ -90,14 +90,14 @@ class KTpFL(Method):
         return w
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """The coefficients: row k are the shares of all clients in client k's target."""
+        """The coefficients: row k holds the shares of all clients in client k's target."""
         return {"coefficients": server.state["coefficients"]}
 
 
 def divergence_gradient(targets: Tensor, s: Tensor) -> Tensor:
     """Gradient of mean_x KL(t_k || s_k), t_k = sum_j c_kj s_j, with respect to c_kj: `[k, j]`.
 
-    Targets and predictions are `[clients, samples, classes]`; one that has underflowed counts as the least.
+    Targets and predictions are `[clients, samples, classes]`; underflowed ones are replaced by the smallest number.
     """
     least = torch.finfo(s.dtype).tiny
     ratio = targets.clamp(min=least).log() - s.clamp(min=least).log()

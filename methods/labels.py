@@ -1,4 +1,4 @@
-"""A client's own training labels, for methods that go by single samples (kNN-Per, pFedFDA)."""
+"""A client's own training labels, for methods that need them sample by sample (kNN-Per, pFedFDA)."""
 
 from typing import Any
 
@@ -18,5 +18,5 @@ def own_labels(client: Client, w: Params) -> Program:
 
 
 def note_labels(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """Put down the labels of a batch where its samples stand in the client's list."""
+    """Write the labels of a batch to the positions of its samples in the client's list."""
     return {"labels": values["labels"].scatter(0, batch.index, batch.y.to(values["labels"].dtype))}

@@ -4,7 +4,9 @@ from bench.method import Params
 
 
 def layers(w: Params) -> list[tuple[int, int]]:
-    """Where in the flat weights each layer lies: tensors whose names differ in the last part only are one."""
+    """The range (begin, end) of each layer in the flat weights; tensors whose names differ only in the last part are
+    one layer.
+    """
     runs: dict[str, tuple[int, int]] = {}
     at = 0
     for entry in w.spec.params:

@@ -1,5 +1,5 @@
-"""Equations 8 to 14 of LGA ("Personalized Heterogeneous Federated Learning with Gradient Similarity"): a late model,
-estimated for the present, and a personalized model between the client's and the generic one. Used by `methods.lga`.
+"""Equations 8 to 14 of LGA ("Personalized Heterogeneous Federated Learning with Gradient Similarity"): an estimate of
+what a late model would be now, and a personalized model between the client's and the generic one; for `methods.lga`.
 """
 
 import torch
@@ -9,9 +9,10 @@ from bench.method import Params
 
 
 def leap(base: Params, first: Params, now: Params, local: Params, share: Tensor, equation: int) -> Params:
-    """Equations 10 and 11: the late model `local`, estimated for the present. Buffers stay the client's.
+    """Equations 10 and 11: an estimate of what the late model `local` would be now. Buffers stay the client's.
 
-    `base` is w_t0, which the client downloaded, `first` w_t1 of one round later, `now` w_tau; `share` as `similarity`.
+    `base` is w_t0, which the client downloaded, `first` is w_t1 of one round later, `now` is w_tau, and `share` comes
+    from `similarity`.
     """
     d = local.weights - base.weights
     start = now if equation == 11 else base
@@ -24,7 +25,7 @@ def between(local: Params, now: Params, share: Tensor) -> Params:
 
 
 def similarity(base: Params, first: Params, local: Params) -> Tensor:
-    """Equations 8, 9 and 13, `[d]`: e^S / (e + e^S), S the cosine of the server's step and the client's, per tensor."""
+    """Equations 8, 9 and 13, `[d]`: e^S / (e + e^S); S is the cosine of server's and client's step, per tensor."""
     sizes = [e.size for e in base.spec.params]
     pieces = zip(*(torch.split(w.weights, sizes) for w in (base, first, local)), strict=True)
     return torch.cat([torch.sigmoid(_cosine(x, a - x, b - x) - 1).expand_as(x) for x, a, b in pieces])

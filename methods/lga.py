@@ -1,12 +1,12 @@
 """LGA and PLGA: "Personalized Heterogeneous Federated Learning with Gradient Similarity" (anonymous), Algorithm 2.
 
-The server averages what has arrived at every tick of the round clock. A straggler's model answers a generic model of
-some rounds ago; LGA estimates what it would be now, tensor by tensor. `plga` evaluates personalized models between the
-client's and the generic one.
+At every tick of the round clock the server averages the models that have arrived. A straggler's model started from a
+generic model some rounds old; LGA estimates what it would be now, tensor by tensor. `plga` evaluates personalized
+models between the client's and the generic one.
 
-The rest is what the paper's Table 2 compares with: `fedavg_async` takes late models as they are, `fedavg_sync` drops
+The others are the baselines of the paper's Table 2: `fedavg_async` uses late models unchanged, `fedavg_sync` drops
 them, `fedasync_mix` (its FedAsync) mixes them with the current generic model, and `perfedavg_async` (its Per-FedAvg)
-takes them as they are and two steps per batch.
+uses them unchanged and takes two steps per batch.
 """
 
 from dataclasses import replace
@@ -26,12 +26,12 @@ class Hyper(Hyperparameters):
     """Hyperparameters of LGA.
 
     Attributes:
-        late: what becomes of a late model: it leaps to the present, is mixed with the current generic one, is averaged
-            as it is, or is dropped.
-        equation: 11 leaps from the current generic model, 10 from the one downloaded.
-        interpolate: personalized models lie between the client's own and the generic one.
+        late: treatment of a late model: replaced by the estimate of what it would be now (`leap`), mixed with the
+            current generic model (`mix`), averaged unchanged (`as_is`) or dropped (`drop`).
+        equation: equation of the estimate; 11 starts from the current generic model, 10 from the downloaded one.
+        interpolate: whether personalized models lie between the client's own and the generic model.
         alpha, poly_a: a model that is k rounds late has the share alpha (1 + k)^-poly_a in its mixture.
-        beta: learning rate of a second step on every batch, the first having the cell's; None: there is none.
+        beta: learning rate of a second step on every batch (the first has the cell's); None: no second step.
     """
 
     late: Late = hp("leap", static=True)
@@ -57,7 +57,7 @@ class PLGAHyper(Hyper):
 
 
 class FedAvgAsyncHyper(Hyper):
-    """FedAvg on the round clock; late models are averaged as they are."""
+    """FedAvg on the round clock; late models are averaged unchanged."""
 
     late: Late = hp("as_is", static=True)
 
@@ -69,14 +69,14 @@ class FedAvgSyncHyper(Hyper):
 
 
 class FedAsyncMixHyper(Hyper):
-    """FedAvg on the round clock; late models are mixed with the current one, the less of them the later they are."""
+    """FedAvg on the round clock; late models are mixed with the current one, with less weight the later they are."""
 
     late: Late = hp("mix", static=True)
     alpha: float = hp(0.8, ge=0, le=1, search=Range(0.1, 1))
 
 
 class PerFedAvgAsyncHyper(Hyper):
-    """FedAvg on the round clock with two steps per batch; late models are averaged as they are."""
+    """FedAvg on the round clock with two steps per batch; late models are averaged unchanged."""
 
     late: Late = hp("as_is", static=True)
     beta: float | None = hp(0.001, ge=0, search=Range(1e-4, 1e-1, log=True))
@@ -84,7 +84,7 @@ class PerFedAvgAsyncHyper(Hyper):
 
 @METHODS.register("lga")
 class LGA(Method):
-    """The mean of what has arrived at each tick, where a straggler's model leaps to the present."""
+    """FedAvg on the round clock; a late model is replaced by an estimate of what it would be now."""
 
     Hyper = Hyper
     trains = "both"
@@ -99,7 +99,7 @@ class LGA(Method):
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
         state, now = server.state, server.state["model"]
-        after = state.get("after_start", {})  # by client on its way: the generic model one round after its start
+        after = state.get("after_start", {})  # of clients still at work: the generic model one round after their start
         estimates = [replace(m, values={"model": self._estimate(m, after.get(m.client), now)}) for m in messages]
         in_time = [m for m in estimates if m.staleness == 0 or self.hp.late != "drop"]
         if in_time:
@@ -108,7 +108,7 @@ class LGA(Method):
         for m, estimate in zip(messages, estimates, strict=True):
             models[m.client] = estimate["model"]
             if self.hp.interpolate:
-                # For a client in time, the model of one round after its start is the one just made: its current one.
+                # For a client in time, the model one round after its start is the current one, which was just made.
                 first, current = (after[m.client], now) if m.staleness else (state["model"], state["model"])
                 share = similarity(m.base["model"], first, m["model"])
                 models[m.client] = between(estimate["model"], current, share)
@@ -139,9 +139,9 @@ variant("perfedavg_async", LGA, PerFedAvgAsyncHyper)
 
 
 def two_steps(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """The cell's step, and from where it has led a plain one of rate beta on the same batch.
+    """The cell's step, then a plain gradient step with learning rate beta on the same batch.
 
-    Running statistics are moved by the first alone: with beta = 0 there is no second step.
+    Only the first step changes running statistics, so that beta = 0 is the same as no second step.
     """
     gradients, values = do.gradient(cross_entropy, values, batch, ctx)
     values = do.update(values, gradients)

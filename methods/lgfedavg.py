@@ -8,14 +8,14 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of LG-FedAvg; `shared` are the layers that are averaged."""
+    """Hyperparameters of LG-FedAvg; `shared` names the layers that are averaged."""
 
     shared: tuple[str, ...] = hp(("head",), static=True)
 
 
 @METHODS.register("lgfedavg")
 class LGFedAvg(Method):
-    """Representations stay with the clients, the layers on top of them are averaged; both train together."""
+    """The lower layers (representations) stay with the client, the upper ones are averaged; both train together."""
 
     Hyper = Hyper
     trains = "pm"

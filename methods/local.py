@@ -1,4 +1,4 @@
-"""Local: every client trains alone, the reference that personalization has to beat."""
+"""Local: every client trains alone; the baseline that personalized methods have to beat."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """`selected_only`: clients that a round does not select rest, as in PGFed's code; else all train in every round."""
+    """`selected_only`: only selected clients train, as in PGFed's code; otherwise all clients train in every round."""
 
     selected_only: bool = hp(False, static=True)
 
 
 @METHODS.register("local")
 class Local(Method):
-    """By default all clients train in every round, so that their budget is that of methods at full participation."""
+    """Every client trains alone, by default in every round: the same budget as in methods with full participation."""
 
     Hyper = Hyper
     trains = "pm"

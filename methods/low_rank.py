@@ -1,4 +1,4 @@
-"""Updates of low rank, as tensors that travel."""
+"""Compression of model updates to low rank, for sending."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ Update = list[list[Tensor]]
 
 
 def compressed(old: Params, new: Params, energy: float) -> Update:
-    """The weights' update new - old, tensor by tensor: two factors of a matrix where they are smaller, else the tensor.
+    """The weights' update new - old: for each tensor two factors of low rank if they are smaller, else the tensor.
 
-    A tensor of more than two dimensions is a matrix of its first against all others. Of its singular values the fewest
-    are kept whose squares make up the share `energy` of all.
+    A tensor with more than two dimensions is flattened to a matrix of its first dimension against all others. The
+    largest singular values are kept, as many as needed for the share `energy` of the sum of all squares.
     """
     update = new.with_weights(new.weights - old.weights).tensors()
     return [_factors(update[entry.name], energy) for entry in new.spec.params]
@@ -31,7 +31,7 @@ def _factors(tensor: Tensor, energy: float) -> list[Tensor]:
 
 
 def restored(old: Params, update: Update) -> Params:
-    """`old` with an update of its weights (an empty one: itself)."""
+    """`old` with an update added to its weights; `old` itself for an empty update."""
     if not update:
         return old
     flat = torch.cat([(f[0] if len(f) == 1 else f[0] @ f[1]).reshape(-1) for f in update])

@@ -1,8 +1,9 @@
 """MetaFed: Chen, Lu, Qin, Wang and Xie 2022, "MetaFed: Federated Learning among Federations with Cyclic Knowledge
 Distillation for Personalized Healthcare".
 
-The clients stand in a ring, and each one's teacher is the client before it. Who is not good enough yet takes over the
-teacher's model, who is learns its features beside the labels. At the end all learn once more, from the ring's last one.
+The clients form a ring, and each client's teacher is the client before it. A client that is not good enough yet starts
+from the teacher's model; one that is trains its own model on the labels and the teacher's features. At the end every
+client learns once more, from the last client of the ring.
 """
 
 from typing import Any
@@ -15,17 +16,17 @@ from bench.method import (
 )  # fmt: skip
 
 REMAINDER = Feed(samples="remainder")
-USEFUL = 0.5  # accuracy from which on the common model teaches even those who are better
+USEFUL = 0.5  # accuracy at or above which the common model teaches even clients with better models
 
 
 class Hyper(Hyperparameters):
     """Hyperparameters of MetaFed.
 
     Attributes:
-        threshold: accuracy on the hold-out split from which on a client learns features instead of taking a model over.
-        lam: weight of the teacher's features.
-        pretrain_epochs: of every client on its own, before its first round.
-        personal_epochs: of the last stage, which precedes every test (None: the cell's; 0: there is none).
+        threshold: accuracy on the hold-out split at which a client keeps its model and learns the teacher's features.
+        lam: weight of the distance to the teacher's features.
+        pretrain_epochs: epochs that every client trains alone before its first round.
+        personal_epochs: epochs of the last stage, before every test (None: the cell's epochs; 0: no last stage).
     """
 
     threshold: float = hp(0.6, ge=0, search=Range(0.3, 1.0))
@@ -36,10 +37,10 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("metafed")
 class MetaFed(Method):
-    """A ring of clients in which each one learns from the one before it."""
+    """A ring of clients in which each client learns from the one before it."""
 
     Hyper = Hyper
-    symmetric = False  # the ring is in the order of numbers, and the hold-out split is drawn
+    symmetric = False  # the ring is in the order of the clients' numbers, and the hold-out split is drawn
     trains = "pm"
     holdout = 0.2
 
@@ -50,7 +51,10 @@ class MetaFed(Method):
         client.state |= {"personal": server.initial_model(), "good": None}
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """The last model of the nearest client before this one that has been heard; of a new client the ring's end."""
+        """The last upload of the nearest preceding client in the ring that has sent one.
+
+        A new client gets that of the last client.
+        """
         models = server.state["models"]
         ring = sorted(i for i in models if i < client.id) or sorted(i for i in models if i != client.id)
         return {"teacher": models[ring[-1]]} if ring else {}
@@ -69,7 +73,7 @@ class MetaFed(Method):
         return w
 
     def taught(self, client: Client, w: Params, teacher: Params | None, lam: float, epochs: int | None) -> Program:
-        """Train a good client beside its teacher, another one from the teacher's model."""
+        """Train a good client's own model with the teacher's features, and another client from the teacher's model."""
         if teacher is None or not client.state["good"]:
             trained = yield Train({"w": teacher or w}, loss=cross_entropy, epochs=epochs, feed=REMAINDER)
         else:
@@ -78,7 +82,7 @@ class MetaFed(Method):
         return trained["w"]
 
     def accuracies(self, models: list[Params]) -> Program:
-        """On the client's hold-out split."""
+        """The models' accuracies on the client's hold-out split."""
         _, found = yield Evaluate(models, "holdout")
         return found.tolist()
 
@@ -86,7 +90,7 @@ class MetaFed(Method):
         server.state["models"] = server.state["models"] | {m.client: m["model"] for m in messages}
 
     def personal(self, server: Server, client: Client, down: State) -> Program:
-        """The last stage: the common model, that of the ring's end, teaches the more, the better it is here."""
+        """The last stage: the last client's model teaches, with more weight the better it is on the hold-out split."""
         w, models = client.state["personal"], server.state["models"]
         if self.hp.personal_epochs == 0 or not models:
             return w
@@ -97,7 +101,7 @@ class MetaFed(Method):
 
 
 def strength(own: float, common: float) -> float:
-    """How much the common model teaches, by both accuracies: nothing if it is no better here and of little use."""
+    """Weight of the common model as a teacher: 0 if it is no better than the own model and its accuracy is low."""
     return 0.0 if common <= own and common < USEFUL else 10 ** min(1, 5 * (common - own)) / 10
 
 

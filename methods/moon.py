@@ -1,6 +1,6 @@
 """MOON: Li, He and Song 2021 (CVPR), "Model-Contrastive Federated Learning", Algorithm 1.
 
-Features are the input of the classification head; the paper's additional projection head is left out, so that all
+Features are the input of the classification head. The paper's additional projection head is left out, so that all
 methods train the same network.
 """
 
@@ -17,7 +17,7 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of MOON; the paper tries mu in {0.1, 1, 5, 10} and has tau = 0.5."""
+    """Hyperparameters of MOON; the paper tries mu in {0.1, 1, 5, 10} and uses tau = 0.5."""
 
     mu: float = hp(1.0, ge=0, search=Range(0.1, 10, log=True))
     tau: float = hp(0.5, gt=0)
@@ -45,7 +45,7 @@ class MOON(Method):
 
 
 def contrastive_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy + mu l_con; l_con of eq. 3 is -log e^a / (e^a + e^b), a cross-entropy of two."""
+    """Cross-entropy + mu l_con; l_con of eq. 3 is -log(e^a / (e^a + e^b)), a cross-entropy with two classes."""
     w = values["w"]
     z = model.features(w, batch.x)
     likelihood = model.head(w, z).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)

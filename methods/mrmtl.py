@@ -22,7 +22,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("mrmtl")
 class MRMTL(Method):
-    """Clients go on with their own models, pulled towards the mean of all of them; nobody trains that mean."""
+    """Clients keep training their own models, pulled towards the mean of all models, which itself is not trained."""
 
     Hyper = Hyper
     trains = "both"

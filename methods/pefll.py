@@ -1,9 +1,9 @@
 """PeFLL: Scott, Zakerinia and Lampert 2024 (ICLR), "PeFLL: Personalized Federated Learning by Learning to Learn",
 Algorithm 1.
 
-As in pFedHN a network on the server makes every client's model from an embedding; but the embedding is the mean output
-of another network on the client's own samples, so that a new client needs no training. Gradients of that network are
-taken where the samples are.
+As in pFedHN a network on the server makes every client's model from an embedding of the client. Here the embedding is
+the mean output of a second network on the client's own samples, so a new client needs no training. Clients compute the
+gradients of that second network.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ class Hyper(Hyperparameters):
     """Hyperparameters of PeFLL.
 
     Attributes:
-        lr, clip: learning rate of Adam, and largest norm of the gradient of each of the three parts.
-        embedding: entries of an embedding; None: 1 + a quarter of the number of clients.
+        lr, clip: learning rate of Adam, and largest gradient norm for each of the three parts.
+        embedding: length of an embedding; None: 1 + a quarter of the number of clients.
         hidden, layers: width and number of the hypernetwork's hidden layers.
-        embed_hidden: hidden width of what makes an embedding of features and label.
+        embed_hidden: hidden width of the layers that turn features and label into an embedding.
     """
 
     lr: float = hp(2e-4, ge=0, static=True, search=Range(1e-5, 1e-2, log=True))
@@ -39,7 +39,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("pefll")
 class PeFLL(Method):
-    """A network makes models from embeddings, which another one makes from the clients' samples."""
+    """A network makes the clients' models from embeddings, which a second network computes from their samples."""
 
     Hyper = Hyper
     trains = "pm"
@@ -68,7 +68,7 @@ class PeFLL(Method):
         return {"body": server.state["body"], "top": server.state["top"]}
 
     def client_round(self, client: Client, down: State) -> Program:
-        """Embed, receive a model, train it, receive the slope of the embedding, pass it back through the network."""
+        """Send the embedding, train the model received for it, and then backpropagate the embedding's received slope."""
         v = yield from embedding(client, down)
         given = yield Exchange({"embedding": v})
         trained = yield Train({"w": client.state["trained"].with_weights(given["weights"])}, loss=cross_entropy)
@@ -80,7 +80,10 @@ class PeFLL(Method):
         return trained["w"]
 
     def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
-        """To an embedding the model, to a trained model the slope of <h(v), theta - theta'> in the embedding."""
+        """Reply to an embedding v with the model h(v), and to a trained model with the slope.
+
+        The slope is the gradient of <h(v), theta - theta'> with respect to the embedding.
+        """
         state = server.state
         if "embedding" in messages[0].values:
             found = torch.stack([m["embedding"] for m in messages])
@@ -119,7 +122,7 @@ class PeFLL(Method):
         state |= {"optimizer": dict(answer.optimizer_state), "embedded": {}, "moved": {}}
 
     def personal(self, server: Server, client: Client, down: State) -> Program:
-        """What the client would be given now; of a new client too."""
+        """The model that the client, which may be new, would be sent now."""
         v = yield from embedding(client, down)
         scale = server.state["scale"]
         weights = output(server.state["hyper"], v if scale is None else normalised(v, scale))
@@ -127,7 +130,7 @@ class PeFLL(Method):
 
 
 def joint_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """The mean over clients of <h(v), theta - theta'>, and what has the slopes of the embedding network's parts."""
+    """Mean over clients of <h(v), theta - theta'>, plus terms whose gradients are the embedding network's slopes."""
     models = model.call("forward", values["hyper"], ctx.embedded)
     rest = values["body"].weights @ ctx.body_slope + values["top"].weights @ ctx.top_slope
     return (models * ctx.moved).sum() / len(ctx.moved) + rest

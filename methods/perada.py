@@ -1,8 +1,9 @@
 """PerAda: Xie, Huang, Chu, Xu, Xiao, Li and Anandkumar 2024 (CVPR), "PerAda: Parameter-Efficient Federated Learning
 Personalization with Generalization Guarantees", Algorithm 1.
 
-Only an adapter trains and travels; the rest of the model stays as it starts. A client's own adapter is pulled to the
-received one. The server teaches the mean adapter the mean logits of the clients' models on public samples.
+Only an adapter is trained and exchanged; the rest of the model keeps its initial weights. A client's own adapter is
+pulled to the received one. The server distils the mean logits of the clients' models on public samples into the mean
+adapter.
 """
 
 from typing import Any
@@ -22,9 +23,9 @@ class Hyper(Hyperparameters):
     """Hyperparameters of PerAda.
 
     Attributes:
-        adapter: the layers that train; all by default, as no model of the harness comes pretrained with adapters.
-        lam: strength of the pull of the own adapter.
-        distil_steps, distil_batch, distil_lr: of the server's training (0 steps: there is none).
+        adapter: layers that are trained; by default all, as no model of the harness comes pretrained with adapters.
+        lam: strength of the pull of the own adapter to the received one.
+        distil_steps, distil_batch, distil_lr: steps (0: no distillation), batch size and learning rate on the server.
     """
 
     adapter: tuple[str, ...] = hp(("",), static=True)
@@ -41,7 +42,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("perada")
 class PerAda(Method):
-    """Own adapters pulled to a common one, which the server distils from the clients' models."""
+    """Own adapters are pulled to a common one, which the server distils from the clients' models."""
 
     Hyper = Hyper
     trains = "both"
@@ -67,7 +68,7 @@ class PerAda(Method):
         return trained["w"]
 
     def completed(self, w: Params, adapter: Params) -> Params:
-        """A model with another adapter."""
+        """The model `w` with another adapter."""
         return join(adapter, w.without(*self.hp.adapter))
 
     def aggregate(self, server: Server, messages: list[Message]) -> Program:

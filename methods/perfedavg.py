@@ -2,8 +2,8 @@
 Meta-Learning Approach", Algorithm 1, with exact batches (three per step) and both approximations of its section 5:
 first order (`fo`), and the Hessian-vector product at w by central differences (`hf`).
 
-The outer step takes the cell's batches, so that a zero inner step is FedAvg; the inner step and the differences take
-batches of their own. Running statistics are moved by the outer batch only. Clients count equally.
+The outer step uses the cell's batches, so that with a zero inner step the method is FedAvg; the inner step and the
+differences use batches of their own. Only the outer batch updates running statistics. Clients are weighted equally.
 """
 
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from bench.method import (
 class Hyper(Hyperparameters):
     """Hyperparameters of Per-FedAvg; the outer rate beta is the cell's learning rate.
 
-    `personal_steps`: steps from the generic to a personalized model, one batch each; None: an epoch.
+    `personal_steps`: number of steps from the generic to a personalized model, one batch each; None: one epoch.
     """
 
     variant: Literal["fo", "hf"] = hp("hf", static=True)
@@ -31,7 +31,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("perfedavg")
 class PerFedAvg(Method):
-    """One generic model that is trained to be good after a step of each client's own."""
+    """One generic model, trained so that it is good after a gradient step on a client's own data."""
 
     Hyper = Hyper
     trains = "both"
@@ -73,7 +73,7 @@ def hessian_free(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
 
 
 def adapted_gradient(do: Do, w: Params, batch: Batch, ctx: Any) -> tuple[Any, Params]:
-    """The gradient on D' after an inner step on D, and w with the running statistics moved by D'."""
+    """The gradient on D' after an inner step on D, and w with the running statistics updated by D'."""
     inner = slope(do, w, batch.side["inner"], ctx)
     adapted = w.with_weights(w.weights - ctx.hp.alpha * inner)
     outer, moved = do.gradient(cross_entropy, {"w": adapted}, batch, ctx)

@@ -1,8 +1,8 @@
 """pFedFDA: McLaughlin and Su 2024 (NeurIPS), "Personalized Federated Learning via Feature Distribution Adaptation".
 
-Features of a class are taken to be Gaussian, with one covariance for all classes. The body is trained under the
-classifier that follows from the global Gaussians; a client's own classifier follows from Gaussians between its own and
-the global ones, in the proportion that halves of its samples find best for each other.
+Features of a class are modelled as Gaussian, with one covariance for all classes. The body is trained with the
+classifier that follows from the global Gaussians. A client's own classifier follows from a mixture of its own and the
+global Gaussians' parameters, whose share is chosen by two-fold cross-validation on its samples.
 """
 
 from typing import Any
@@ -17,9 +17,9 @@ from bench.method import (
 )  # fmt: skip
 from methods.labels import own_labels
 
-SHARES = [i / 20 for i in range(21)]  # beta is one of these
-FEW = 2  # a class of so many samples or fewer keeps its global mean
-SMALL = 1e-4  # added to the classes' priors, and shrinks covariances towards their trace
+SHARES = [i / 20 for i in range(21)]  # candidates for beta
+FEW = 2  # a class with at most this many samples keeps its global mean
+SMALL = 1e-4  # added to the class priors; also the weight of the sphere to which covariances are shrunk
 
 
 class Hyper(Hyperparameters):
@@ -39,10 +39,10 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("pfedfda")
 class PFedFDA(Method):
-    """A common body, and classifiers that are Bayes' rule for Gaussians of its features."""
+    """A shared body, and classifiers that apply Bayes' rule to Gaussian models of its features."""
 
     Hyper = Hyper
-    symmetric = False  # a covariance divides by the number of samples less one
+    symmetric = False  # a covariance divides by the number of samples minus one
     trains = "both"
     mean_of = ("body", "means", "covariance")
 
@@ -62,7 +62,7 @@ class PFedFDA(Method):
         return classifier(trained["w"], means, covariance, prior)
 
     def adapted(self, client: Client, body: Params, down: State, prior: Tensor) -> Program:
-        """Means and covariance between the client's own, of this body's features, and the global ones."""
+        """Means and covariance between the client's own, for this body's features, and the global ones."""
         z = yield Predict(body, "train", output="features")
         labels = yield from own_labels(client, body)
         z, y, like = z.double(), labels.long(), down["means"]
@@ -84,18 +84,18 @@ class PFedFDA(Method):
         return classifier(down["body"], means, covariance, prior)
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """A new client needs its Gaussians, and no training."""
+        """A new client needs only its Gaussians, no training."""
         return (yield from self.personal(server, client, down))
 
 
 def priors(client: Client, like: Tensor) -> Tensor:
-    """The client's class shares, none of them 0, `[classes]`."""
+    """The client's class shares, smoothed so that none is 0, `[classes]`."""
     share = client.label_counts.to(like.dtype) / client.n_train + SMALL
     return share / share.sum()
 
 
 def estimate(z: Tensor, y: Tensor, means: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """Class means `[classes, d]` and the covariance `[d, d]` around them of features `[samples, d]`."""
+    """Class means `[classes, d]` of features `[samples, d]`, and their covariance `[d, d]` around these means."""
     member = functional.one_hot(y, len(means)).to(z.dtype)
     count = member.sum(0).unsqueeze(1)
     center = torch.where(count > FEW, member.T @ z / count.clamp(min=1), means)
@@ -104,9 +104,9 @@ def estimate(z: Tensor, y: Tensor, means: Tensor, ridge: float) -> tuple[Tensor,
 
 
 def best_share(z: Tensor, y: Tensor, means: Tensor, covariance: Tensor, prior: Tensor, ridge: float) -> float:
-    """The share with the least cross-entropy on one half of each class, fitted to the other, both ways.
+    """The share with the smallest cross-entropy in two-fold cross-validation, with halves of each class.
 
-    Classes of one sample take no part; without others it is 0.
+    Classes with one sample are left out; if there are no others, the share is 0.
     """
     member = functional.one_hot(y, len(means))
     turn = (member.cumsum(0) * member).sum(1)
@@ -122,19 +122,19 @@ def best_share(z: Tensor, y: Tensor, means: Tensor, covariance: Tensor, prior: T
 
 
 def discriminant(means: Tensor, covariance: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Bayes' rule for Gaussians of one covariance is linear: weights `[classes, d]` and biases `[classes]`."""
+    """Weights `[classes, d]` and biases `[classes]` of Bayes' rule, which is linear for a common covariance."""
     sphere = covariance.diagonal().mean() * torch.eye(len(covariance)).to(covariance)
     weight = torch.linalg.solve(torch.lerp(covariance, sphere, SMALL), means.T).T
     return weight, prior.log() - (means * weight).sum(1) / 2
 
 
 def scores(z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Log of prior times density of features `[samples, d]`, but for what all classes share, `[samples, classes]`."""
+    """Log of prior times density of features `[samples, d]`, up to what all classes share, `[samples, classes]`."""
     return z @ weight.T + bias
 
 
 def classifier(body: Params, means: Tensor, covariance: Tensor, prior: Tensor) -> Params:
-    """The model that decides by the Gaussians of the body's features."""
+    """The model that classifies by the Gaussians of the body's features."""
     weight, bias = discriminant(means, covariance, prior)
     return compose(classified, w=body, weight=weight, bias=bias)
 
@@ -145,6 +145,6 @@ def classified(model: Any, parts: Values, x: Tensor) -> Tensor:
 
 
 def bayes_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of the global Gaussians' classifier, which stands still."""
+    """Cross-entropy of the global Gaussians' classifier, which is frozen."""
     logits = scores(model.features(values["w"], batch.x), ctx.weight, ctx.bias)
     return -batch.mean(logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1))

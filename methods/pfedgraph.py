@@ -1,9 +1,9 @@
 """pFedGraph: Ye, Ni, Wu, Chen and Wang 2023 (ICML), "Personalized Federated Learning with Inferred Collaboration
 Graphs".
 
-The server infers for every client how much each one should contribute to the model that it starts from: more, the more
-alike the directions are in which both have moved since the common start, and not too far from FedAvg's shares. While it
-trains, a client keeps to the direction of what it received.
+For every client the server infers the share of each client's model in the model that it starts from. The share grows
+with the cosine of both clients' updates since the common initial model, and is kept near FedAvg's share. During
+training a client is pulled to the direction of the model that it received.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ class Hyper(Hyperparameters):
     """Hyperparameters of pFedGraph.
 
     Attributes:
-        alpha: how strongly the shares in the graph keep to FedAvg's.
-        lam: how strongly a client keeps to the direction of the model it received.
+        alpha: strength of the pull of the graph's shares to FedAvg's.
+        lam: strength of a client's pull to the direction of the model that it received.
     """
 
     alpha: float = hp(0.8, gt=0, search=Range(0.01, 10, log=True))
@@ -32,7 +32,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("pfedgraph")
 class PFedGraph(Method):
-    """Every client starts from a mean of its own, whose shares the server infers from the models."""
+    """Every client starts from its own weighted mean of all models, whose shares the server infers from the models."""
 
     Hyper = Hyper
     trains = "pm"
@@ -45,7 +45,7 @@ class PFedGraph(Method):
         client.state["personal"] = server.initial_model()
 
     def broadcast(self, server: Server, client: Client) -> State:
-        if client.id not in server.sizes:  # a new client, of whose model nothing is known
+        if client.id not in server.sizes:  # a new client, whose model is unknown
             return {"model": server.state["mean"], "known": False}
         mixed = server.state["mixed"]
         return {"model": mixed.get(client.id, server.state["initial"]), "known": client.id in mixed}
@@ -61,7 +61,7 @@ class PFedGraph(Method):
         return trained["w"]
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
-        """Among the clients that were heard: a_i minimises alpha ||a - p||^2 - sum_j a_j cos_ij over distributions."""
+        """Shares over the clients that uploaded: a_i minimises alpha ||a - p||^2 - sum_j a_j cos_ij."""
         weights = torch.stack([m["model"].weights for m in messages])
         buffers = torch.stack([m["model"].buffers for m in messages])
         p = weights.new_tensor([m.weight for m in messages])
@@ -82,17 +82,17 @@ class PFedGraph(Method):
         return client.state["personal"]
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """The collaboration graph: row i are the shares in the model of client i."""
+        """The collaboration graph: row i holds the shares in the model of client i."""
         return {"graph": server.state["graph"]}
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
-        """A new client starts from the mean of all."""
+        """A new client starts from the mean of all models of the last round."""
         trained = yield Train({"w": down["model"]}, loss=cross_entropy, epochs=epochs)
         return trained["w"]
 
 
 def cosines(updates: Tensor) -> Tensor:
-    """Cosine of each pair of rows, `[clients, clients]`; 0 to a row of zeros."""
+    """Cosine of each pair of rows, `[clients, clients]`; 0 for a row of zeros."""
     norm = updates.norm(dim=1, keepdim=True)
     unit = torch.where(norm > 0, updates / norm, 0.0)
     return unit @ unit.T

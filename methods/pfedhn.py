@@ -1,8 +1,8 @@
 """pFedHN: Shamsian, Navon, Fetaya and Chechik 2021 (ICML), "Personalized Federated Learning using Hypernetworks",
 Algorithm 1.
 
-A network on the server makes every client's model from an embedding of the client; both are learned. A client trains
-the model it is given, and how far that went is what the network's gradient is made of.
+A network on the server (hypernetwork) makes every client's model from an embedding of the client; both are learned. A
+client trains the model it receives; the server computes the hypernetwork's gradient from the change in that training.
 """
 
 import torch
@@ -20,11 +20,11 @@ class Hyper(Hyperparameters):
 
     Attributes:
         lr: learning rate of the hypernetwork.
-        embedding_lr: that of the embeddings; None: the same.
-        momentum, weight_decay, clip: of both (the clip is the largest norm of either gradient).
-        embedding: entries of an embedding; None: 1 + a quarter of the number of clients.
+        embedding_lr: learning rate of the embeddings; None: the same as `lr`.
+        momentum, weight_decay, clip: for both (`clip` is the largest norm of either gradient).
+        embedding: length of an embedding; None: 1 + a quarter of the number of clients.
         hidden: width of the hypernetwork.
-        layers: its hidden layers; 0: it is linear and has no bias.
+        layers: number of its hidden layers; 0: a linear map without bias.
     """
 
     lr: float = hp(0.01, ge=0, static=True, search=Range(1e-3, 1, log=True))
@@ -39,7 +39,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("pfedhn")
 class PFedHN(Method):
-    """A network on the server makes the clients' models, and learns from what becomes of them."""
+    """A hypernetwork on the server makes the clients' models, and learns from how clients change them in training."""
 
     Hyper = Hyper
     symmetric = False  # the embeddings are drawn for the clients
@@ -61,13 +61,13 @@ class PFedHN(Method):
         client.state["trained"] = server.initial_model()
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """The client's model as the hypernetwork makes it now, of a new client that of the mean embedding."""
+        """The model that the hypernetwork makes from the client's embedding; for a new client from the mean one."""
         ids, embeddings = sorted(server.sizes), server.state["embeddings"]
         v = embeddings[ids.index(client.id)] if client.id in ids else embeddings.mean(0)
         return {"weights": output(server.state["hyper"], v)}
 
     def client_round(self, client: Client, down: State) -> Program:
-        """Running statistics are the client's own."""
+        """Train the received weights; running statistics are the client's own."""
         trained = yield Train({"w": client.state["trained"].with_weights(down["weights"])}, loss=cross_entropy)
         client.state["trained"] = trained["w"]
         yield Upload({"weights": trained["w"].weights})
@@ -101,7 +101,7 @@ class PFedHN(Method):
         return w.with_weights(down["weights"])
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """Cosines of the embeddings."""
+        """Cosines of the clients' embeddings."""
         unit = torch.nn.functional.normalize(server.state["embeddings"], dim=1)
         return {"embeddings": unit @ unit.T}
 

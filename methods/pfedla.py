@@ -1,7 +1,7 @@
 """pFedLA: Ma, Zhang, Guo and Xu 2022 (CVPR), "Layer-wised Model Aggregation for Personalized Federated Learning".
 
-Every client starts from its own mean of the models of all clients, with other shares for each layer. A network for each
-client, on the server, makes the shares from an embedding, and learns from how far the client's training went.
+Every client starts from its own mean of all clients' models, with different shares for each layer. For each client, a
+network on the server computes the shares from an embedding, and learns from the change in the client's training.
 """
 
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         lr: learning rate of the hypernetworks and the embeddings.
-        embedding, hidden: entries of an embedding, width of the hypernetworks' three hidden layers.
+        embedding, hidden: length of an embedding, and width of the hypernetworks' three hidden layers.
     """
 
     lr: float = hp(5e-3, ge=0, static=True, search=Range(1e-3, 1, log=True))
@@ -31,11 +31,11 @@ class Hyper(Hyperparameters):
 
 
 class Shares(nn.Linear):
-    """The last layer, which starts with positive weights so that no share is 0."""
+    """The last layer; its initial weights are not negative, so that no share starts at 0."""
 
 
 class Mixer(nn.Sequential):
-    """An embedding -> for each layer of the model and each client a number that is not negative."""
+    """Maps an embedding to a non-negative number for each layer of the model and each client."""
 
     rules: ClassVar[dict[Any, Any]] = {
         Shares: lambda layer, name, rng: rng.uniform(0, float(name == "weight"), layer.get_parameter(name).shape)
@@ -50,7 +50,7 @@ class Mixer(nn.Sequential):
 
 @METHODS.register("pfedla")
 class PFedLA(Method):
-    """Every client starts from a mean of its own for each layer; networks on the server learn the shares."""
+    """Every client starts from its own mean of all models in each layer; networks on the server learn the shares."""
 
     Hyper = Hyper
     symmetric = False  # the embeddings are drawn for the clients
@@ -73,7 +73,7 @@ class PFedLA(Method):
         client.state["trained"] = server.initial_model()
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """The client's own mean of all models; of a new client the plain one."""
+        """The client's own mean of all models; for a new client the plain mean."""
         ids, models = sorted(server.sizes), server.state["models"]
         if client.id not in ids:
             return {"weights": models.mean(0)}
@@ -82,12 +82,12 @@ class PFedLA(Method):
         return {"weights": torch.cat([a @ models[:, i:j] for a, (i, j) in zip(shares, runs, strict=True)])}
 
     def _shares(self, server: Server) -> Tensor:
-        """`[clients, layers, clients]`."""
+        """The shares of all clients in each layer of each client's model, `[clients, layers, clients]`."""
         pairs = zip(server.state["nets"], server.state["embeddings"], strict=True)
         return torch.stack([normalised(output(net, v), len(server.sizes)) for net, v in pairs])
 
     def client_round(self, client: Client, down: State) -> Program:
-        """Running statistics are the client's own."""
+        """Train the received weights; running statistics are the client's own."""
         trained = yield Train({"w": client.state["trained"].with_weights(down["weights"])}, loss=cross_entropy)
         client.state["trained"] = trained["w"]
         yield Upload({"weights": trained["w"].weights})
@@ -114,7 +114,7 @@ class PFedLA(Method):
         return w.with_weights(down["weights"])
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """Row i are the shares in the model of client i, the mean over layers."""
+        """Row i holds the shares in the model of client i, averaged over layers."""
         return {"shares": self._shares(server).mean(1)}
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
@@ -125,16 +125,16 @@ class PFedLA(Method):
 
 
 def normalised(out: Tensor, clients: int) -> Tensor:
-    """`[layers * clients]` -> rows that sum to 1; equal shares where all are 0."""
+    """Turn `[layers * clients]` numbers into rows `[layers, clients]` that sum to 1; equal shares where all are 0."""
     rows = out.view(-1, clients)
     whole = rows.sum(1, keepdim=True)
     return torch.where(whole > 0, rows / whole.clamp(min=torch.finfo(out.dtype).tiny), 1 / clients)
 
 
 def pulled_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """<theta, theta - theta'> with theta, the mean that was sent, as a function of the shares.
+    """<theta, theta - theta'>, where the first theta, the mean that was sent, is a function of the shares.
 
-    `ctx.slope [layers, clients]` holds each model's product with theta - theta', layer by layer.
+    `ctx.slope` `[layers, clients]` holds each model's product with theta - theta', layer by layer.
     """
     out = model.call("forward", values["net"], values["embedding"])
     return (normalised(out, ctx.slope.shape[1]) * ctx.slope).sum()

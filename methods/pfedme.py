@@ -14,7 +14,7 @@ from methods.losses import proximal
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of pFedMe; `eta_p` None: the cell's learning rate (the paper's 0.1 belongs to MNIST)."""
+    """Hyperparameters of pFedMe; `eta_p` None: the cell's learning rate (the paper's 0.1 is for MNIST)."""
 
     lam: float = hp(15.0, ge=0, search=Range(0.1, 30, log=True))
     K: int = hp(5, ge=1, static=True)
@@ -67,6 +67,6 @@ def local_round(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
 
 
 def envelope_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    """What the Moreau envelope minimises: cross-entropy of theta + lam/2 ||theta - w||^2."""
+    """The objective of the Moreau envelope: cross-entropy of theta + lam/2 ||theta - w||^2."""
     theta = values["theta"]
     return cross_entropy(model, {"w": theta}, batch, ctx) + ctx.hp.lam * proximal(theta, values["w"].weights)

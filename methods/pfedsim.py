@@ -1,8 +1,8 @@
 """pFedSim: Tan, Zhou, Liu, Wang and Yu 2023, "pFedSim: Similarity-Aware Model Aggregation Towards Personalized
 Federated Learning".
 
-After some rounds of FedAvg every client keeps a head of its own. The more alike two heads are, the more their clients'
-bodies count in each other's: a client starts from its own mean of all bodies.
+After some rounds of FedAvg every client keeps its own head, and starts from its own weighted mean of all bodies. The
+more similar two clients' heads are, the larger is the weight of one client's body in the other's mean.
 """
 
 import torch
@@ -13,7 +13,7 @@ from bench.method import (
     join, mean,
 )  # fmt: skip
 
-NEAREST = 1e-6  # of the distances 1 - cos: heads that are the same would have all the weight
+NEAREST = 1e-6  # smallest distance 1 - cos, as identical heads would otherwise have all the weight
 
 
 class Hyper(Hyperparameters):
@@ -28,7 +28,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("pfedsim")
 class PFedSim(Method):
-    """FedAvg, and then own heads, by whose likeness the bodies are mixed for each client."""
+    """FedAvg at first, then own heads; the similarity of the heads gives each client's own mixture of bodies."""
 
     Hyper = Hyper
     trains = "pm"
@@ -37,7 +37,7 @@ class PFedSim(Method):
         server.state |= {"model": server.initial_model(), "models": {}, "bodies": {}}
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """The body of a client whose head is known, or else FedAvg's model."""
+        """The client's own mean of bodies if its head is known, else FedAvg's model."""
         if client.id in server.state["bodies"]:
             return {"body": server.state["bodies"][client.id]}
         return {"model": server.state["model"], "warm": server.round >= self.hp.warmup}
@@ -67,7 +67,7 @@ class PFedSim(Method):
         return client.state["personal"] if "body" in down else down["model"]
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """The shares of all bodies in each client's, where all clients have been heard since the warm-up."""
+        """The shares of all bodies in each client's; empty until all clients have uploaded since the warm-up."""
         models = server.state["models"]
         if models.keys() != server.sizes.keys():
             return {}
@@ -75,7 +75,7 @@ class PFedSim(Method):
 
 
 def similarities(heads: Tensor) -> Tensor:
-    """Rows of -log(1 - cos) of heads `[clients, d]`, a client's own entry 1, none below 0, divided by their sums."""
+    """-log(1 - cos) of heads `[clients, d]`, at least 0 and 1 on the diagonal, with rows divided by their sums."""
     unit = heads / heads.norm(dim=1, keepdim=True).clamp(min=torch.finfo(heads.dtype).tiny)
     phi = -(1 - unit @ unit.T).clamp(min=NEAREST).log()
     phi = phi.clamp(min=0).fill_diagonal_(1)

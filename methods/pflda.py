@@ -1,8 +1,8 @@
 """PFL-DA: Shi and Al Kontar 2023 (Technometrics), "Personalized Federated Learning via Domain Adaptation with an
 Application to Distributed 3D Printing".
 
-Own bodies are trained under one head for all, so that features of all clients come to mean the same; an own head, held
-near to the shared one, is trained on the own body and tested with it.
+Own bodies are trained with a head shared by all clients, so that the features of all clients get the same meaning. An
+own head, pulled to the shared one, is trained on the own body; both form the personalized model.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("pflda")
 class PFLDA(Method):
-    """In turn: the own head near the shared one, on the own body; then the own body under the shared head, with it."""
+    """In turn, each client trains its own head near the shared one, and its own body together with the shared head."""
 
     Hyper = Hyper
     trains = "pm"
@@ -54,7 +54,7 @@ class PFLDA(Method):
 
 
 def near_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy on a body whose running statistics stand still + lam ||head - center||^2 / 2."""
+    """Cross-entropy, with frozen running statistics of the body, + lam ||head - center||^2 / 2."""
     w = values["w"]
     logits = model.head(w, model.features(w, batch.x, stats="frozen"))
     likelihood = logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)

@@ -1,9 +1,9 @@
 """PGFed: Luo et al. 2023 (ICCV), "PGFed: Personalize Each Client's Global Objective for Federated Learning".
 
-A client minimises its own risk plus mu times a weighted sum of the other clients' risks, each replaced by its
-first-order expansion f_j(theta_j) + g_j . (theta_i - theta_j), so that gradients travel and not models. The weights
-alpha are learned. `pgfedmo` smooths what a client receives over its rounds; `pgfed_ce` leaves the update of alpha to
-the server.
+A client minimises its own risk plus mu times a weighted sum of the other clients' risks. Each of these is replaced by
+its first-order expansion f_j(theta_j) + g_j . (theta_i - theta_j), so that clients receive gradients of others, not
+their models. The weights alpha are learned. In `pgfedmo` a client smooths the received auxiliary gradient over its
+rounds; in `pgfed_ce` the server updates alpha.
 """
 
 from typing import Literal
@@ -55,7 +55,7 @@ class PGFed(Method):
     def broadcast(self, server: Server, client: Client) -> State:
         state = server.state
         down: State = {"model": state["model"]}
-        if "gradients" not in state:  # nobody has sent a gradient yet: this is FedAvg's round
+        if "gradients" not in state:  # no client has sent a gradient yet: a round of FedAvg
             return down
         alpha = self._alpha(server, client.id)
         down["auxiliary"] = self.hp.mu * alpha[state["sources"]] @ state["gradients"]
@@ -128,7 +128,7 @@ class PGFed(Method):
         return alpha
 
     def _smoothed(self, client: Client, down: State) -> Tensor:
-        """(1 - beta) new + beta old; the first one is taken as it is."""
+        """(1 - beta) new + beta old; the first auxiliary gradient is used unchanged."""
         auxiliary, beta = down["auxiliary"], self.hp.beta
         if beta == 0:
             return auxiliary

@@ -1,4 +1,4 @@
-"""What methods share whose clients send a mean per class: features (FedProto, FedTGP and others) or logits (FD)."""
+"""Functions shared by methods whose clients send a mean per class: of features (FedProto, ...) or of logits (FD)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 from bench.method import Batch, Message, Params, Server, Values, join
 
-NEVER = 1e6  # more than a product of a prototype of length 1 and a feature is, and little enough to be averaged
+NEVER = 1e6  # larger than any product of a prototype of length 1 and a feature, but small enough to be averaged
 
 
 def merged(old: Tensor, known: Tensor, messages: Sequence[Message], *, equal: bool = False) -> tuple[Tensor, Tensor]:
-    """Means of the clients' class means; a class that no message has stays as it was.
+    """Average the clients' class means; a class that is in no message keeps its old mean.
 
     Args:
-        old: `[classes, d]`, what the server has.
-        known: `[classes]`, 1 for a class that it has.
-        messages: with `means` `[classes, d]` and `count` `[classes]`.
-        equal: whether all clients that have a class count the same, however many samples of it they have.
+        old: `[classes, d]`, the server's means so far.
+        known: `[classes]`, 1 for a class of which the server has a mean.
+        messages: the clients' messages, with `means` `[classes, d]` and `count` `[classes]`.
+        equal: whether all clients that have a class are weighted equally, instead of by their samples of it.
 
     Returns:
         The new `[classes, d]` means and the new `known`.
@@ -34,7 +34,7 @@ def merged(old: Tensor, known: Tensor, messages: Sequence[Message], *, equal: bo
 def nearest(w: Params, prototypes: Tensor, known: Tensor) -> Params:
     """The body of `w` with a head that prefers the nearest prototype: `2 p_c^T z - |p_c|^2 = |z|^2 - |z - p_c|^2`.
 
-    A class without prototype has a bias so low that it never wins, and whose square is finite.
+    A class without prototype has a bias so low that it is never predicted, but whose square is finite.
 
     Raises:
         ValueError: the head is not one linear layer with a bias.
@@ -53,7 +53,7 @@ def nearest(w: Params, prototypes: Tensor, known: Tensor) -> Params:
 def most_similar(w: Params, prototypes: Tensor, known: Tensor) -> Params:
     """The body of `w` with a head that prefers the largest product `p_c^T z`.
 
-    A class without prototype never wins where the head has a bias; where it has none, its score is 0.
+    A class without prototype is never predicted if the head has a bias; otherwise its score is 0.
 
     Raises:
         ValueError: the head is not one linear layer.
@@ -70,10 +70,10 @@ def _with_head(w: Params, weight: Tensor, bias: Tensor) -> Params:
 
 
 def require_width(method: str, w: Params, server: Server) -> None:
-    """Features of clients' models must have the width of the cell's model, where their class means meet.
+    """Check that the features of a client's model have the width of the cell's model, as the server averages them.
 
     Raises:
-        ValueError: they have not.
+        ValueError: they have another width.
     """
     width, expected = (one.tensors()["head.weight"].shape[1] for one in (w, server.initial_model()))
     if width != expected:
@@ -81,7 +81,7 @@ def require_width(method: str, w: Params, server: Server) -> None:
 
 
 def pull_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy + lam mean over dimensions of (feature - its class's global prototype)^2, once that is known."""
+    """Cross-entropy + lam times the mean squared distance of features to global class prototypes that are known."""
     w = values["w"]
     z = model.features(w, batch.x)
     likelihood = model.head(w, z).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)

@@ -2,7 +2,8 @@
 Learning", ICML 2020, Algorithm 1, option II.
 
 Option II sets c_i+ = c_i - c + (x - y_i) / (K eta). The K local steps add up to x - y_i = eta (sum of batch gradients
-- K c_i + K c), so c_i+ is the mean of the round's batch gradients. That is what is computed: it needs no learning rate.
+- K c_i + K c), so c_i+ is the mean of the round's batch gradients. The code computes this mean directly, which needs no
+learning rate.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("scaffold")
 class Scaffold(Method):
-    """Local gradients are corrected by the difference between the mean gradient and the client's, as last seen."""
+    """Local gradients are corrected by the difference between the mean gradient and the client's own of past rounds."""
 
     Hyper = Hyper
     mean_of = ("model",)
@@ -59,7 +60,7 @@ class Scaffold(Method):
 
 
 def corrected_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """`y <- y - eta (g(y) - c_i + c)`; the gradients themselves are added up for the next c_i."""
+    """`y <- y - eta (g(y) - c_i + c)`; the uncorrected gradients are summed for the next c_i."""
     gradients, values = do.gradient(cross_entropy, values, batch, ctx)
     g = gradients["w"]
     return do.update(values, {"w": g + ctx.correction}) | {"gradients": values["gradients"] + g}

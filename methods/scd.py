@@ -26,12 +26,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class Hyper(SpectralOptions):
-    """Hyperparameters of SCD; lambda_g and lambda_p are the rows of Tables 7 and 8 that equal Table 1.
+    """Hyperparameters of SCD; lambda_g and lambda_p come from the rows of Tables 7 and 8 that equal Table 1.
 
-    A preset sets what is not given. `generalised_kl` reads D as a generalised KL divergence of orthonormal spectra,
-    `simplex` as a KL divergence of spectra that sum to 1, `as_printed` takes the formula to the letter,
-    `released_code` does what the authors' code does, and in `restart` the personal phase begins with the client's
-    updated generic model (`personal_start`) instead of its own of the round before.
+    A preset sets the options that are not given. `generalised_kl` interprets D as a generalised KL divergence of
+    orthonormal spectra, `simplex` as a KL divergence of spectra that sum to 1, `as_printed` takes the formula
+    literally, `released_code` follows the authors' code, and in `restart` the personal phase starts from the client's
+    updated generic model (`personal_start`) instead of its own model of the previous round.
     """
 
     preset: Literal["generalised_kl", "simplex", "as_printed", "released_code", "restart"] = "generalised_kl"
@@ -44,7 +44,7 @@ class Hyper(SpectralOptions):
 
     @model_serializer(mode="wrap")
     def _spelled_out(self, dump: Any) -> dict[str, Any]:
-        """A preset and the same options spelled out are the same cell."""
+        """Leave out the preset's name, so that a preset and the same options given one by one are the same cell."""
         return {name: value for name, value in dump(self).items() if name != "preset"}
 
     @model_validator(mode="before")
@@ -81,7 +81,7 @@ class SCD(Method):
             step=generic_step,
             context={"teacher": spectrum(kept, o.tau, o)},
         )
-        yield Upload({"model": generic["w"]})  # from here on the network is busy and the client is not waiting
+        yield Upload({"model": generic["w"]})  # the client continues to train during the transfer
         yield from self.personal_phase(client, generic["w"], down["model"])
         return generic["w"]
 
@@ -134,7 +134,7 @@ def _step(do: Do, values: Values, batch: Batch, ctx: Any, lam: Tensor, tau: floa
         gradients, values = do.gradient(cross_entropy, values, batch, ctx)
         g, h = gradients["w"], spectral["w"]
         ratio = g.norm() / h.norm().clamp_min(torch.finfo(h.dtype).tiny)
-        # At agreement h is rounding noise (or 0), and must not be scaled up to a step.
+        # If both spectra agree, h is rounding noise (or 0), which must not be scaled up to a step.
         gradients = {"w": g + lam * torch.where(agree(w, ctx.teacher, tau, ctx.hp), 0.0, ratio * h)}
     if "received" in vars(ctx):
         away = values["w"].weights - ctx.received

@@ -1,7 +1,8 @@
-"""How the clients of a round are selected: the setting `selection`.
+"""Selection of the clients of a round: the setting `selection`.
 
-A selection is a function of the ids of all clients that train, their numbers of training samples, how many are wanted,
-the round from 0, and the round's generator; it returns that many different ids. Own ones register in the same way.
+A selection is a function of the ids of all clients that train, their numbers of training samples, the number of clients
+to select, the round (from 0) and the round's random generator. It returns that many different ids. Users register their
+own selections in the same way.
 """
 
 from collections.abc import Sequence
@@ -15,13 +16,13 @@ Ints = Sequence[int]
 
 @SELECTIONS.register("uniform")
 def uniform(ids: Ints, sizes: Ints, count: int, round: int, rng: np.random.Generator) -> list[int]:
-    """Every client is as likely as any other."""
+    """All clients have the same probability."""
     return [int(i) for i in rng.choice(ids, count, replace=False)]
 
 
 @SELECTIONS.register("by_size")
 def by_size(ids: Ints, sizes: Ints, count: int, round: int, rng: np.random.Generator) -> list[int]:
-    """One after the other, each with the probability p_k = n_k / n among those left (COMET, Algorithm 1)."""
+    """One after the other, with probabilities in proportion to n_k among the remaining clients (COMET, Algorithm 1)."""
     share = np.asarray(sizes) / sum(sizes)
     return [int(i) for i in rng.choice(ids, count, replace=False, p=share)]
 
@@ -30,5 +31,5 @@ def by_size(ids: Ints, sizes: Ints, count: int, round: int, rng: np.random.Gener
 def round_robin(
     ids: Sequence[int], sizes: Sequence[int], count: int, round: int, rng: np.random.Generator
 ) -> list[int]:
-    """In turn, in the order of ids: nobody comes twice before everybody has come once."""
+    """In turn, in the order of ids: no client is selected again before all others have been."""
     return [ids[(round * count + k) % len(ids)] for k in range(count)]

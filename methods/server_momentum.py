@@ -1,7 +1,7 @@
 """Momentum on the server as a rule: Hsu, Qi and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution".
 
-It serves any method whose aggregation is a declared mean (`{name: fedprox, server: {name: momentum}}`); with FedAvg's
-clients it is `fedavgm`. Running statistics are the plain mean.
+It works with any method whose aggregation is a declared mean (`{name: fedprox, server: {name: momentum}}`); with
+FedAvg's clients it is `fedavgm`. Running statistics are the plain mean.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from bench.method import SERVER_RULES, Hyperparameters, Message, Params, Range, 
 
 
 class Hyper(Hyperparameters):
-    """Hyperparameters of server momentum; those of `fedavgm`."""
+    """Hyperparameters of server momentum, the same as those of `fedavgm`."""
 
     beta: float = hp(0.9, ge=0, lt=1, search=Range(0.5, 0.99))
     server_lr: float = hp(1.0, gt=0, search=Range(0.1, 1.0, log=True))
@@ -31,7 +31,7 @@ class Momentum(ServerRule):
     Hyper = Hyper
 
     def update(self, state: State, old: Any, messages: Sequence[Message], name: str) -> tuple[Any, State]:
-        """Delta = x - mean, v = beta v + Delta, and x - server_lr v (with nesterov: Delta + beta v in place of v)."""
+        """Delta = x - mean, v = beta v + Delta, x = x - server_lr v (with nesterov, Delta + beta v instead of v)."""
         new, h = mean(messages, name), self.hp
         x, average = (v.weights if isinstance(v, Params) else v for v in (old, new))
         delta = x - average

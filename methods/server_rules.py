@@ -3,10 +3,10 @@
 FedAsync: Xie et al. 2019, "Asynchronous Federated Optimization", Algorithm 1 (server) and section 5.2 (staleness).
 FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", Algorithm 1.
 
-Staleness counts server versions between a client's download and the version its upload goes into. FedAsync's proximal
-term belongs to the client: FedProx under this rule is the paper's algorithm, FedAvg its case rho = 0. FedAsync mixes
-running statistics with the same share as weights: a convex combination cannot turn a variance negative. A step of
-FedBuff could, so there they become the mean of what arrived.
+Staleness is the number of server versions between a client's download and the version that its upload goes into.
+FedAsync's proximal term belongs to the client: FedProx with this rule is the paper's algorithm, FedAvg its case
+rho = 0. FedAsync mixes running statistics with the same share as weights, as a convex combination cannot make a
+variance negative. A step of FedBuff could, so FedBuff replaces them by the mean of the arrived running statistics.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from bench.method import SERVER_RULES, Arrivals, Hyperparameters, Message, Param
 
 
 class StalenessHyper(Hyperparameters):
-    """What both rules share.
+    """Hyperparameters of both rules.
 
     Attributes:
-        staleness, poly_a, hinge_a, hinge_b: the weighting s(k) of an upload that is k versions old, Xie et al., section
+        staleness, poly_a, hinge_a, hinge_b: the weight s(k) of an upload that is k versions old, Xie et al., section
             5.2: `constant` 1; `polynomial` (1 + k)^-a; `hinge` 1 up to k = b and 1 / (a (k - b) + 1) beyond.
-        concurrency: clients at work at a time; None: the cell's participation.
+        concurrency: number of clients that train at the same time; None: the cell's participation.
     """
 
     staleness: Literal["constant", "polynomial", "hinge"] = hp(
@@ -36,7 +36,7 @@ class StalenessHyper(Hyperparameters):
     concurrency: int | None = hp(None, ge=1, static=True)
 
     def weight(self, k: int) -> float:
-        """The weighting s(k)."""
+        """The weight s(k)."""
         if self.staleness == "polynomial":
             return float((1 + k) ** -self.poly_a)
         if self.staleness == "hinge" and k > self.hinge_b:
@@ -57,9 +57,9 @@ class BufferHyper(StalenessHyper):
     """Hyperparameters of FedBuff.
 
     Attributes:
-        buffer: uploads per server version (the paper's K).
+        buffer: number of uploads per server version (the paper's K).
         eta_g: learning rate of the server.
-        weights: whether the updates in a buffer count equally or by their training samples.
+        weights: whether the updates in a buffer are weighted equally or by their clients' training samples.
     """
 
     buffer: int = hp(10, ge=1, static=True)
@@ -69,7 +69,7 @@ class BufferHyper(StalenessHyper):
 
 @SERVER_RULES.register("fedasync")
 class FedAsync(ServerRule):
-    """Every upload makes a version: the server moves towards it, the less the staler it is."""
+    """Every upload makes a new version: the server mixes it into the model, with less weight the staler it is."""
 
     Hyper = AsyncHyper
 
@@ -90,7 +90,7 @@ class FedAsync(ServerRule):
 
 @SERVER_RULES.register("fedbuff")
 class FedBuff(ServerRule):
-    """Uploads are collected, and a full buffer makes a version: the server adds the mean of their weighted updates."""
+    """Uploads are collected in a buffer; when it is full, the server adds the mean of their weighted updates."""
 
     Hyper = BufferHyper
 
@@ -99,7 +99,7 @@ class FedBuff(ServerRule):
         return Arrivals(self.hp.buffer, self.hp.concurrency)
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
-        """old + eta_g / K sum s(staleness) (upload - what its client had downloaded)."""
+        """old + eta_g / K sum s(staleness) (upload - the version that its client downloaded)."""
         carrying = [m for m in messages if name in m.values]
         if not carrying:
             return old
@@ -117,7 +117,7 @@ def _main(value: Params | Tensor) -> Tensor:
 
 
 def _mixed(old: Any, new: Any, share: float) -> Any:
-    """(1 - share) old + share new; of a model value both weights and running statistics."""
+    """(1 - share) old + share new; for a model value both weights and running statistics."""
     if isinstance(old, Params):
         return Params(_mixed(old.weights, new.weights, share), _mixed(old.buffers, new.buffers, share), old.spec)
     return (1 - share) * old + share * new

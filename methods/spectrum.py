@@ -1,9 +1,10 @@
 """Spectra of weight vectors and their divergence: equations of "Spectral Co-Distillation" (NeurIPS 2023), section 3.
 
-The full DFT of a real vector is symmetric, so everything is computed from its distinct frequencies, each counted as
-often as the paper's index range `0 .. ceil(tau d) - 1` counts it. Values and gradients are those of the full transform.
+The full DFT of a real vector is symmetric, so everything is computed from its distinct frequencies. Each is counted as
+often as it occurs in the paper's index range `0 .. ceil(tau d) - 1`, so values and gradients are those of the full
+transform.
 
-Every function takes the options as `o`, any object with the attributes of `SpectralOptions`.
+The functions take the options as `o`, any object with the attributes of `SpectralOptions`.
 """
 
 import math
@@ -17,26 +18,27 @@ from methods.frequencies import counts, magnitudes
 
 
 class SpectralOptions(Hyperparameters):
-    """What the paper leaves open, or what its released code does otherwise.
+    """Choices that the paper leaves open or that its released code makes differently.
 
     Attributes:
         normalise: `simplex` (sum 1: a true KL divergence), `mean` (mean 1: d times that), `none` (as printed; not a
             divergence), `gen_kl` (as printed plus the terms -p + q of the generalised KL divergence).
         order: whether truncation comes before normalisation.
-        layout: one transform of all parameters (`flat`), or one per tensor with tau of each: normalised over all
-            tensors together (`per_layer`), or each by itself, the divergences summed (`sum_of_layers`).
-        transform: `dft` counts conjugate frequencies as the full DFT does, `rfft` each distinct one once, `fft2_layer`
-            takes the two-dimensional DFT of each tensor as an (out, rest) matrix.
+        layout: one transform of all parameters (`flat`), or one per tensor with the share tau of each tensor:
+            normalised over all tensors together (`per_layer`), or for each tensor, and the divergences are summed
+            (`sum_of_layers`).
+        transform: `dft` counts conjugate frequencies as in the full DFT, `rfft` counts each distinct one once, and
+            `fft2_layer` takes the two-dimensional DFT of each tensor as an (out, rest) matrix.
         band: whether tau is a share of the full DFT's entries or of the distinct frequencies.
-        direction: which of student and teacher is the first argument.
-        params: all trainable parameters, or those named `weight` only.
-        scale: factor on the divergence: 1, d, or the ratio of the gradient norms (lambda is then the regulariser's
-            share of the cross-entropy gradient).
+        direction: whether student or teacher is the first argument.
+        params: all trainable parameters, or only those named `weight`.
+        scale: factor on the divergence: 1, d, or the ratio of the gradient norms (lambda is then the norm of the
+            regulariser's gradient relative to that of the cross-entropy).
         eps: added inside the logarithms, in units of the teacher's mean entry.
-        detach_student: the released code's missing gradient: the term is computed and moves nothing.
-        skip_first_batch: leave the regulariser out of the first batch of each epoch (released code).
-        extra_l2: the released code's additional `extra_l2 * ||w - w_G||` in the personal phase, with w_G the generic
-            model as it was received.
+        detach_student: as in the released code, the term has no gradient, so it is computed but has no effect.
+        skip_first_batch: leave the regulariser out in the first batch of each epoch (released code).
+        extra_l2: the released code's additional `extra_l2 * ||w - w_G||` in the personal phase, where w_G is the
+            received generic model.
     """
 
     normalise: Literal["simplex", "mean", "none", "gen_kl"] = "gen_kl"
@@ -74,7 +76,7 @@ def divergence(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
 
 
 def agree(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
-    """Whether w has the teacher's spectrum but for rounding, `[]`: then the gradient of D has no direction."""
+    """Whether w has the teacher's spectrum up to rounding, `[]`; the gradient of D then has no meaningful direction."""
     student = spectrum(w, tau, o)
     return (student - teacher).norm() <= math.sqrt(torch.finfo(teacher.dtype).eps) * teacher.norm()
 
@@ -83,7 +85,7 @@ def _spectrum(pieces: list[Tensor], tau: float, o: Any) -> Tensor:
     found = torch.cat([magnitudes(piece, o) for piece in pieces])
     often = counts(pieces, tau, o, found)
     kept = often.inside if o.order == "truncate_first" else often.whole
-    # Sums over millions of entries cancel in float32.
+    # float64, as sums over millions of entries lose precision in float32.
     total = (kept * found).sum(dtype=torch.float64)
     match o.normalise:
         case "simplex":

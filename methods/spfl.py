@@ -1,8 +1,8 @@
 """SPFL: "Personalized Heterogeneous Federated Learning with Gradient Similarity" (anonymous), Algorithm 1.
 
-The server keeps one model per client. Every gamma rounds all models are reset to their mean, and the cosines of the
-updates that the clients make from there say, stage by stage of the network, how much a client's model takes from every
-other client's update until the next time. `spfl_w` mixes the trained models themselves.
+The server keeps one model per client. Every gamma rounds all clients start from the mean of the models. The cosines of
+their updates from there determine, for each stage of the network, the weight of every client's update in each client's
+model until the next such round. `spfl_w` mixes the trained models instead of the updates.
 """
 
 from dataclasses import replace
@@ -21,10 +21,10 @@ from methods.variants import variant
 class Hyper(Hyperparameters):
     """Hyperparameters of SPFL.
 
-    `stages` names the prefixes of every stage but the first, which is all the rest; `similarity` says for each stage
-    with whom it is mixed (`local`: with nobody). `gamma` None: similarities are computed in the first round only.
-    Equation 7 as printed is `scale: paper` with `alpha: 0.01`. `fine_steps` steps of SGD on a client's own data follow
-    before every test (Table 8), with batches of `fine_batch` (None: the cell's), and are thrown away.
+    `stages` names the prefixes of every stage except the first, which is the rest of the network. `similarity` chooses
+    the weights of each stage (`local`: it is not mixed). `gamma` None: similarities are computed only in the
+    first round. Equation 7 as printed is `scale: paper` with `alpha: 0.01`. Before every test (Table 8) a copy of the
+    model takes `fine_steps` steps of SGD on the client's data, in batches of `fine_batch` (None: the cell's).
     """
 
     gamma: int | None = hp(10, ge=1, static=True)
@@ -63,23 +63,23 @@ class SPFLWeightsHyper(Hyper):
 
 @METHODS.register("spfl")
 class SPFL(Method):
-    """One model per client on the server, moved by all clients' updates, weighted by their similarity."""
+    """One model per client on the server, changed by all clients' updates, weighted by their similarity."""
 
     Hyper = Hyper
     trains = "pm"
     everyone = True
 
     def init(self, server: Server) -> None:
-        self._stages(server.initial_model())  # an error now if `stages` names what the model does not have
+        self._stages(server.initial_model())  # fails early if `stages` names parts that the model does not have
         server.state["models"] = dict.fromkeys(sorted(server.sizes), server.initial_model())
         server.state |= {"mean": server.initial_model(), "resync": 0}
 
     def broadcast(self, server: Server, client: Client) -> State:
-        """The client's model; in a round that starts with a re-synchronisation all get the mean of the models."""
+        """The client's model; in a round of re-synchronisation all clients get the mean of the models."""
         state = server.state
         if server.round == state["resync"]:
             return {"model": state["mean"], "probe": True}
-        # A client that took no part in training has no model of its own yet.
+        # A client that has not taken part in training has no model of its own yet.
         return {"model": state["models"].get(client.id, state["mean"]), "probe": False}
 
     def client_round(self, client: Client, down: State) -> Program:
@@ -115,7 +115,7 @@ class SPFL(Method):
         return self._fine_tuned(down["model"]) if self.hp.fine_steps else down["model"]
 
     def relations(self, server: Server) -> dict[str, Tensor]:
-        """The cosines of the last re-synchronisation's updates, stage by stage."""
+        """The cosines of the updates in the last re-synchronisation, for each stage."""
         names = ["first stage", *(" and ".join(prefixes) for prefixes in self.hp.stages)]
         return {f"similarity of {name}": s for name, s in zip(names, server.state["cosines"], strict=True)}
 
@@ -138,7 +138,7 @@ variant("spfl_w", SPFL, SPFLWeightsHyper)
 
 
 def repeated_step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
-    """Steps of SGD in a row on one batch, every gradient taken where the last step has led."""
+    """`steps_per_batch` consecutive steps of SGD on the same batch, each with a new gradient."""
     for _ in range(ctx.hp.steps_per_batch):
         gradients, values = do.gradient(cross_entropy, values, batch, ctx)
         values = do.update(values, gradients)

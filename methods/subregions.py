@@ -1,4 +1,4 @@
-"""Points of Floco's simplex: drawn ones, and the clients' own, which lie well apart where their updates do."""
+"""Points of Floco's simplex: randomly drawn ones, and the clients' own, which reflect how their updates differ."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from methods.simplex import onto_simplex
 
-SIZES = 1000  # sizes of the simplex that are tried, from 1e-4 to 1
-LEAST = 1e-4  # distance of two points, for the energy
-NOISE = 1e-6  # of the largest spread: what is less is rounding
+SIZES = 1000  # number of sizes of the simplex that are tried, from 1e-4 to 1
+LEAST = 1e-4  # smallest distance of two points in the energy, and smallest size
+NOISE = 1e-6  # spreads below this share of the largest one are rounding errors
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What takes an update to its place: `mean [d]`, `components [endpoints, d]`, and the simplex's `size`."""
+    """The map from updates to points: `mean` `[d]`, `components` `[endpoints, d]`, and the simplex's `size`."""
 
     mean: Tensor
     components: Tensor
@@ -23,10 +23,10 @@ class Basis:
 
     @classmethod
     def of(cls, updates: Sequence[Tensor], endpoints: int) -> "Basis":
-        """The principal components of the clients' updates, and the size of the simplex at which they lie best.
+        """The principal components of the clients' updates, and the size at which the points have the smallest energy.
 
-        Components along which no client differs from another, or that there are not, are 0. The largest entry of a
-        component is positive.
+        Components along which clients do not differ, and missing ones, are 0. A component's entry of largest absolute
+        value is positive.
         """
         rows = torch.stack(list(updates)).double()
         mean = rows.mean(0)
@@ -40,7 +40,7 @@ class Basis:
         return cls(mean, components, tried[energies.index(min(energies))])
 
     def as_state(self) -> dict[str, Tensor | float]:
-        """What a server may keep."""
+        """The fields as plain values that a server's state may hold."""
         return asdict(self)
 
 
@@ -54,14 +54,17 @@ def place(basis: Basis, updates: Sequence[Tensor]) -> list[Tensor]:
 
 
 def energy(points: Tensor) -> float:
-    """Riesz energy: the sum of 1 / distance^2 over pairs of rows; small where they lie apart."""
+    """Riesz energy: the sum of 1 / distance^2 over pairs of rows; it is small if the rows are far apart."""
     i, j = torch.triu_indices(len(points), len(points), 1)
     distance = (points[i] - points[j]).norm(dim=1).clamp(min=LEAST)
     return float(distance.pow(-2).sum())
 
 
 def drawn_point(draw: Tensor, own: Tensor, known: Tensor, rho: Tensor) -> Tensor:
-    """Standard normals `[endpoints + 1]` -> a point: uniform in the simplex, or within rho (L1) of the client's own."""
+    """Turn standard normals `[endpoints + 1]` into a point.
+
+    It is uniform in the simplex, or, if the client's own point is known, within the L1 distance rho of that.
+    """
     uniform = 0.5 * torch.erfc(-draw * 0.5**0.5)
     exponential, signed = -uniform[:-1].log(), 2 * uniform[:-1] - 1
     near = own + uniform[-1] * rho * signed / signed.abs().sum()

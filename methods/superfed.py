@@ -1,8 +1,9 @@
 """SuPerFed: Hahn, Jeong and Lee 2022 (KDD), "Connecting Low-Loss Subspace for Personalized Federated Learning",
-Algorithm 1: mixed by one number for the model (MM) or by one for each layer (LM).
+Algorithm 1, with one mixing number for the whole model (MM) or one for each layer (LM).
 
-Every client has a model of its own beside the common one. After some rounds each batch draws a point on the way from
-one to the other and trains both there, while a penalty holds them at right angles: so that all of the way is good.
+Besides the common model every client has its own. After some rounds each batch draws a random point between the two
+models and trains both models at this point, with a penalty that makes them orthogonal. So all mixtures of the two
+models get a low loss.
 """
 
 from typing import Any, Literal
@@ -22,11 +23,11 @@ class Hyper(Hyperparameters):
     """Hyperparameters of SuPerFed.
 
     Attributes:
-        mixing: one number for the whole `model`, or one for each `layer`.
-        start: rounds before own models take part (the paper's L, a share of all rounds).
+        mixing: one mixing number for the whole `model`, or one for each `layer`.
+        start: number of rounds before own models are trained (the paper's L, a share of all rounds).
         nu: weight of the squared cosine of both models.
         mu: strength of the pull of the common model to the received one.
-        lam: the own model's share in the personalized model.
+        lam: share of the own model in the personalized model.
     """
 
     mixing: Literal["model", "layer"] = hp("model", static=True)
@@ -41,7 +42,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("superfed")
 class SuPerFed(Method):
-    """A common model and own ones that are trained as the ends of a way without hills."""
+    """A common model and own ones, trained so that all mixtures of the two have a low loss."""
 
     Hyper = Hyper
     symmetric = False  # initial models and points are drawn for the clients
@@ -68,7 +69,7 @@ class SuPerFed(Method):
         return self.mixture(client, trained["w"])
 
     def mixture(self, client: Client, w: Params) -> Params:
-        """At `lam` between the common model and the own one, once that has been trained."""
+        """The mixture of the common model and the share `lam` of the own one, once the own one has been trained."""
         return w.with_weights(w.weights.lerp(client.state["own"].weights, self.hp.lam)) if client.state["mixed"] else w
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
@@ -81,7 +82,7 @@ def pulled_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
 
 
 def mixed_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy at a uniform point of the way + nu cos^2(w, own) + mu/2 ||w - received||^2."""
+    """Cross-entropy at a uniform point between w and own + nu cos^2(w, own) + mu/2 ||w - received||^2."""
     w, own = values["w"], values["own"].weights
     share = 0.5 * torch.erfc(-batch.draws["point"][0] * 0.5**0.5)
     runs = layers(w) if ctx.hp.mixing == "layer" else [(0, len(own))]

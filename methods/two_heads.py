@@ -1,5 +1,5 @@
 """The losses of FedRoD (Chen and Chao 2022): the balanced softmax of the generic model's logits, and the cross-entropy
-of those logits plus a personal head's. Used by `methods.fedrod`.
+of those logits plus the logits of a personal head. Used by `methods.fedrod`.
 """
 
 from typing import Any
@@ -24,18 +24,18 @@ def generic_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
 
 
 def personal_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """CE(stop[logits] + personal head(stop[features]), y); moves the personal head."""
+    """CE(stop[logits] + personal head(stop[features]), y), where stop[] blocks gradients; trains the personal head."""
     z = model.features(values["w"], batch.x)
     return batch.mean(residual(model, model.head(values["w"], z), z, values["personal"], batch))
 
 
 def linear_losses(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Both losses at once: the first moves `w`, the second the personal head."""
+    """The sum of both losses: the first trains `w`, the second the personal head."""
     return _losses(model, values["w"], values["personal"], batch, ctx)
 
 
 def hyper_losses(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """The same with a head that the hyper-network makes."""
+    """The sum of both losses, with a personal head that the hyper-network makes."""
     head = values["w"].part("head")
     return _losses(model, values["w"], head.with_weights(made_head(values["personal"], ctx.shares)), batch, ctx)
 
@@ -47,10 +47,10 @@ def _losses(model: Any, w: Params, personal: Params, batch: Batch, ctx: Any) -> 
 
 
 def balanced(logits: Tensor, batch: Batch, ctx: Any) -> Tensor:
-    """Per sample, the cross-entropy as if classes were balanced."""
+    """Cross-entropy of each sample with the balanced softmax."""
     return functional.cross_entropy(logits + ctx.hp.gamma * ctx.log_counts, batch.y, reduction="none")
 
 
 def residual(model: Any, logits: Tensor, z: Tensor, personal: Params, batch: Batch) -> Tensor:
-    """Per sample, the cross-entropy of both heads' logits, constant but for the personal head."""
+    """Cross-entropy of each sample for the sum of both heads' logits; only the personal head gets a gradient."""
     return functional.cross_entropy(logits.detach() + model.head(personal, z.detach()), batch.y, reduction="none")

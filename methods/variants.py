@@ -6,10 +6,10 @@ from bench.method import METHODS, Hyperparameters, Method
 
 
 def variant(name: str, method: type[Method], hyper: type[Hyperparameters]) -> None:
-    """Register a method under a further name: the same code with the defaults (and the docstring) of `hyper`.
+    """Register a method under another name: the same code with the defaults (and the docstring) of `hyper`.
 
     Raises:
-        TypeError: the method has a function with `super()`, which would look in the class that it was written in.
+        TypeError: a function of the method uses `super()`, which would refer to the class that it was written in.
     """
     bound = [key for key, value in vars(method).items() if "__class__" in _free_names(value)]
     if bound:
