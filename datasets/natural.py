@@ -22,8 +22,7 @@ def natural(
     shares: Shares | None = None,
     fixed_tests: bool = False,
 ) -> Split:
-    """One client per group of the data: it trains on the group's training samples, and its local test is the group's
-    share of the test part.
+    """One client per group of the data, with the group's training samples, and its test samples as local test.
 
     If there are more groups than clients, as many groups as clients are drawn; they keep the order of their names. The
     generic model is tested on the union of the local tests.

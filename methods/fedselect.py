@@ -36,7 +36,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedselect")
 class FedSelect(Method):
-    """FedAvg in which each client gradually makes the parameters its own that its training changes most."""
+    """FedAvg in which each client gradually turns the parameters that its training changes most into own ones."""
 
     Hyper = Hyper
     trains = "pm"

@@ -4,9 +4,7 @@ from bench.method import Params
 
 
 def layers(w: Params) -> list[tuple[int, int]]:
-    """The range (begin, end) of each layer in the flat weights; tensors whose names differ only in the last part are
-    one layer.
-    """
+    """Ranges (begin, end) of layers in the flat weights; tensors whose names differ only in the last part are one."""
     runs: dict[str, tuple[int, int]] = {}
     at = 0
     for entry in w.spec.params:

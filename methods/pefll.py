@@ -68,7 +68,7 @@ class PeFLL(Method):
         return {"body": server.state["body"], "top": server.state["top"]}
 
     def client_round(self, client: Client, down: State) -> Program:
-        """Send the embedding, train the model received for it, and then backpropagate the embedding's received slope."""
+        """Send the embedding, train the model made from it, and backpropagate the slope received for the embedding."""
         v = yield from embedding(client, down)
         given = yield Exchange({"embedding": v})
         trained = yield Train({"w": client.state["trained"].with_weights(given["weights"])}, loss=cross_entropy)
