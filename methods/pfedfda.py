@@ -109,28 +109,28 @@ def best_share(z: Tensor, y: Tensor, means: Tensor, covariance: Tensor, prior: T
     Classes with one sample are left out; if there are no others, the share is 0.
     """
     member = functional.one_hot(y, len(means))
-    turn = (member.cumsum(0) * member).sum(1)
-    twice = member.sum(0)[y] >= 2
-    cost = torch.zeros(len(SHARES)).to(z)
+    turn, twice = (member.cumsum(0) * member).sum(1), member.sum(0)[y] >= 2
+    share, cost = torch.tensor(SHARES).to(z).view(-1, 1, 1), torch.zeros(len(SHARES)).to(z)
     for half in (0, 1) if twice.any() else ():
         fit, held = twice & (turn % 2 == half), twice & (turn % 2 != half)
         center, spread = estimate(z[fit], y[fit], means, ridge)
-        mixed = [(torch.lerp(means, center, a), torch.lerp(covariance, spread, a)) for a in SHARES]
-        costs = [functional.cross_entropy(scores(z[held], *discriminant(*one, prior)), y[held]) for one in mixed]
-        cost = cost + torch.stack(costs)
+        weight, bias = discriminant(torch.lerp(means, center, share), torch.lerp(covariance, spread, share), prior)
+        logits = scores(z[held], weight, bias.unsqueeze(1))
+        cost = cost + torch.stack([functional.cross_entropy(one, y[held]) for one in logits])
     return SHARES[int(cost.argmin())]
 
 
 def discriminant(means: Tensor, covariance: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights `[classes, d]` and biases `[classes]` of Bayes' rule, which is linear for a common covariance."""
-    sphere = covariance.diagonal().mean() * torch.eye(len(covariance)).to(covariance)
-    weight = torch.linalg.solve(torch.lerp(covariance, sphere, SMALL), means.T).T
-    return weight, prior.log() - (means * weight).sum(1) / 2
+    """Weights `[..., classes, d]`, biases `[..., classes]` of Bayes' rule, which is linear for a common covariance."""
+    variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    sphere = variance * torch.eye(covariance.shape[-1]).to(covariance)
+    weight = torch.linalg.solve(torch.lerp(covariance, sphere, SMALL), means.mT).mT
+    return weight, prior.log() - (means * weight).sum(-1) / 2
 
 
 def scores(z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Log of prior times density of features `[samples, d]`, up to what all classes share, `[samples, classes]`."""
-    return z @ weight.T + bias
+    """Log of prior times density of features `[samples, d]`, up to a constant, `[..., samples, classes]`."""
+    return z @ weight.mT + bias
 
 
 def classifier(body: Params, means: Tensor, covariance: Tensor, prior: Tensor) -> Params:

@@ -72,7 +72,7 @@ def gru(
     hidden: PositiveInt = 128,
     layers: PositiveInt = 1,
 ) -> nn.Module:
-    """The same with gated recurrent units (Cho et al. 2014, arXiv:1406.1078).
+    """An embedding, gated recurrent units and a dense layer (Cho et al. 2014, arXiv:1406.1078).
 
     Raises:
         UserError: the samples are not tokens.
