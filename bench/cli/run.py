@@ -110,12 +110,15 @@ def run(
 
         print_forecast(chosen, folder, data_root, device, jobs, verbose=verbose)
         return
+    from bench.engine.device import check_lane_kernels
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
     from bench.runs.remarks import gathered
     from bench.runs.store import FINISHED
 
     crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
+    for settings in chosen if lane_kernels else ():
+        check_lane_kernels(crew.device, settings.precision)
     options = Options(
         device=crew.device,
         executor=executor,

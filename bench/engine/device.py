@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from bench.errors import UserError
+
 _CACHE = 2**20  # bytes of weights, of what a core's second cache holds
 _LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
 
@@ -38,3 +40,15 @@ def set_fp32_precision(precision: str) -> None:
     cudnn: Any = torch.backends.cudnn
     for place in (cuda.matmul, cudnn.conv, cudnn.rnn):
         place.fp32_precision = wanted
+
+
+def check_lane_kernels(device: str, precision: str) -> None:
+    """Refuse the lane kernels where they would not be used.
+
+    Raises:
+        UserError: the device is a CPU, or networks do not compute in bfloat16.
+    """
+    if device == "cpu":
+        raise UserError("--lane-kernels: they are for a GPU; leave the option out")
+    if precision != "bf16":
+        raise UserError(f"--lane-kernels: they need `precision: bf16` in the grid, and it has {precision}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.data import Dataset, Partition
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
-from bench.engine.device import settle
+from bench.engine.device import check_lane_kernels, settle
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine, Executor
 from bench.engine.executors import GraphCache
@@ -67,8 +67,8 @@ class Federation:
     ) -> None:
         self.settings = settings
         settle(torch.device(device), settings.precision)
-        if lane_kernels and (device == "cpu" or settings.precision != "bf16"):
-            raise UserError("--lane-kernels are for a GPU and `precision: bf16`")
+        if lane_kernels:
+            check_lane_kernels(device, settings.precision)
         self._lane_kernels = lane_kernels
         self.method = make_method(settings)
         self._selection = make_selection(settings, self.method)

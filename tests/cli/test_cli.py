@@ -108,6 +108,7 @@ BAD = {
     "no data": (["--set", "datasets=[{name: npz, path: gone.npz}]"], "gone.npz"),
     "no such option": (["--jbos", "2"], "--jobs"),
     "no such device": (["--device", "tpu"], "tpu"),
+    "kernels of a GPU": (["--lane-kernels", "--device", "cpu"], "they are for a GPU"),
     "a file for a folder": (["--out", "small.yaml"], "small.yaml is a file, not a folder"),
     "a folder in a file": (["--dry-run", "--out", "small.yaml/run"], "small.yaml is a file, not a folder"),
     "no jobs": (["--jobs", "0"], "--jobs"),
