@@ -10,7 +10,6 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -274,46 +273,6 @@ def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
     """Cut a list at the rounded running sums of the shares, which add up to 1: no sample is lost or given twice."""
     cuts = np.rint(np.cumsum(shares[:-1]) * len(pool)).astype(np.int64)
     return np.split(pool, np.minimum(cuts, len(pool)))
-
-
-def partition_counts(dataset: Dataset, partition: Partition) -> npt.NDArray[np.int64]:
-    """Number of training samples `[clients, classes]`, without the validation shares."""
-    return label_counts(dataset, partition.train)
-
-
-def draw_partition(dataset: Dataset, partition: Partition, path: Path) -> None:
-    """Draw a client x class picture: a bubble's area shows the number of training samples, a cross an empty client.
-
-    Args:
-        dataset, partition: what to draw.
-        path: the file to write; its ending determines the format.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    counts = partition_counts(dataset, partition)
-    clients, classes = counts.shape
-    cell = max(0.12, min(0.3, 14 / max(clients, classes)))  # inches between neighbours
-    width, height = min(2 + cell * clients, 24.0), min(1.2 + cell * classes, 24.0)
-    figure = Figure(figsize=(width, max(height, 2.8)), layout="constrained")
-    axes = figure.subplots()
-    per_sample = (72 * cell) ** 2 / max(1, counts.max())  # square points: the largest bubbles just touch
-    client, label = np.nonzero(counts)
-    style: dict[str, Any] = {"color": "#0072B2", "linewidths": 0}
-    axes.scatter(client, label, s=np.maximum(counts[client, label] * per_sample, 1.5), **style)
-    empty = np.flatnonzero(counts.sum(axis=1) == 0)
-    axes.scatter(empty, np.full(len(empty), -0.8), s=20, color="#D55E00", marker="x", clip_on=False)
-    for example in sorted({int(counts.max() * share) for share in (0.1, 0.5, 1.0)} - {0}):
-        axes.scatter([], [], s=example * per_sample, label=str(example), **style)
-    axes.set(xlabel="client", ylabel="class", xlim=(-1, clients), ylim=(-1, classes), title=dataset.name)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(dataset.classes) == classes <= 30:
-        axes.set_yticks(range(classes), dataset.classes)
-    axes.legend(
-        title="samples", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, labelspacing=2.5 * cell / 0.3
-    )
-    figure.savefig(path, dpi=150)
 
 
 def dealt(dataset: Dataset, shares: Shares | None) -> Indices:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
-from datasets.partitions import cut, divide, draw_partition, make_partition, partition_counts
+from datasets.local_parts import label_counts
+from datasets.partitions import cut, divide, make_partition
 
 
 def labelled(train: list[int], test: list[int], num_classes: int = 0) -> Dataset:
@@ -270,14 +271,14 @@ def test_k_classes_per_client_in_equal_buckets() -> None:
     own = make(TOY, "classes", clients=10, seed=2, protocol="paper", options={"k": 3})
     common = make(TOY, "classes", clients=10, protocol="paper", options={"k": 3, "same_classes": True})
     for partition, kinds in ((own, 4), (common, 1)):
-        train = partition_counts(TOY, partition)
+        train = label_counts(TOY, partition.train)
         test = np.stack([np.bincount(TOY.y[one], minlength=4) for one in partition.test])
         assert np.array_equal(np.sort(train, axis=1), [[0, 4, 4, 4]] * 10)
         assert np.array_equal(test * 4, train)
         assert len(np.unique(train, axis=0)) == kinds
         assert max(map(max, partition.train)) < TOY.n_train
     seven = make(TOY, "classes", clients=7, protocol="paper", options={"k": 4, "test_share": 0})
-    assert partition_counts(TOY, seven).tolist() == [[7] * 4] * 7  # 50 // 7: one sample of each class is not used
+    assert label_counts(TOY, seven.train).tolist() == [[7] * 4] * 7  # 50 // 7: one sample of each class is not used
 
 
 def test_spfl_s_sizes() -> None:
@@ -302,7 +303,7 @@ def test_dirichlet_gives_each_class_in_the_drawn_shares(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("datasets.partitions.generator", lambda *address: FixedShares(np.random.PCG64(0)))
     partition = make(dataset, clients=3, alpha=0.3, protocol="paper")
-    assert partition_counts(dataset, partition).tolist() == [[1, 0], [5, 4], [2, 0]]
+    assert label_counts(dataset, partition.train).tolist() == [[1, 0], [5, 4], [2, 0]]
     assert concentrations == [[0.3] * 3] * 2
 
 
@@ -313,8 +314,8 @@ def test_shares_are_rounded_at_their_running_sums() -> None:
 
 
 def test_small_alpha_concentrates_and_large_alpha_evens_out() -> None:
-    few = partition_counts(TOY, make(TOY, alpha=1e-4, protocol="paper"))
-    even = partition_counts(TOY, make(TOY, alpha=1e6, protocol="paper"))
+    few = label_counts(TOY, make(TOY, alpha=1e-4, protocol="paper").train)
+    even = label_counts(TOY, make(TOY, alpha=1e6, protocol="paper").train)
     assert (few.max(axis=0) == 50).all()
     assert np.abs(even - 10).max() <= 1
 
@@ -408,17 +409,3 @@ def test_summary(tmp_path: Path) -> None:
 def test_what_cannot_be_divided_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make(TOY, name, **changes)
-
-
-@pytest.mark.parametrize(("clients", "alpha"), [(5, 10.0), (100, 1e-3), (1, 1.0)])
-def test_picture(tmp_path: Path, clients: int, alpha: float) -> None:
-    from PIL import Image
-
-    path = tmp_path / "partition.png"
-    partition = make(TOY, clients=clients, alpha=alpha)
-    draw_partition(TOY, partition, path)
-    with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
-    assert (pixels == (0, 114, 178)).all(axis=1).sum() > 50  # bubbles
-    crosses = (pixels == (213, 94, 0)).all(axis=1).sum()
-    assert (crosses > 0) == any(len(own) == 0 for own in partition.train)
