@@ -122,6 +122,11 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     )
 
 
+def remarks(federation: Federation) -> list[str]:
+    """What a federation warns of, but for a backend that is out of order."""
+    return [warning for warning in federation.warnings if not warning.startswith("the backend ")]
+
+
 def run(federation: Federation, versions: int) -> Evaluation:
     """Advance by some versions and score the last one."""
     for _ in range(versions):

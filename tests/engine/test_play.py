@@ -50,22 +50,24 @@ def pairs_of(pairs: list[tuple[int, int]]) -> Tensor:
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
 
 
-def scripted(tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
+@pytest.fixture(params=["python", "torchscript"])
+def loop(request: pytest.FixtureRequest) -> Callable[..., list[Tensor]]:
+    """The loop around a step as it is, and as TorchScript has it."""
+    if request.param == "python":
+        return CohortLoop(step)
     recorded = Recorded(step, CohortLoop)
-    made = recorded._record(tensors)
+    made = recorded._record([torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.tensor(0.5)])
+    if made.name != "torchscript":
+        pytest.skip(f"TorchScript is out of order: {recorded.failed}")
     assert isinstance(made.run, torch.jit.ScriptModule)
     return made.run
 
 
-LIKE = [torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.tensor(0.5)]
-
-
 @pytest.mark.parametrize("chunk", [1, 2, 100])
-@pytest.mark.parametrize("run", [CohortLoop(step), scripted(LIKE)], ids=["python", "torchscript"])
 def test_every_client_takes_its_steps_from_its_own_state_with_its_own_context(
-    run: Callable[..., list[Tensor]], chunk: int
+    loop: Callable[..., list[Tensor]], chunk: int
 ) -> None:
-    sums, counts = play(run, chunk)
+    sums, counts = play(loop, chunk)
     # Client i begins at 100 i and in step k (from 1) adds k 10^i + 0.5; client 2 has no steps.
     assert sums.tolist() == [0 + 6 * 1 + 1.5, 100 + 1 * 10 + 0.5, 200, 300 + 3 * 1000 + 1, 400 + 3 * 10000 + 1]
     assert counts.tolist() == LENGTHS

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.errors import UserError
-from tests.engine.problems import assert_same, everything, generic, personal, run, toy
+from tests.engine.problems import assert_same, everything, generic, personal, remarks, run, toy
 from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -97,5 +97,5 @@ def test_degenerate_momentum_is_announced_and_is_fedavg() -> None:
     federation, plain = toy("fedavg", server={"name": "momentum", "beta": 0.0}), toy("fedavg")
     run(federation, 2)
     run(plain, 2)
-    assert federation.warnings == ["beta = 0 with server_lr = 1: server momentum is the plain mean"]
+    assert remarks(federation) == ["beta = 0 with server_lr = 1: server momentum is the plain mean"]
     torch.testing.assert_close(generic(federation), generic(plain), rtol=1e-10, atol=1e-12)

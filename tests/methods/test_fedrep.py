@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bench.engine.batches import DrawAddress
-from tests.engine.problems import generic, personal, run, toy
+from tests.engine.problems import generic, personal, remarks, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -41,11 +41,11 @@ def test_without_head_epochs_trains_as_fedbabu() -> None:
     for one in (federation, fedbabu):
         run(one, 3)
     assert torch.equal(federation.server.state["body"].weights, fedbabu.server.state["body"].weights)
-    assert federation.warnings
+    assert remarks(federation)
     paper = toy("fedrep")
     run(paper, 3)
     assert not torch.allclose(paper.server.state["body"].weights, fedbabu.server.state["body"].weights)
-    assert not paper.warnings
+    assert not remarks(paper)
 
 
 @pytest.mark.parametrize("model", ["test_linear", "test_norm"])
@@ -56,7 +56,7 @@ def test_without_body_epochs_is_a_linear_probe(model: str) -> None:
     start, body = federation.server.initial_model().without("head"), federation.server.state["body"]
     torch.testing.assert_close(body.weights, start.weights, rtol=0, atol=1e-14)
     torch.testing.assert_close(body.buffers, start.buffers, rtol=0, atol=1e-14)
-    assert federation.warnings
+    assert remarks(federation)
     if model == "test_linear":
         probe = toy("fedrep", sizes=SIZES, hp={"head_epochs": 2, "body_epochs": 0}, **PLAIN)
         run(probe, 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from methods.finetune import Hyper
-from tests.engine.problems import generic, personal, run, toy
+from tests.engine.problems import generic, personal, remarks, run, toy
 from tests.methods.reference import PLAIN, descend, gradient, local_batches, near
 
 SIZES = [9, 5]
@@ -41,7 +41,7 @@ def test_without_fine_tuning_it_is_fedavg(hp: dict[str, Any]) -> None:
     federation, update = toy("finetune", hp=hp, model="test_norm"), toy("fedupdate", model="test_norm")
     run(federation, 2)
     run(update, 2)
-    nothing = bool(federation.warnings)
+    nothing = bool(remarks(federation))
     assert nothing == ("layers" in hp or hp["fine_tune_epochs"] == 0)
     for i, w in personal(federation).items():
         assert torch.equal(w, generic(federation)) == nothing

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.engine.problems import generic, run, toy
+from tests.engine.problems import generic, remarks, run, toy
 from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, near
 
@@ -53,4 +53,4 @@ def test_without_the_term_it_is_fedavg() -> None:
     a, b = moon.server.state["model"], fedavg.server.state["model"]
     torch.testing.assert_close(a.weights, b.weights, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(a.buffers, b.buffers, rtol=1e-12, atol=1e-12)
-    assert moon.warnings == ["mu = 0: MOON is FedAvg"]
+    assert remarks(moon) == ["mu = 0: MOON is FedAvg"]

@@ -10,7 +10,7 @@ from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.method import Message, Params
 from methods.server_rules import AsyncHyper, BufferHyper, FedAsync, FedBuff
-from tests.engine.problems import everything, generic, personal, run, toy
+from tests.engine.problems import everything, generic, personal, remarks, run, toy
 from tests.methods.reference import PLAIN, Array, descend, initial, local_batches, near
 
 ALPHA = 0.6
@@ -78,7 +78,7 @@ def test_fedasync_with_alpha_zero_never_moves() -> None:
     federation = toy("fedavg", server=rule("fedasync", alpha=0.0))
     run(federation, 3)
     assert torch.equal(generic(federation), federation.server.initial_model().weights)
-    assert federation.warnings == ["alpha = 0: the model of FedAsync never moves"]
+    assert remarks(federation) == ["alpha = 0: the model of FedAsync never moves"]
 
 
 @pytest.mark.parametrize("server", [rule("fedasync", alpha=1.0), rule("fedbuff", buffer=1)])

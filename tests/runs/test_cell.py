@@ -72,7 +72,7 @@ def test_a_later_cell_of_the_process_records_no_step_again(
     assert run_cell(later, tmp_path / "later", cohort).state == "done"
     assert results(tmp_path / "later") == results(tmp_path / "alone")
     other = run_cell(cell(method="fedprox", hp={"mu": 0.2}), tmp_path / "other", cohort)
-    assert "it records" in other.warnings[0]
+    assert any("it records" in warning for warning in other.warnings)
 
 
 def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
