@@ -55,7 +55,7 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
 ) -> None:
-    """Tune by validation accuracy, run the best settings on fresh seeds, report. The same command goes on."""
+    """Tune by validation accuracy, run the best settings on new seeds, report. Repeat the command to go on after a stop."""
     with starting(f"bench sweep: {study} is being read", quiet=quiet):
         start_early(ray)
 

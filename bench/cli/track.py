@@ -18,7 +18,7 @@ TrackingUri = Annotated[
 
 
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
-    """Bring MLflow up to date with a run: what it lacks is added, nothing is doubled."""
+    """Add to MLflow what it does not have of a run yet; nothing is recorded twice."""
     from bench.runs import mlflow_mirror as tracking
     from bench.runs.results import load_run
 
