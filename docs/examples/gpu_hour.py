@@ -202,7 +202,7 @@ def spectra(device: str, *, tiny: bool) -> Found:
     return found
 
 
-def federation(device: str, method: str, *, tiny: bool, **changes: Any) -> Federation:
+def federation(device: str, method: str, *, tiny: bool, lane_kernels: bool = False, **changes: Any) -> Federation:
     """A cell as in table1_fast: ResNet-18, as many pictures as CIFAR-10 has, a hundred clients of very unequal size."""
     workload = WORKLOADS["digits"] if tiny else replace(WORKLOADS["resnet18"], train=50_000, test=1000)
     common: Found = {"method": method, "participation": 1.0, "precision": "fp32" if device == "cpu" else "bf16"}
@@ -210,20 +210,23 @@ def federation(device: str, method: str, *, tiny: bool, **changes: Any) -> Feder
         common["clients"] = 4
     settings = Settings.model_validate({**workload.settings.model_dump(), **common, **changes})
     data = workload.dataset()
-    return Federation(settings, data, workload.partition(data), device=device, executor="cohort", allow_fallback=True)
+    partition = workload.partition(data)
+    how: Found = {"device": device, "executor": "cohort", "allow_fallback": True, "lane_kernels": lane_kernels}
+    return Federation(settings, data, partition, **how)
 
 
 def steps(device: str, *, tiny: bool) -> Found:
-    """Milliseconds of a client's step in rounds of FedAvg and SCD, eager and recorded, by precision."""
+    """Milliseconds of a client's step in rounds of FedAvg and SCD: by precision, eager, recorded, with lane kernels."""
     found: Found = {}
     before = backends._RECORD_AFTER
     for method in ("fedavg", "scd"):
         for precision in ("fp32",) if device == "cpu" else ("fp32", "tf32", "bf16"):
-            for way, after in {"eager": 10**9, "recorded": 2}.items():
-                backends._RECORD_AFTER = after
+            for way in ("eager", "recorded", *(("recorded, lane kernels",) if precision == "bf16" else ())):
+                backends._RECORD_AFTER = 10**9 if way == "eager" else 2
+                how: Found = {"tiny": tiny, "precision": precision, "lane_kernels": "kernels" in way}
                 try:
                     found[f"{method}, {precision}, {way}"] = _rounds(
-                        federation(device, method, tiny=tiny, precision=precision), 1, 1 if tiny else 2
+                        federation(device, method, **how), 1, 1 if tiny else 2
                     )
                 finally:
                     backends._RECORD_AFTER = before
