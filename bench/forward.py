@@ -1,5 +1,6 @@
 """Run a model value on inputs, inside or outside a loss; its buffers are explicit inputs and outputs."""
 
+import contextlib
 import copy
 import threading
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench import lanes
+from bench.lanes.norm import masked
 from bench.params import Params, Spec
 
 Stats = Literal["batch", "frozen"]
@@ -58,13 +60,23 @@ class Forward:
     With `stats="batch"`, BatchNorm uses the statistics of the batch and updates the buffers of `w`; with
     `stats="frozen"`, it uses the buffers and never updates them. `moved(w)` returns the buffers after all calls so far.
     With `bf16`, matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
-    With `lane_kernels`, convolutions on a GPU are those of `bench/lanes/convolution.py`.
+    With `lane_kernels`, convolutions on a GPU are those of `bench/lanes/convolution.py`. With `padded`, the samples of
+    a batch and their weights, BatchNorm leaves out samples of weight 0; given other samples, it cannot know which those
+    are and raises `PaddingUnknownError`.
     """
 
-    def __init__(self, *, frozen: bool = False, bf16: bool = False, lane_kernels: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        frozen: bool = False,
+        bf16: bool = False,
+        lane_kernels: bool = False,
+        padded: tuple[Tensor | None, Tensor] | None = None,
+    ) -> None:
         self._frozen = frozen
         self._bf16 = bf16
         self._lane_kernels = lane_kernels
+        self._padded = padded
         # Keyed by the `id` of the buffers, so that `w.with_weights(...)` updates the buffers of `w`. The original
         # buffers are stored beside the updated ones so that no other tensor can get the same `id`.
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
@@ -91,12 +103,15 @@ class Forward:
         named = {f"net.{name}": tensor for name, tensor in current.items()}
         template = _templates.get(w.spec, training, self._bf16, lanes.on_gpu(w.weights), self._lane_kernels)
         out: Tensor
-        if self._bf16:
-            # No cache: it would keep a traced tensor after the end of its trace.
-            with torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False):
-                out = functional_call(template, named, (method, *args), tie_weights=False).to(w.weights.dtype)
-        else:
+        with contextlib.ExitStack() as how:
+            if self._bf16:
+                # No cache: it would keep a traced tensor after the end of its trace.
+                how.enter_context(torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False))
+            if self._padded is not None:
+                x, weight = self._padded
+                how.enter_context(masked(template, weight if args[0] is x else "unknown"))
             out = functional_call(template, named, (method, *args), tie_weights=False)
+        out = out.to(w.weights.dtype) if self._bf16 else out
         if training and w.spec.buffers:
             moved = torch.cat([current[e.name].reshape(-1) for e in w.spec.buffers])
             self._moved[id(w.buffers)] = (w.buffers, moved)

@@ -55,7 +55,7 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
 ) -> None:
-    """Tune by validation accuracy, run the best settings on new seeds, report. Repeat the command to go on after a stop."""
+    """Tune by validation accuracy, run the best settings on new seeds, and report. Repeat the command to continue."""
     with starting(f"bench sweep: {study} is being read", quiet=quiet):
         start_early(ray)
 

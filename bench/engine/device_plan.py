@@ -14,6 +14,9 @@ from bench.engine.packing import IDLE, Packing, Phase, pack, phases_of, runs_of
 from bench.engine.prepare import Array, Prepared
 from bench.engine.step import MAIN
 
+SHORT = -1
+"""The size of batches that are padded, in a phase that has them side by side."""
+
 ToDevice = Callable[[Array], Tensor]
 
 
@@ -44,17 +47,23 @@ def upload_arrays(group: list[Prepared], to_device: ToDevice) -> dict[str, Any]:
     return uploaded(_arrays(group))
 
 
-def phases_in(group: list[Prepared], *, by_epoch: bool) -> list[Phase]:
+def phases_in(group: list[Prepared], *, by_epoch: bool, padded: bool = False) -> list[Phase]:
     """All steps in one phase; with batch statistics one phase per batch size, so that nothing is padded.
 
     Side batches count too: sizes are compared stream by stream, the main one first. With `by_epoch` runs end with
-    epochs, or clients without short batches would take all their epochs while the others take one.
+    epochs, or clients without short batches would take all their epochs while the others take one. With `padded`, all
+    short batches are in one phase, of size SHORT, whatever their sizes.
     """
     recipe = group[0].recipe
     if not recipe.batch_statistics or recipe.frozen:
         rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
         return [Phase(tuple(width for _, width in sorted(_full_widths(group[0]).items())), rows)] if rows else []
-    return phases_of([runs_of(batch_sizes(p), p.streams[MAIN].batches.per_epoch if by_epoch else 0) for p in group])
+    sizes = [batch_sizes(p) for p in group]
+    if padded:
+        full = [width for _, width in sorted(_full_widths(group[0]).items())]
+        sizes = [np.where(own == full, own, SHORT) for own in sizes]
+    epochs = [p.streams[MAIN].batches.per_epoch if by_epoch else 0 for p in group]
+    return phases_of([runs_of(own, epoch) for own, epoch in zip(sizes, epochs, strict=True)])
 
 
 def batch_sizes(one: Prepared) -> Array:
@@ -63,8 +72,10 @@ def batch_sizes(one: Prepared) -> Array:
 
 
 def widths_in(group: list[Prepared], phase: Phase) -> dict[str, int]:
-    """The batch size of each stream in a phase."""
-    return dict(zip(sorted(group[0].streams), phase.sizes, strict=True))
+    """The batch size of each stream in a phase, padding included."""
+    full = _full_widths(group[0])
+    sizes = zip(sorted(group[0].streams), phase.sizes, strict=True)
+    return {name: full[name] if size == SHORT else size for name, size in sizes}
 
 
 def shares_of(phase: Phase, threads: int) -> list[Phase]:

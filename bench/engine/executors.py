@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from bench.engine.anomalies import Watch
 from bench.engine.backends import Function, Recorded
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.device_plan import (
+    SHORT,
     DevicePacking,
     batch_sizes,
     of_widths,
@@ -46,6 +47,7 @@ from bench.engine.step import (
     rebuild,
 )
 from bench.engine.threads import side_by_side
+from bench.lanes.norm import PaddingUnknownError
 from bench.requests import Trained
 from bench.tree import filled, tensors_of
 
@@ -56,7 +58,8 @@ infinity."""
 
 @dataclass
 class GraphCache:
-    """Steps by recipe, and whether for one client alone, and how often a step reads each feed's batch.
+    """Steps by recipe, and whether for one client alone; how often a step reads each feed's batch; and recipes whose
+    batches must not be padded, because a loss gives BatchNorm other samples than the batch's.
 
     They hold for a method with its hyperparameters, on one device and in one type; cells that have these in common may
     share them.
@@ -64,6 +67,7 @@ class GraphCache:
 
     steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
     reads: dict[Recipe, Mapping[str, int]] = field(default_factory=dict)
+    unpadded: set[Recipe] = field(default_factory=set)
 
     def forget_alone(self) -> None:
         """Forget the steps of one client alone: one for each size of a short batch, some megabytes each, and little
@@ -134,7 +138,7 @@ class Trainer:
         self.dtype = dtype
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
-        self._plays, self._reads = recordings.steps, recordings.reads
+        self._plays, self._reads, self._unpadded = recordings.steps, recordings.reads, recordings.unpadded
         self.used: set[Recorded] = set()
 
     def samples(self, group: list[Prepared]) -> list[int]:
@@ -143,7 +147,8 @@ class Trainer:
         return [sum([n * one.samples[name] for name, n in reads]) for one in group]
 
     def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
-        return make_step(recipe, self._plain, functools.partial(self._reads.__setitem__, recipe), how)
+        found = functools.partial(self._reads.__setitem__, replace(recipe, padded=False))
+        return make_step(recipe, self._plain, found, how)
 
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""
@@ -188,9 +193,15 @@ class Trainer:
                 courses = itertools.chain.from_iterable(self._courses(rows, group, drawn, [share]) for share in shares)
                 side_by_side(threads, courses, len(shares))
         else:
-            wide = ((phase, pack(phase.lengths(len(group)), lanes)) for phase in phases_in(group, by_epoch=True))
-            for course in self._courses(rows, group, drawn, [(phase, p) for phase, w in wide for p in narrowed(w)]):
-                course()
+            padded = group[0].recipe.takes_padding and group[0].recipe not in self._unpadded
+            phases = phases_in(group, by_epoch=True, padded=padded)
+            wide = ((phase, pack(phase.lengths(len(group)), lanes)) for phase in phases)
+            try:
+                for course in self._courses(rows, group, drawn, [(phase, p) for phase, w in wide for p in narrowed(w)]):
+                    course()
+            except PaddingUnknownError:
+                self._unpadded.add(group[0].recipe)
+                return self.cohort(group, lanes, threads)
         return rows.trained(group), rows.finite()  # in this order: the second waits for the device
 
     def _courses(
@@ -198,10 +209,11 @@ class Trainer:
     ) -> Iterator[Callable[[], None]]:
         """What trains the rows of each packing, on lanes of its own."""
         for (phase, _), packing in zip(packings, upload_packings(group, packings, self._tensor), strict=True):
-            yield self._course(rows, group, of_widths(drawn, widths_in(group, phase)), packing)
+            recipe = replace(group[0].recipe, padded=SHORT in phase.sizes)
+            yield self._course(rows, group, recipe, of_widths(drawn, widths_in(group, phase)), packing)
 
     def _course(
-        self, rows: Rows, group: list[Prepared], drawn: dict[str, Any], packing: DevicePacking
+        self, rows: Rows, group: list[Prepared], recipe: Recipe, drawn: dict[str, Any], packing: DevicePacking
     ) -> Callable[[], None]:
         """What trains the rows of one packing."""
         lanes, first = packing.at.shape[1], packing.seated[0][0][1]
@@ -221,7 +233,7 @@ class Trainer:
             for start, batches in chunks:
                 steps = slice(start, start + len(batches["weight"]))
                 nested = {name: rate[steps] for name, rate in rates.items()}, batches
-                play = self._play(group[0].recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
+                play = self._play(recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
                 given = list(tensors_of(nested))
                 like = [*seats, *(values[0] for values in given), *context, *fixed]
                 moves = packing.seated[steps], packing.load[steps], packing.store[steps]

@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.compose import Composed
 from bench.forward import Forward
+from bench.lanes.norm import has_lane_norm
 from bench.optim import Optimizer, State
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
@@ -88,6 +91,7 @@ class Recipe:
         frozen: running statistics are used and not moved (a client of one sample).
         bf16: whether networks compute in bfloat16.
         lane_kernels: whether their convolutions on a GPU are those of `bench/lanes/convolution.py`.
+        padded: whether batches may have padding that BatchNorm has to leave out.
     """
 
     loss: Loss | None
@@ -97,16 +101,25 @@ class Recipe:
     optimizers: tuple[tuple[str, Optimizer], ...]
     cuts: tuple[tuple[str, Cut], ...]
     fixed: tuple[tuple[str, Cut], ...]
-    feeds: Hashable
+    feeds: tuple[Hashable, ...]
     draws: Hashable
     frozen: bool
     bf16: bool = False
     lane_kernels: bool = False
+    padded: bool = False
 
     @property
     def batch_statistics(self) -> bool:
         """Whether a part has running statistics, so that batches must not be padded."""
         return any(isinstance(kind, Spec) and has_batch_statistics(kind) for _, kind in self.parts)
+
+    @property
+    def takes_padding(self) -> bool:
+        """Whether BatchNorm can leave out padding: in layers that know how, of the only stream of batches."""
+        modules = [kind.module for _, kind in self.parts + self.context if isinstance(kind, Spec)]
+        layers = [layer for module in modules for layer in module.modules() if isinstance(layer, _BatchNorm)]
+        composed = any(isinstance(module, Composed) for module in modules)  # they call their parts themselves
+        return not composed and len(self.feeds) == 1 and all(map(has_lane_norm, layers))
 
     @property
     def better_alone(self) -> bool:
@@ -216,7 +229,9 @@ class _Do:
             one.seen = False
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
-            model = Forward(frozen=self._recipe.frozen, bf16=self._recipe.bf16, lane_kernels=self._recipe.lane_kernels)
+            recipe, raw = self._recipe, vars(batch)  # reading the batch itself would count as the method's doing
+            padded = (raw["x"], raw["weight"]) if recipe.padded else None
+            model = Forward(frozen=recipe.frozen, bf16=recipe.bf16, lane_kernels=recipe.lane_kernels, padded=padded)
             full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
             value = loss(model, full, batch, ctx)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})

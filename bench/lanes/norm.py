@@ -5,7 +5,9 @@ the same. Here the channels of all lanes are concatenated, `[samples, lanes * ch
 the work. It rounds differently, so it is used on GPUs only, and results on a CPU stay the same bit by bit.
 """
 
-from typing import Any, TypeGuard
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +17,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 _aten = torch.ops.aten
 
 
-class LaneBatchNorm(nn.Module):
-    """Replacement for a BatchNorm layer that has weights and running statistics."""
+class PaddingUnknownError(Exception):
+    """A layer cannot tell which of its samples are padding, because they are not those of the batch."""
 
+
+class LaneBatchNorm(nn.Module):
+    """Replacement for a BatchNorm layer that has weights and running statistics.
+
+    Attributes:
+        mask: None: all samples are real; a tensor `[samples]`: 1 for a real sample and 0 for padding, which the
+            statistics leave out; `unknown`: there may be padding, so that training raises `PaddingUnknownError`.
+    """
+
+    mask: Tensor | Literal["unknown"] | None = None
     running_mean: Tensor
     running_var: Tensor
 
@@ -31,6 +43,8 @@ class LaneBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised samples `[samples, channels, ...]`; in training mode it updates the running statistics."""
+        if self.training and self.mask is not None:
+            return self._masked(x)
         before = self.running_mean, self.running_var
         rest = self.training, self.momentum, self.eps
         out, mean, var, _, _ = _Norm.apply(x, self.weight, self.bias, *before, *rest)
@@ -39,6 +53,36 @@ class LaneBatchNorm(nn.Module):
             self.running_var.copy_(var)
         normalised: Tensor = out
         return normalised
+
+    def _masked(self, x: Tensor) -> Tensor:
+        """The same with statistics of the real samples only; plain operations, because few batches have padding."""
+        if not isinstance(self.mask, Tensor):
+            raise PaddingUnknownError
+        over = [dim for dim in range(x.dim()) if dim != 1]
+        shape = (1, -1, *([1] * (x.dim() - 2)))
+        real = self.mask.to(self.weight.dtype).view(-1, *([1] * (x.dim() - 1)))
+        count = real.sum() * (x.numel() // (x.shape[0] * x.shape[1]))
+        wide = x.to(self.weight.dtype)
+        mean = (wide * real).sum(over) / count
+        away = wide - mean.view(shape)
+        var = (away.square() * real).sum(over) / count
+        self.running_mean.copy_(self.running_mean.lerp(mean, self.momentum))
+        self.running_var.copy_(self.running_var.lerp(var * count / (count - 1), self.momentum))
+        scale = (var + self.eps).rsqrt() * self.weight
+        return (away * scale.view(shape) + self.bias.view(shape)).to(x.dtype)
+
+
+@contextmanager
+def masked(net: nn.Module, mask: Tensor | Literal["unknown"]) -> Iterator[None]:
+    """Inside it the network's normalisations know which samples are padding (see `LaneBatchNorm`)."""
+    layers = [layer for layer in net.modules() if isinstance(layer, LaneBatchNorm)]
+    for layer in layers:
+        layer.mask = mask
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.mask = None
 
 
 def has_lane_norm(layer: nn.Module) -> TypeGuard[_BatchNorm]:

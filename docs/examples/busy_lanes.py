@@ -4,9 +4,10 @@
     python docs/examples/busy_lanes.py --alphas 0.1 --epochs 1 --seed 3
 
 Prints, for a data set of CIFAR-10's size over Dirichlet clients, what share of all lane-steps trains a client, how
-often the step is called and how many packings there are: with one number of lanes from beginning to end and runs that
-go on over the ends of epochs; with runs that end there; with fewer lanes where those hold all that still train; and
-with short batches beside the full ones, as networks without BatchNorm have them. It needs no pictures, only sizes.
+often the step is called, how many packings there are, and how many shapes a step is recorded for (numbers of lanes and
+of samples): with one number of lanes from beginning to end and runs that go on over the ends of epochs; with runs that
+end there; with fewer lanes where those hold all that still train; and with all short batches side by side, padded. It
+needs no pictures, only sizes.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import numpy as np
 
 from bench.data import Dataset
 from bench.engine.batches import DrawAddress, draw_batches, steps_per_epoch
+from bench.engine.device_plan import SHORT
 from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
 from bench.requests import Feed
 from datasets.partitions import make_partition
@@ -39,12 +41,13 @@ def client_sizes(alpha: float, clients: int, seed: int) -> list[int]:
     return [len(own) for own in partition.train]
 
 
-def phases(sizes: list[int], batch: int, epochs: int, *, by_epoch: bool) -> list[Phase]:
-    """What BatchNorm asks for: steps of one batch size each."""
+def phases(sizes: list[int], batch: int, epochs: int, *, by_epoch: bool, padded: bool = False) -> list[Phase]:
+    """With BatchNorm: steps of one batch size each, or full batches and padded ones."""
     waiting = []
     for n in sizes:
         steps = steps_per_epoch(n, batch, batch_statistics=True)
         own = draw_batches(Feed(), n, batch, epochs * steps, DrawAddress(0, 0, 0), batch_statistics=True).sizes
+        own = np.where(own == batch, own, SHORT) if padded else own
         waiting.append(runs_of(own[:, None], steps if by_epoch else 0))
     return phases_of(waiting)
 
@@ -65,25 +68,27 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    print("| alpha | schedule | busy | calls | packings |")
-    print("|---:|---|---:|---:|---:|")
+    print("| alpha | schedule | busy | calls | packings | shapes |")
+    print("|---:|---|---:|---:|---:|---:|")
     for alpha in args.alphas:
         sizes = client_sizes(alpha, args.clients, args.seed)
-        whole = [
-            pack(p.lengths(args.clients), args.lanes) for p in phases(sizes, args.batch, args.epochs, by_epoch=False)
-        ]
-        split = [
-            pack(p.lengths(args.clients), args.lanes) for p in phases(sizes, args.batch, args.epochs, by_epoch=True)
-        ]
-        padded = pack([args.epochs * steps_per_epoch(n, args.batch, batch_statistics=False) for n in sizes], args.lanes)
+        how = {
+            "one number of lanes": phases(sizes, args.batch, args.epochs, by_epoch=False),
+            "runs end with epochs": phases(sizes, args.batch, args.epochs, by_epoch=True),
+            "short batches padded": phases(sizes, args.batch, args.epochs, by_epoch=True, padded=True),
+        }
+        whole, split, padded = (
+            [(p.sizes, pack(p.lengths(args.clients), args.lanes)) for p in found] for found in how.values()
+        )
         for name, packings in (
             ("one number of lanes", whole),
             ("runs end with epochs", split),
-            ("and lanes become fewer", [part for one in split for part in narrowed(one)]),
-            ("short batches padded", narrowed(padded)),
+            ("and lanes become fewer", [(samples, part) for samples, one in split for part in narrowed(one)]),
+            ("and short batches are padded", [(samples, part) for samples, one in padded for part in narrowed(one)]),
         ):
-            share, calls = busy(packings)
-            print(f"| {alpha:g} | {name} | {share:.0%} | {calls} | {len(packings)} |")
+            share, calls = busy([one for _, one in packings])
+            shapes = {(samples, one.row.shape[1]) for samples, one in packings}
+            print(f"| {alpha:g} | {name} | {share:.0%} | {calls} | {len(packings)} | {len(shapes)} |")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Layers of several networks in one operation are the layers of each."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -14,6 +15,7 @@ from bench.errors import UserError
 from bench.lanes import LaneBatchNorm, LaneConv2d, with_lanes
 from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
+from bench.lanes.norm import masked
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
 
@@ -126,6 +128,35 @@ def test_batchnorm_of_bfloat16_keeps_that_type_and_statistics_in_float32() -> No
     torch.testing.assert_close(found.float(), expected, rtol=2**-7, atol=2**-7)
     for name, buffer in moved.items():
         torch.testing.assert_close(buffer, right[name], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4, 2)])
+def test_padding_is_left_out_of_statistics_and_gradients(shape: tuple[int, ...]) -> None:
+    """Of five samples in each lane, of which five, four and two are real; others have any numbers."""
+    reals = torch.tensor([5, 4, 2])
+    mask = (torch.arange(SAMPLES) < reals[:, None]).double()
+    layer = LaneBatchNorm(nn.BatchNorm1d(3, momentum=0.3).double())
+    x, slopes = drawn(LANES, SAMPLES, *shape), drawn(LANES, SAMPLES, *shape)
+    slopes = slopes * mask.view(LANES, SAMPLES, *([1] * len(shape)))
+
+    def of_lane(x: Tensor, slopes: Tensor, mask: Tensor | None) -> Any:
+        def loss(weights: dict[str, Tensor], x: Tensor) -> Any:
+            buffers = {name: b + 0 * x.sum() for name, b in layer.named_buffers()}
+            with contextlib.nullcontext() if mask is None else masked(layer, mask):
+                out = functional_call(layer, weights | buffers, (x,))
+            return (out * slopes).sum(), (out, buffers)
+
+        return grad(loss, argnums=(0, 1), has_aux=True)(dict(layer.named_parameters()), x)
+
+    (of_weights, of_x), (out, buffers) = vmap(of_lane)(x, slopes, mask)
+    for lane, real in enumerate(reals.tolist()):
+        (weights_right, x_right), (out_right, moved) = of_lane(x[lane, :real], slopes[lane, :real], None)
+        torch.testing.assert_close(out[lane, :real], out_right, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(of_x[lane, :real], x_right, rtol=1e-9, atol=1e-9)
+        assert not of_x[lane, real:].any()
+        for name, right in {**weights_right, **moved}.items():
+            found = {**of_weights, **buffers}[name][lane]
+            torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
 
 
 def test_lane_kernels_are_refused_where_they_would_do_nothing() -> None:
