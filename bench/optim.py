@@ -105,7 +105,7 @@ def learning_rates(optimizer: Optimizer, steps: int) -> npt.NDArray[np.float64]:
 
 
 def _moved(velocity: Tensor, g: Tensor, momentum: float) -> Tensor:
-    """The velocity after a step: on a GPU in one pass over memory, which rounds once; a CPU keeps its bytes."""
+    """The velocity after a step. On a GPU it takes one pass over memory and rounds once."""
     return torch.add(g, velocity, alpha=momentum) if lanes.on_gpu(g) else momentum * velocity + g
 
 

@@ -1,4 +1,4 @@
-"""Layers that run for many clients' networks in one operation, for GPUs."""
+"""Layers that handle all networks of a cohort in one operation, for GPUs."""
 
 from torch import Tensor, nn
 
@@ -7,12 +7,12 @@ from bench.lanes.norm import LaneBatchNorm, has_lane_norm
 
 
 def on_gpu(tensor: Tensor) -> bool:
-    """Whether it is passes over memory that cost time; a CPU is rather held to the bytes that it has always given."""
+    """Return whether a faster form that rounds differently may be used: on a CPU results must stay the same bit by bit."""
     return tensor.device.type != "cpu"
 
 
 def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:
-    """The network with its BatchNorm layers replaced, and its convolutions if asked for; all names stay."""
+    """Replace the network's BatchNorm layers in place, and on request its convolutions; tensors keep their names."""
     for name, child in net.named_children():
         if has_lane_norm(child):
             setattr(net, name, LaneBatchNorm(child))

@@ -1,12 +1,13 @@
-"""Convolutions of several clients' networks side by side, each with weights of its own.
+"""Convolutions for the networks of a cohort: every lane has its own weights.
 
-Mapped over clients, PyTorch's own convolution becomes one with a group per client. Here three functions, a convolution
-and its two derivatives, which are one another's derivatives, know of lanes. Each is one operation, so that a step can
-be recorded: on a GPU and in bfloat16 a kernel of `bench/lanes/kernels.py`, elsewhere PyTorch's convolution in groups.
+Under `vmap`, PyTorch's convolution becomes a grouped convolution with one group per client. The three functions here, a
+convolution and its derivatives with respect to images and weights, handle all lanes in one operation, and each one's
+derivatives are among the three. On a GPU in bfloat16 the operation is a kernel of `bench/lanes/kernels.py`; elsewhere it
+is PyTorch's grouped convolution.
 
-Shapes: pictures `[samples, lanes * channels, height, width]`, convolved ones `[samples, lanes * filters, rows,
-columns]`, weights `[lanes, filters, kernel height, kernel width, channels]`. The channels of a place lie side
-by side in memory, which a kernel reads in large pieces; BatchNorm and what works element by element leave it so.
+Shapes: images `[samples, lanes * channels, height, width]`, outputs `[samples, lanes * filters, rows, columns]`, weights
+`[lanes, filters, kernel height, kernel width, channels]`. Images and outputs are in the channels-last memory format, so
+that a kernel can load many channels at once; BatchNorm and elementwise operations keep that format.
 """
 
 from typing import Any, TypeGuard
@@ -20,11 +21,11 @@ from torch.nn import functional
 from bench.lanes.geometry import Geometry
 
 _aten = torch.ops.aten
-_Sizes = list[int]  # what an operation of PyTorch takes in place of a tuple
+_Sizes = list[int]  # PyTorch's custom operations take lists of numbers, not tuples
 
 
 class LaneConv2d(nn.Module):
-    """Takes the place of a `Conv2d` layer; its parameters keep their names."""
+    """Replacement for a `Conv2d` layer; the parameters have the same names."""
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class LaneConv2d(nn.Module):
         self.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pictures convolved, `[samples, filters, rows, columns]`, in the type that autocast wants."""
+        """Outputs `[samples, filters, rows, columns]`, in autocast's dtype where it is on."""
         kind = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
         w = _InOrder.apply(self.weight, kind)
         out = convolve(x.to(kind), w.unsqueeze(0), self.geometry)
@@ -41,21 +42,21 @@ class LaneConv2d(nn.Module):
 
 
 def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-    """Every lane's pictures convolved with its weights, in the shapes above."""
+    """Convolve every lane's images with the lane's weights; the shapes are in the module's docstring."""
     out: Tensor = _Convolve.apply(x, w, geometry)
     return out
 
 
 class PlaceMean(nn.Module):
-    """Takes the place of `AdaptiveAvgPool2d(1)`, which PyTorch cannot map where channels lie side by side."""
+    """Replacement for `AdaptiveAvgPool2d(1)`, for which PyTorch has no `vmap` rule in channels-last format."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mean over all places, `[samples, channels, 1, 1]`."""
+        """The mean over all pixels, `[samples, channels, 1, 1]`."""
         return x.mean((-2, -1), keepdim=True)
 
 
 def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether `LaneConv2d` does what this layer does."""
+    """Return whether `LaneConv2d` can replace the layer."""
     return (
         isinstance(layer, nn.Conv2d)
         and layer.groups == 1
@@ -66,7 +67,7 @@ def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 class _InOrder(Function):
-    """A layer's weights in another type and the order of the kernels; back and forth in one copy each."""
+    """Casts a layer's weights and brings them into the kernels' memory order, in one copy; the backward pass undoes it."""
 
     generate_vmap_rule = True
 
@@ -84,7 +85,7 @@ class _InOrder(Function):
 
 
 class _Convolve(Function):
-    """Every lane's pictures convolved with its weights."""
+    """The convolution."""
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
@@ -105,12 +106,12 @@ class _Convolve(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
         lanes = info.batch_size
-        out = _Convolve.apply(_pictures(x, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        out = _Convolve.apply(_images(x, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
         return out.unflatten(1, (lanes, -1)), 1
 
 
 class _OfInput(Function):
-    """What a gradient of the convolved pictures is for the pictures."""
+    """Its derivative with respect to the images: maps a gradient of the outputs to one of the images."""
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, int]) -> Tensor:
@@ -130,12 +131,12 @@ class _OfInput(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
         lanes = info.batch_size
-        out = _OfInput.apply(_pictures(g, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        out = _OfInput.apply(_images(g, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
         return out.unflatten(1, (lanes, -1)), 1
 
 
 class _OfWeight(Function):
-    """What a gradient of the convolved pictures is for the weights."""
+    """Its derivative with respect to the weights: maps a gradient of the outputs to one of the weights."""
 
     @staticmethod
     def forward(g: Tensor, x: Tensor, geometry: Geometry, lanes: int) -> Tensor:
@@ -157,18 +158,18 @@ class _OfWeight(Function):
         info: Any, in_dims: tuple[int | None, ...], g: Tensor, x: Tensor, geometry: Geometry, within: int
     ) -> tuple[Tensor, int]:
         lanes = info.batch_size
-        pictures = [_pictures(t, dim, lanes) for t, dim in zip((g, x), in_dims[:2], strict=True)]
-        return _OfWeight.apply(*pictures, geometry, lanes * within).unflatten(0, (lanes, within)), 0
+        images = [_images(t, dim, lanes) for t, dim in zip((g, x), in_dims[:2], strict=True)]
+        return _OfWeight.apply(*images, geometry, lanes * within).unflatten(0, (lanes, within)), 0
 
 
-def _pictures(t: Tensor, dim: int | None, lanes: int) -> Tensor:
+def _images(t: Tensor, dim: int | None, lanes: int) -> Tensor:
     """`[samples, lanes * channels, ...]`."""
     t = t.unsqueeze(1).expand(-1, lanes, *t.shape[1:]) if dim is None else t.movedim(dim, 1)
     return t.flatten(1, 2)
 
 
 def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
-    """`[lanes, ...]`, where there were lanes within the lanes all of them."""
+    """`[lanes, ...]`; with nested `vmap`s the lanes of all levels are flattened."""
     return (t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
 
 
@@ -187,7 +188,7 @@ def _convolution_of_input(
     if _has_kernel(g, w):
         found: Tensor = _kernels().of_input(g, w, _geometry(kernel, stride, padding), (size[0], size[1]))
         return found
-    like = g.new_empty(1).expand(len(g), len(w) * w.shape[4], *size)  # only its shape is looked at
+    like = g.new_empty(1).expand(len(g), len(w) * w.shape[4], *size)  # only its shape is used
     rest = stride, padding, [1, 1], False, [0, 0], len(w)
     return _in_order(_aten.convolution_backward(g, like, _in_groups(w), None, *rest, [True, False, False])[0])
 
@@ -221,21 +222,21 @@ def _(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, *_: _Sizes) -> Tensor:
 
 
 def _has_kernel(*tensors: Tensor) -> bool:
-    """Whether a kernel takes these tensors, in which it counts with 32 bits."""
+    """Return whether a kernel can take these tensors; kernels index with 32 bits."""
     return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in tensors)
 
 
-def _in_order(pictures: Tensor) -> Tensor:
-    return pictures.contiguous(memory_format=torch.channels_last)
+def _in_order(images: Tensor) -> Tensor:
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def _in_groups(w: Tensor) -> Tensor:
-    """Weights as PyTorch's convolution has them, `[lanes * filters, channels, ...]`."""
+    """Weights in the order of PyTorch's grouped convolution, `[lanes * filters, channels, ...]`."""
     return w.permute(0, 1, 4, 2, 3).flatten(0, 1)
 
 
 def _kernels() -> Any:
-    from bench.lanes import kernels  # loads Triton, which only a GPU needs
+    from bench.lanes import kernels  # imports Triton, which only GPUs need
 
     return kernels
 

@@ -1,12 +1,11 @@
-"""Triton kernels: a convolution of every lane with weights of its own, as products of matrices in tensor cores.
+"""Triton kernels for convolutions in which every lane has its own weights, as matrix products on tensor cores.
 
-The columns that such a product is of ("im2col") are put together on the chip, block by block, and never written to
-memory. Numbers are bfloat16 and are added up in float32. How a product is cut into blocks depends on nothing but the
-constants below, so equal inputs have equal results.
+The columns of the product ("im2col") are gathered block by block on the chip and never written to memory. Inputs and
+outputs are bfloat16, sums float32. The block sizes are constants, so that equal inputs give equal results.
 
-Shapes: pictures `[samples, lanes * channels, height, width]`, convolved ones `[samples, lanes * filters, rows,
-columns]`, both with the channels of a place side by side in memory; weights `[lanes, filters, kernel height, kernel
-width, channels]`. A tap is a place in the kernel.
+Shapes: images `[samples, lanes * channels, height, width]` and outputs `[samples, lanes * filters, rows, columns]`, both
+in the channels-last memory format; weights `[lanes, filters, kernel height, kernel width, channels]`. A tap is a position
+in the convolution's kernel; `m` counts the pixels of all samples.
 """
 
 from typing import Any
@@ -20,9 +19,9 @@ from bench.lanes.geometry import Geometry
 
 BLOCKS = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64}
 ODD_BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
-"""Where channels are no multiple of 16, as in the first layer: they are read one by one, which takes registers."""
+"""For channels or filters that are not a multiple of 16, as in the first layer: single loads need more registers."""
 OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
-"""Fusing a product and a sum is Triton 3.9's default, too, and no longer 3.10's."""
+"""`enable_fp_fusion` is the default up to Triton 3.9, and no longer in 3.10."""
 
 
 @triton.jit
@@ -32,7 +31,7 @@ def convolve_kernel(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """`out[m, o]` is the sum over taps and channels of `x * w`, with `m` a place in a convolved picture."""
+    """`out[m, o]` is the sum of `x * w` over taps and channels; `m` is a pixel of the output."""
     lane, lanes = tl.program_id(2), tl.num_programs(2)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     o = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -63,7 +62,7 @@ def of_input_kernel(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """`out[m, c]` is the sum over taps and filters of `g * w`, with `m` a place in a picture."""
+    """`out[m, c]` is the sum of `g * w` over taps and filters; `m` is a pixel of the image."""
     lane, lanes = tl.program_id(2), tl.num_programs(2)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     c = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -95,7 +94,7 @@ def of_weight_kernel(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """`out[o, c]` of one tap is the sum of `g[m, o] * x[m, c]` over all places `m` of all convolved pictures."""
+    """For each tap, `out[o, c]` is the sum of `g[m, o] * x[m, c]` over all output pixels `m`."""
     lane, lanes = tl.program_id(2), tl.num_programs(2)
     taps: tl.constexpr = KERNEL_H * KERNEL_W
     tap = tl.program_id(0) % taps
@@ -120,7 +119,7 @@ def of_weight_kernel(
 
 
 def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-    """Every lane's pictures convolved with its weights."""
+    """Convolve every lane's images with the lane's weights."""
     lanes, filters = w.shape[:2]
     rows, columns = geometry.output(x.shape[2], x.shape[3])
     out = _empty(x, len(x), lanes * filters, rows, columns)
@@ -129,7 +128,7 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
 
 
 def of_input(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, int]) -> Tensor:
-    """What a gradient of the convolved pictures is for the pictures, whose height and width are given."""
+    """The gradient of the images, of height and width `size`, from that of the outputs."""
     lanes, channels = w.shape[0], w.shape[4]
     out = _empty(g, len(g), lanes * channels, *size)
     _launch(of_input_kernel, (len(g) * size[0] * size[1], channels), g, w, out, geometry, (out, w, g))
@@ -137,7 +136,7 @@ def of_input(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, int]) ->
 
 
 def of_weight(g: Tensor, x: Tensor, geometry: Geometry, lanes: int) -> Tensor:
-    """What a gradient of the convolved pictures is for the weights."""
+    """The gradient of the weights from that of the outputs."""
     filters, channels = g.shape[1] // lanes, x.shape[1] // lanes
     out = x.new_empty(lanes, filters, *geometry.kernel, channels)
     taps = geometry.kernel[0] * geometry.kernel[1]
@@ -155,12 +154,12 @@ def _launch(
     like: tuple[Tensor, Tensor, Tensor],
     times: int = 1,
 ) -> None:
-    """Run a kernel on two inputs, in every lane.
+    """Run a kernel on the inputs `a` and `b` for all lanes.
 
     Args:
-        extent: rows and columns of the product.
-        like: pictures, weights and convolved pictures, for their sizes.
-        times: how many such products there are.
+        extent: numbers of rows and columns of the product.
+        like: images, weights and outputs, for their sizes.
+        times: number of such products per lane.
     """
     x, w, y = like
     channels, filters = w.shape[4], w.shape[1]

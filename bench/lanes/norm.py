@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 
 class PaddingUnknownError(Exception):
-    """A layer cannot tell which of its samples are padding, because they are not those of the batch."""
+    """A layer cannot know which samples are padding, because its input is not that of the batch."""
 
 
 class LaneBatchNorm(nn.Module):
@@ -55,7 +55,7 @@ class LaneBatchNorm(nn.Module):
         return normalised
 
     def _masked(self, x: Tensor) -> Tensor:
-        """The same with statistics of the real samples only; plain operations, because few batches have padding."""
+        """Normalise with statistics of the real samples only, in plain operations, because few batches have padding."""
         if not isinstance(self.mask, Tensor):
             raise PaddingUnknownError
         over = [dim for dim in range(x.dim()) if dim != 1]
@@ -74,7 +74,7 @@ class LaneBatchNorm(nn.Module):
 
 @contextmanager
 def masked(net: nn.Module, mask: Tensor | Literal["unknown"]) -> Iterator[None]:
-    """Inside it the network's normalisations know which samples are padding (see `LaneBatchNorm`)."""
+    """Inside this context the network's BatchNorm layers leave out padding (see `LaneBatchNorm.mask`)."""
     layers = [layer for layer in net.modules() if isinstance(layer, LaneBatchNorm)]
     for layer in layers:
         layer.mask = mask
@@ -86,7 +86,7 @@ def masked(net: nn.Module, mask: Tensor | Literal["unknown"]) -> Iterator[None]:
 
 
 def has_lane_norm(layer: nn.Module) -> TypeGuard[_BatchNorm]:
-    """Whether `LaneBatchNorm` does what this layer does."""
+    """Return whether `LaneBatchNorm` can replace the layer."""
     return isinstance(layer, _BatchNorm) and layer.affine and layer.track_running_stats
 
 
