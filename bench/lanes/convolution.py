@@ -2,12 +2,12 @@
 
 Under `vmap`, PyTorch's convolution becomes a grouped convolution with one group per client. The three functions here, a
 convolution and its derivatives with respect to images and weights, handle all lanes in one operation, and each one's
-derivatives are among the three. On a GPU in bfloat16 the operation is a kernel of `bench/lanes/kernels.py`; elsewhere it
-is PyTorch's grouped convolution.
+derivatives are among the three. On a GPU in bfloat16 the operation is a kernel of `bench/lanes/kernels.py`; elsewhere
+it is PyTorch's grouped convolution.
 
-Shapes: images `[samples, lanes * channels, height, width]`, outputs `[samples, lanes * filters, rows, columns]`, weights
-`[lanes, filters, kernel height, kernel width, channels]`. Images and outputs are in the channels-last memory format, so
-that a kernel can load many channels at once; BatchNorm and elementwise operations keep that format.
+Shapes: images `[samples, lanes * channels, height, width]`, outputs `[samples, lanes * filters, rows, columns]`,
+weights `[lanes, filters, kernel height, kernel width, channels]`. Images and outputs are in the channels-last memory
+format, so that a kernel can load many channels at once; BatchNorm and elementwise operations keep that format.
 """
 
 from typing import Any, TypeGuard
@@ -67,7 +67,7 @@ def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 class _InOrder(Function):
-    """Casts a layer's weights and brings them into the kernels' memory order, in one copy; the backward pass undoes it."""
+    """Casts a layer's weights and reorders them for the kernels, in one copy; the backward pass does the reverse."""
 
     generate_vmap_rule = True
 

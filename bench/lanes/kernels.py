@@ -3,9 +3,9 @@
 The columns of the product ("im2col") are gathered block by block on the chip and never written to memory. Inputs and
 outputs are bfloat16, sums float32. The block sizes are constants, so that equal inputs give equal results.
 
-Shapes: images `[samples, lanes * channels, height, width]` and outputs `[samples, lanes * filters, rows, columns]`, both
-in the channels-last memory format; weights `[lanes, filters, kernel height, kernel width, channels]`. A tap is a position
-in the convolution's kernel; `m` counts the pixels of all samples.
+Shapes: images `[samples, lanes * channels, height, width]` and outputs `[samples, lanes * filters, rows, columns]`,
+both in the channels-last memory format; weights `[lanes, filters, kernel height, kernel width, channels]`. A tap is a
+position in the convolution's kernel; `m` counts the pixels of all samples.
 """
 
 from typing import Any
