@@ -7,7 +7,7 @@ from bench.lanes.norm import LaneBatchNorm, has_lane_norm
 
 
 def on_gpu(tensor: Tensor) -> bool:
-    """Return whether faster forms that round differently may be used; on a CPU results must stay the same bit by bit."""
+    """Return whether faster forms that round differently may be used; on a CPU results must stay bitwise equal."""
     return tensor.device.type != "cpu"
 
 
