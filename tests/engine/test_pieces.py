@@ -85,10 +85,10 @@ def test_nine_in_ten_lanes_are_busy_by_the_command_of_the_docs() -> None:
     script = Path(__file__).parents[2] / "docs/examples/busy_lanes.py"
     printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:]]
-    busy = {(alpha, schedule): int(share.rstrip("%")) for alpha, schedule, share, _, _ in rows}
+    busy = {(alpha, schedule): int(share.rstrip("%")) for alpha, schedule, share, *_ in rows}
     assert [busy[alpha, "one number of lanes"] for alpha in ("0.1", "0.5", "1")] == [16, 40, 56]
     for alpha in ("0.1", "0.5", "1"):
-        for schedule in ("and lanes become fewer", "short batches padded"):
+        for schedule in ("and lanes become fewer", "and short batches are padded"):
             assert busy[alpha, schedule] >= 90
 
 
