@@ -93,6 +93,7 @@ def test_convolutions_of_another_kind_stay() -> None:
         assert with_lanes(nn.Sequential(layer), convolutions=True)[0] is layer  # type: ignore[index]
 
 
+@pytest.mark.long
 def test_a_convolution_s_derivatives_are_right_twice_and_lanes_within_lanes() -> None:
     geometry = Geometry((3, 2), (2, 1), (1, 0))
     x, w = drawn(2, 2, 3 * 2, 6, 5).requires_grad_(), drawn(2, 3, 3, 3, 2, 2).requires_grad_()
@@ -166,7 +167,7 @@ def test_lane_kernels_are_refused_where_they_would_do_nothing() -> None:
             toy("fedavg", dtype="float32", lane_kernels=True, **options)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "perfedavg"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("perfedavg", marks=pytest.mark.long)])
 @pytest.mark.parametrize("executor", ["cohort", "sequential"])
 def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Per-FedAvg takes second derivatives."""
