@@ -85,7 +85,7 @@ def _read(file: Path) -> tuple[dict[str, tuple[Array, Indices]], Array | None]:
     if len(kinds) != 1:
         raise UserError(
             f"{file} has {len(kinds) or 'none'} of the arrays 'train_images', 'train_series' and 'train_tokens', and "
-            "should have one; the keys are MedMNIST's, with `series` or `tokens` in place of `images`"
+            "should have one, with 'train_labels' beside it; 'train_images' may also be features [n, features]"
         )
     known = {f"{part}_{kind}" for part in _PARTS for kind in (kinds[0], "labels")}
     if unknown := sorted(arrays.keys() - known):
