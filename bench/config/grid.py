@@ -60,7 +60,8 @@ def load_grid(name_or_path: str, overrides: Sequence[str] = ()) -> Grid:
         overrides: `key=value` with a YAML value; each replaces its key everywhere in the file.
 
     Raises:
-        UserError: there is no such grid, or it has problems: up to ten are listed, one per line, as `FILE:LINE: ...`.
+        UserError: there is no such grid, or it has problems: the first ten, one per line, as `FILE:LINE: ...`, and the
+            number of the others.
     """
     source, name, stem = _read(name_or_path)
     return read_grid(yaml_lines.parse(source, name), source, stem, list(overrides))

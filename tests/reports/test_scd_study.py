@@ -1,6 +1,8 @@
 """The SCD study: its grids hold what its claims compare, and its verdicts follow the intervals."""
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,14 @@ def test_the_page_shows_the_numbers_that_are_committed(study: Any) -> None:
     assert folders
     for folder in folders:
         assert study.markdown(folder).strip() in (docs / "scd-study.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_the_tuned_comparison_is_that_of_the_shipped_entries(tmp_path: Path) -> None:
+    """Whoever computes one of these methods' entries again computes the study's table again."""
+    examples = Path(__file__).parents[2] / "docs"
+    found = tmp_path / "tuned.csv"
+    command = [sys.executable, str(examples / "examples/scd_tuned.py"), str(found)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert found.read_text() == (examples / "scd-study/tuned.csv").read_text()
+    assert printed.strip() in (examples / "scd-study.md").read_text()
