@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from bench.config.grid import load_grid
@@ -108,3 +109,10 @@ def test_the_tuned_comparison_is_that_of_the_shipped_entries(tmp_path: Path) -> 
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert found.read_text() == (examples / "scd-study/tuned.csv").read_text()
     assert printed.strip() in (examples / "scd-study.md").read_text()
+
+
+def test_the_page_shows_the_search_that_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    monkeypatch.syspath_prepend(str(docs / "examples"))
+    table = pd.read_csv(docs / "scd-study/search.csv")
+    assert importlib.import_module("scd_tuned").markdown(table) in (docs / "scd-study.md").read_text(encoding="utf-8")
