@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scd_curves import save
 from scd_scale import PUBLISHED, READINGS, pull
 from scd_term import accuracy, digits, sizes
 
 from bench.federation.federation import Diverged, Federation
 from methods.scd import Hyper
-from reports.canvas import COLOURS, DASHES, drawing
+from reports.canvas import COLOURS, drawing, style_of
 
 ROUNDS = 20
 SHOWN = (0, 1, 5, 20)
@@ -39,14 +40,14 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     spectra(folder / "spectra.png")
     ratio = pd.DataFrame(ratios(), columns=["reading", "phase", "round", "ratio"])
-    save(ratio, folder / "ratio.csv")
+    save_table(ratio, folder / "ratio.csv")
     draw_ratios(ratio, folder / "ratio.png")
     points = pd.DataFrame(coefficients(), columns=["reading", "lambda", "seed", "coefficient", "pm"])
-    save(points, folder / "coefficient.csv")
+    save_table(points, folder / "coefficient.csv")
     draw_coefficients(points, folder / "coefficient.png")
 
 
-def save(table: pd.DataFrame, file: Path) -> None:
+def save_table(table: pd.DataFrame, file: Path) -> None:
     """Three digits are more than such runs have."""
     table.map(lambda value: float(f"{value:.3g}") if isinstance(value, float) else value).to_csv(file, index=False)
 
@@ -62,12 +63,11 @@ def spectra(file: Path) -> None:
             for axis, models in zip(axes, ([federation.server.state["model"]], clients), strict=True):
                 moduli = torch.stack([torch.fft.rfft(w.weights, norm="ortho").abs() for w in models]).mean(0)
                 bands = [float(band.mean()) for band in moduli.tensor_split(48)]
-                axis.plot(np.linspace(0, 0.5, 48), bands, color=COLOURS[k], label=f"round {version}")
+                axis.plot(np.linspace(0, 0.5, 48), bands, color=COLOURS[k])
         for axis, title in zip(axes, ("generic model", "personalized models, mean"), strict=True):
             axis.axvline(0.4, color="grey", linestyle=":")
             axis.set(title=title, xlabel="frequency (cycles per entry); dotted: tau", ylabel="modulus", yscale="log")
-        canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right")
-        canvas.savefig(file, dpi=150)
+        save(canvas, file, {f"round {version}": {"color": COLOURS[k]} for k, version in enumerate(SHOWN)})
 
 
 def ratios() -> Iterator[tuple[str, str, int, float]]:
@@ -90,11 +90,10 @@ def draw_ratios(table: pd.DataFrame, file: Path) -> None:
         for axis, phase in zip(axes, PUBLISHED, strict=True):
             for k, reading in enumerate(READINGS):
                 line = table[(table["reading"] == reading) & (table["phase"] == phase)]
-                axis.plot(line["round"], line["ratio"], color=COLOURS[k], linestyle=DASHES[k % 4], label=reading)
+                axis.plot(line["round"], line["ratio"], **style_of(k))
             axis.axhline(1, color="grey", linestyle=":")
             axis.set(title=f"{phase} phase", xlabel="round", ylabel="term / cross-entropy", yscale="log")
-        canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right")
-        canvas.savefig(file, dpi=150)
+        save(canvas, file, {reading: style_of(k) for k, reading in enumerate(READINGS)})
 
 
 def coefficients() -> Iterator[tuple[str, float, int, float, float]]:
@@ -129,13 +128,12 @@ def draw_coefficients(points: pd.DataFrame, file: Path) -> None:
         for k, (reading, group) in enumerate(points.groupby("reading", sort=False)):
             line = group.groupby("lambda").agg({"coefficient": "mean", "pm": ["mean", "std"]})
             x, y, std = (line[key].to_numpy() for key in (("coefficient", "mean"), ("pm", "mean"), ("pm", "std")))
-            axes[0].errorbar(x, y, std, color=COLOURS[k], linestyle=DASHES[k % 4], marker=".", label=str(reading))
+            axes[0].errorbar(x, y, std, marker=".", **style_of(k))
             here = line.index.to_numpy() == PUBLISHED["personal"]
             if reading != "ditto":
                 axes[0].plot(x[here], y[here], "o", color=COLOURS[k], markersize=8)
         axes[0].set(xscale="log", xlabel="effective proximal coefficient", ylabel="PM accuracy (%)")
-        canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right")
-        canvas.savefig(file, dpi=150)
+        save(canvas, file, {str(reading): style_of(k) for k, reading in enumerate(points["reading"].unique())})
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@
 
 It first halves the pictures of `data/mnist.npz` and `data/cifar10_jpeg.npz` (MedMNIST's keys), once; not where
 `--set datasets=...` names others. Everything after the folder goes to `bench run`, for both grids. The same command
-goes on where it was stopped. It prints the scores and the claims as Markdown and writes them to `tables.md`,
+resumes where it was stopped. It prints the scores and the claims as Markdown and writes them to `tables.md`,
 `scores.csv` and `claims.csv` in the folder: differences in points of test accuracy, paired by seed, with their 95 % t
-intervals; nothing is corrected for the number of claims.
+intervals; nothing is corrected for the number of claims. The scores of Tables 6 to 8's values go to `curves.csv`, which
+`docs/examples/scd_curves.py` draws.
 """
 
 import subprocess
@@ -73,10 +74,9 @@ def report(folder: Path) -> None:
     """Print and write what the claims come to, as far as the grids have been run."""
     stores = {name: load([folder / name]) for name in GRIDS if (folder / name / "run.json").exists()}
     found = [f for name, store in stores.items() for f in (claims if name == "arms" else maxima)(store)]
-    tables = {
-        "scores": pd.concat([scores(store) for store in stores.values()]),
-        "claims": pd.DataFrame([{**vars(f), "verdict": f.verdict} for f in found]),
-    }
+    names = {"arms": "scores", "curves": "curves"}
+    tables = {names[name]: scores(store) for name, store in stores.items()}
+    tables["claims"] = pd.DataFrame([{**vars(f), "verdict": f.verdict} for f in found])
     for name, table in tables.items():
         table.round(2).to_csv(folder / f"{name}.csv", index=False)
     text = markdown(folder)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,3 +117,12 @@ def test_the_page_shows_the_search_that_is_committed(monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(docs / "examples"))
     table = pd.read_csv(docs / "scd-study/search.csv")
     assert importlib.import_module("scd_tuned").markdown(table) in (docs / "scd-study.md").read_text(encoding="utf-8")
+
+
+def test_panels_of_the_curves_lie_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    monkeypatch.syspath_prepend(str(docs / "examples"))
+    curves = importlib.import_module("scd_curves")
+    curves.main(tmp_path / "curves.png", [docs / "scd-study/digits"])
+    height, width, _ = matplotlib.image.imread(tmp_path / "curves.png").shape
+    assert width > 2 * height, "three panels wide, two high"
