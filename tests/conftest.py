@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 
 def pytest_configure() -> None:
     """One intra-op thread: the byte promise rests on it, and the test workers share few cores."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # read by torch when it is imported, here and in processes that tests start
-    os.environ["BENCH_TRACKING"] = "0"  # the tests of the mirror ask for it; MLflow costs the others seconds each
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported, here and in processes that tests start
+    os.environ["BENCH_TRACKING"] = "0"  # only the tests of the mirror turn it on, because MLflow costs seconds
 
     import torch
 
@@ -24,14 +24,16 @@ def pytest_configure() -> None:
 
     import hypothesis
 
-    # Time per example says nothing on a shared machine; the same examples in every run keep CI's verdict repeatable.
+    # No deadlines, as times mean little on a shared machine. The same examples in every run keep CI's result
+    # repeatable.
     hypothesis.settings.register_profile("bench", deadline=None, derandomize=True)
     hypothesis.settings.load_profile("bench")
 
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of commands: the odd methods installed as a plug-in, byte code kept as Python does by default."""
+    """Environment of commands: the odd methods are installed as a plug-in, and byte code is kept, as is Python's
+    default."""
     site = tmp_path_factory.mktemp("site")
     info = site / "odd_methods-1.0.dist-info"
     info.mkdir()
@@ -58,7 +60,8 @@ def fresh(environment: dict[str, str]) -> Start:
 
 @pytest.fixture(scope="session")
 def start_in(request: pytest.FixtureRequest, environment: dict[str, str], fresh: Start) -> Iterator[Start]:
-    """The same, on Linux forked from a process that has torch; `make slow` and `make faults` have new interpreters."""
+    """As `fresh`, but on Linux forked from a process that has imported torch, except in `make slow` and `make
+    faults`."""
     if sys.platform != "linux" or "not slow" not in request.config.getoption("markexpr"):
         yield fresh
         return

@@ -1,7 +1,7 @@
-"""Commands in processes of their own, forked from one that has imported torch: each saves three imports of seconds.
+"""Commands in separate processes, forked from one that has imported torch, which saves seconds of imports in each.
 
 It is the real command line with real arguments, streams, signals and exit statuses, and its own server and workers.
-What only a new interpreter shows, how a command starts, is tested in new ones (`fresh` in tests/conftest.py).
+How a command starts can only be tested in a new interpreter; such tests use `fresh` of tests/conftest.py.
 """
 
 import concurrent.futures
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Beside the server's own, what commands import when they are called.
+# Modules that commands import when they are called, besides those that the server of workers imports.
 PRELOAD = [
     "bench.runs.cell",
     "bench.conformance.suite",
@@ -33,7 +33,7 @@ PRELOAD += ["optuna.storages", "sklearn.cluster", "sqlalchemy.dialects.sqlite", 
 
 
 class Command:
-    """A command under way, in a process group of its own; what tests use of `subprocess.Popen`, by the same names."""
+    """A running command in its own process group; it has those methods of `subprocess.Popen` that the tests use."""
 
     def __init__(self, arguments: list[str], status: int, out: int, err: int) -> None:
         self.args = arguments
@@ -49,17 +49,17 @@ class Command:
         """The exit status.
 
         Raises:
-            subprocess.TimeoutExpired: it goes on.
+            subprocess.TimeoutExpired: it is still running.
         """
         if (found := self._ended(timeout)) is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return found
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it wrote, at its end.
+        """Wait for its end and return what it wrote.
 
         Raises:
-            subprocess.TimeoutExpired: it goes on; it is killed with all that it has started.
+            subprocess.TimeoutExpired: it is still running; it is killed with all processes that it has started.
         """
         with concurrent.futures.ThreadPoolExecutor(2) as readers:
             texts = [readers.submit(stream.read) for stream in (self.stdout, self.stderr)]
@@ -70,7 +70,7 @@ class Command:
         return texts[0].result(), texts[1].result()
 
     def kill(self) -> None:
-        """Kill it, and nothing that it has started."""
+        """Kill it, but not the processes that it has started."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -103,7 +103,8 @@ class Warm:
         theirs.close()
 
     def start(self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> Command:
-        """Start the command `bench` in a folder, with these variables besides those that the process has."""
+        """Start the command `bench` in a folder, with these environment variables in addition to those of this
+        process."""
         (out, its_out), (err, its_err), (status, its_status) = (os.pipe() for _ in range(3))
         request = json.dumps({"arguments": arguments, "folder": str(folder), "environment": dict(environment or {})})
         socket.send_fds(self._channel, [request.encode()], [its_out, its_err, its_status])
@@ -130,13 +131,14 @@ def serve(channel: socket.socket) -> None:
             return
         for pipe in pipes:
             os.close(pipe)
-        with contextlib.suppress(ChildProcessError):  # none is left
+        with contextlib.suppress(ChildProcessError):  # no child is left
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
 
 def _accompany(request: dict[str, Any], out: int, err: int, status: int) -> None:
-    """Returns in another process, that of the command; this one tells its number and its exit status."""
+    """Fork the command's process and return in it; this process sends its process id and, at the end, its exit
+    status."""
     if pid := os.fork():
         os.close(out)
         os.close(err)
@@ -159,14 +161,14 @@ _spawn = multiprocessing.util.spawnv_passfds
 
 
 def _fork_server(path: bytes, args: list[str], passed: list[int]) -> int:
-    """A server of processes is forked from the command; other processes are new interpreters, as ever."""
+    """Fork a server of worker processes from the command; start all other processes as new interpreters, as usual."""
     if "forkserver" not in args[-1] or threading.active_count() > 1:
         return _spawn(path, args, passed)
     if pid := os.fork():
         return pid
     try:
         for pipe in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *passed}:
-            with contextlib.suppress(OSError):  # the list's own
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(pipe)
         exec(args[-1], {})
     finally:

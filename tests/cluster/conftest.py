@@ -8,7 +8,7 @@ from tests.runs.conftest import arrays, bench, cell, grid, odd_methods, start  #
 
 @pytest.fixture(scope="module")
 def nodes(environment: dict[str, str]) -> Iterator[Nodes]:
-    """A cluster that has its head only; every test adds the nodes that it needs."""
+    """A cluster that has only its head; every test adds the nodes that it needs."""
     pytest.importorskip("ray")
     cluster = Nodes(environment)
     yield cluster

@@ -14,25 +14,25 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ARRIVE = 'hostname "$0" && mount --bind "$1" "$2" && shift 2 && exec "$@"'
-"""What a node of its own does first: it takes a name, and one folder is another one there."""
+"""What a node that is `apart` does first: it takes a host name and mounts one folder over another."""
 
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
 
 
 def can_be_apart() -> bool:
-    """Whether the system allows a process folders of its own."""
+    """Whether the system allows a process to have its own mounts and host name."""
     probe = ["unshare", "--map-root-user", "--uts", "--pid", "--fork", "--mount-proc", "hostname", "probe"]
     return bool(shutil.which("unshare")) and not subprocess.run(probe, capture_output=True).returncode
 
 
 class Nodes:
-    """The head and nodes that come and go, one core each. A node may be `apart`: it sees an empty folder, or another
-    one, where the others have the run folder, and has its own host name and process numbers."""
+    """The head, and nodes that can be added and killed, with one core each. A node may be `apart`: it has its own
+    host name and process ids, and where the others see the run folder it sees an empty or another folder."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = {**environment, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         self._started: list[subprocess.Popen[bytes]] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets have short names
+        self._folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a socket's path must be short
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -43,7 +43,7 @@ class Nodes:
     def add(
         self, name: str, apart: tuple[Path, Path] | None = None, environment: Mapping[str, str] | None = None
     ) -> "subprocess.Popen[bytes]":
-        """Start a node; `apart`: the folder that it sees, and where."""
+        """Start a node; `apart`: the folder that it sees, and the path at which it sees it."""
         prefix: list[str] = []
         if apart:
             alone = ["unshare", "--map-root-user", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -90,7 +90,7 @@ class Nodes:
 
 
 def _session(leader: int) -> list[int]:
-    """The processes of a session, its leader first: what is in namespaces of their own ends with it."""
+    """The process ids of a session, the leader first. Processes in namespaces of their own end with the leader."""
     found = [leader]
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Cells on a real cluster: the bytes of a run without one, whatever is killed."""
+"""Cells on a real cluster have the same bytes as without Ray, whatever is killed."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ Node = subprocess.Popen[bytes]
 
 @pytest.fixture
 def second(nodes: Nodes, tmp_path: Path) -> Iterator[Node]:
-    """A second node, where the folder `shared` is another, empty one."""
+    """A second node, which sees another, empty folder in place of the folder `shared`."""
     for name in ("shared", "elsewhere"):
         (tmp_path / name).mkdir()
     node = nodes.add("second", (tmp_path / "elsewhere", tmp_path / "shared"))
@@ -39,17 +39,17 @@ def second(nodes: Nodes, tmp_path: Path) -> Iterator[Node]:
 
 
 def texts(run: Path) -> list[str]:
-    """What the cells' logs say."""
+    """The contents of the cells' logs."""
     return [path.read_text() for path in run.glob("*/log.txt")]
 
 
 def command(nodes: Nodes, file: Path, run: Path) -> list[object]:
-    """To run a grid on the cluster."""
+    """The arguments that run a grid on the cluster."""
     return ["run", "--grid", file, "--out", run, "--ray", nodes.address, "--device", "cpu", "--cpus-per-cell", 1]
 
 
 def assert_undisturbed(run: Path, tmp_path: Path) -> None:
-    """The bytes of every cell are those of a run that nothing disturbed, and nothing else is left."""
+    """Check that every cell has the bytes of an undisturbed run, and that no other files are left."""
     assert set(states(run).values()) == {"done"}
     for cell in load_run(run).cells:
         run_cell(cell.settings, tmp_path / "whole" / cell.id, Options(device="cpu"))
@@ -61,9 +61,9 @@ def assert_undisturbed(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("odd_methods", "second")
 def test_with_and_without_the_run_folder_on_a_node(bench: Bench, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
-    """Two nodes, one of which does not see the run folder: the same bytes as without Ray."""
+    """On two nodes, one of which does not see the run folder, the bytes are the same as without Ray."""
     run = tmp_path / "shared" / "run"
-    slow = [{"name": "odd_slow", "nap": nap} for nap in (1.0, 1.01)]  # first, so that the later worker finds one left
+    slow = [{"name": "odd_slow", "nap": nap} for nap in (1.0, 1.01)]  # first, so that the later worker also gets a cell
     arguments = command(nodes, grid(methods=["fedavg", "fedper", "scd", "ditto", *slow]), run)
     assert "6 cells to run" in bench(*arguments).stderr
     assert_undisturbed(run, tmp_path)
@@ -77,8 +77,8 @@ def test_with_and_without_the_run_folder_on_a_node(bench: Bench, nodes: Nodes, g
 def test_what_is_killed_is_gone_on_with(
     bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, tmp_path: Path, victim: str
 ) -> None:
-    """A node that does not see the run folder, with all its processes: its cell goes on from the last checkpoint that
-    came home. And the driver: the same command goes on with both cells."""
+    """If a node that does not see the run folder is killed with all its processes, its cell continues from the last
+    checkpoint that was sent home. If the driver is killed, the same command continues both cells."""
     run = tmp_path / "shared" / "run"
     file = grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40)
     arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.3]
@@ -106,7 +106,7 @@ def test_what_is_killed_is_gone_on_with(
 
 @pytest.mark.usefixtures("odd_methods", "second")
 def test_ctrl_c_leaves_checkpoints(bench: Bench, start: Start, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
-    """That of the node without the run folder comes home."""
+    """Also the checkpoint of the node that does not see the run folder is sent home."""
     run = tmp_path / "shared" / "run"
     arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40), run)
     with start(*arguments) as process:
@@ -140,7 +140,8 @@ def test_the_quickstart(bench: Bench, nodes: Nodes, tmp_path: Path) -> None:
 def test_killed_at_random_moments(
     bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, tmp_path: Path, moment: int
 ) -> None:
-    """The driver or a node, with the run folder or without it; the next command leaves what no kill would have left."""
+    """The driver or a node is killed, with and without a shared run folder; the next command gives the bytes of a
+    run without kills."""
     rng = generator("tests", "cluster", "moments", moment)
     run = tmp_path / ("shared" if moment % 4 < 2 else "common") / "run"
     file = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedper", "scd"], rounds=12)

@@ -1,4 +1,4 @@
-"""One cell over several actors of a real cluster: the bytes of one worker."""
+"""One cell shared by several actors of a real cluster has the bytes of one worker."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ Node = subprocess.Popen[bytes]
 
 @pytest.fixture
 def others(nodes: Nodes) -> Iterator[list[Node]]:
-    """Two nodes beside the head: places for three actors."""
+    """Two nodes besides the head: room for three actors."""
     found = [nodes.add(name) for name in ("second", "third")]
     yield found
     for node in found:
@@ -34,7 +34,7 @@ def others(nodes: Nodes) -> Iterator[list[Node]]:
 
 @pytest.mark.usefixtures("others")
 def test_methods_of_each_kind(bench: Bench, nodes: Nodes, grid: Grid, arrays: Path, tmp_path: Path) -> None:
-    """Over two and over three actors what one worker computes."""
+    """Two and three actors compute what one worker computes."""
     public = {"name": "npz", "path": str(arrays), "size": 20}
     methods = [{"name": name, "set": {"public": public}} if name == "comet" else name for name in KINDS]
     file = grid(methods=methods)
@@ -66,7 +66,7 @@ def test_checkpoints_go_from_one_number_to_another(
 
 @pytest.mark.usefixtures("odd_methods")
 def test_a_node_with_one_of_the_actors_is_killed(start: Start, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
-    """The cell waits until another node has come, and goes on from its last checkpoint."""
+    """The cell waits until another node has come, and continues from its last checkpoint."""
     run, second = tmp_path / "run", nodes.add("second")
     arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
     with start(*arguments, "--devices-per-cell", 2, "--checkpoint-seconds", 0.3) as process:
@@ -78,7 +78,7 @@ def test_a_node_with_one_of_the_actors_is_killed(start: Start, nodes: Nodes, gri
         nodes.kill(second)
         assert process.stderr
         assert any("another one continues it" in line for line in process.stderr)
-        time.sleep(3)  # it has looked for room in vain
+        time.sleep(3)  # meanwhile it looks for room in vain
         third = nodes.add("third")
         _, err = process.communicate(timeout=200)
     nodes.kill(third)

@@ -1,4 +1,4 @@
-"""What is refused in one line, before anything is written."""
+"""What is refused, with one line, before anything is written."""
 
 import shutil
 import socket
@@ -21,7 +21,7 @@ needs_namespaces = pytest.mark.skipif(not can_be_apart(), reason="needs unshare 
 
 @pytest.fixture
 def refused(bench: Bench, grid: Grid, tmp_path: Path) -> Callable[..., str]:
-    """Run a small grid in a way that is refused; the one line that is said."""
+    """Run a small grid in a way that is refused; returns the one line of the message."""
 
     def run(*arguments: object, methods: tuple[str, ...] = ("fedavg",)) -> str:
         found = bench(
@@ -57,7 +57,7 @@ def test_nobody_at_an_address(refused: Callable[..., str]) -> None:
 
 @pytest.mark.long
 def test_without_ray(fresh: Start, grid: Grid, environment: dict[str, str], tmp_path: Path) -> None:
-    """A module that cannot be imported stands in front of Ray."""
+    """A module that cannot be imported hides the real Ray."""
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('there is none')\n")
     path = f"{tmp_path}:{environment['PYTHONPATH']}"
     with fresh(
@@ -81,7 +81,7 @@ def test_a_gpu_that_no_node_has(refused: Callable[..., str], nodes: Nodes) -> No
 @pytest.mark.long
 def test_another_package_or_torch(refused: Callable[..., str], nodes: Nodes, environment: dict[str, str],
                                   tmp_path: Path) -> None:  # fmt: skip
-    """A node whose Python finds a copy of the package with one more line; and one that has another torch."""
+    """One node has a copy of the package with an additional line, another node has another version of torch."""
     copy = tmp_path / "copy"
     for package in ("bench", "methods", "datasets"):
         shutil.copytree(ROOT / package, copy / package)
@@ -104,7 +104,7 @@ def test_another_package_or_torch(refused: Callable[..., str], nodes: Nodes, env
 @pytest.mark.long
 @needs_namespaces
 def test_other_data_or_another_plugin(refused: Callable[..., str], nodes: Nodes, arrays: Path, tmp_path: Path) -> None:
-    """Where the command's machine has a file, a node has another one of the same name."""
+    """A node has another file under the name of a file on the command's machine."""
     other, plugins = tmp_path / "other", tmp_path / "plugins"
     other.mkdir()
     plugins.mkdir()
@@ -129,7 +129,7 @@ def test_other_data_or_another_plugin(refused: Callable[..., str], nodes: Nodes,
 def test_a_method_of_a_package_that_a_node_lacks(
     fresh: Start, grid: Grid, nodes: Nodes, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """The driver alone has it installed."""
+    """The package is installed only where the command runs."""
     site = tmp_path / "site"
     info = site / "own-1.0.dist-info"
     info.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""One cell over several engines, here in one process; what they say to each other is packed as between processes."""
+"""One cell on several engines, here in one process; their messages are packed as they are between processes."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ OTHERS = sorted(set(METHODS.names()) - set(KINDS))
 
 
 class Beside:
-    """Helpers (`bench.engine.team.Helpers`) in this process; `sent` are the bytes that each errand took."""
+    """Helpers (`bench.engine.team.Helpers`) in this process; `sent` lists how many bytes each errand took."""
 
     def __init__(self, engines: list[Engine]) -> None:
         self._engines = engines
@@ -36,7 +36,7 @@ class Beside:
         return len(self._engines)
 
     def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
-        """Do the errands, each where it belongs."""
+        """Do each errand on its engine."""
         found = []
         for engine, (near, far), errand in zip(self._engines, self._wires, errands, strict=True):
             if errand:
@@ -48,13 +48,13 @@ class Beside:
 
 
 def travelled(parcel: Parcel) -> Parcel:
-    """With bytes in place of tensors."""
+    """The parcel with bytes in place of tensors."""
     parcel.tensors = {number: flat(tensor) for number, tensor in parcel.tensors.items()}
     return parcel
 
 
 def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Beside]:
-    """A federation whose clients several engines have."""
+    """A federation whose clients are shared by several engines."""
     federation = toy_federation(method, **changes)
     beside = Beside([toy_federation(method, **changes).engine for _ in range(1, devices)])
     if devices > 1:
@@ -63,7 +63,7 @@ def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Besid
 
 
 def assert_same_bytes(method: str) -> None:
-    """Over two and three engines as over one, and from checkpoints that went from one number to another."""
+    """Two and three engines give the bytes of one, also from checkpoints written with another number of engines."""
     expected = advance(toy_federation(method, executor="cohort"), ROUNDS)
     assert not difference(expected, advance(shared(method, 3, executor="cohort")[0], ROUNDS))
     state: Any = None
@@ -88,13 +88,13 @@ def test_all_other_methods(method: str) -> None:
 
 
 def test_clients_stay_with_the_engine_that_has_their_state() -> None:
-    """A round and its evaluation send the broadcast alone, though clients go on from models of their own."""
+    """A round and its evaluation send only the broadcast, although clients continue from their own models."""
     federation, beside = shared("ditto", 2, participation=1.0)
     for _ in range(ROUNDS):
         beside.sent.clear()
         federation.advance()
         federation.evaluate()
-        assert 0 < sum(beside.sent) <= 2 * federation.server.state["model"].weights.nbytes  # the old and the new one
+        assert 0 < sum(beside.sent) <= 2 * federation.server.state["model"].weights.nbytes  # the old and the new model
 
 
 def test_the_first_client_that_diverges_is_named_whoever_trains_it() -> None:

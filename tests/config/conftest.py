@@ -37,7 +37,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
         (METHODS, "plain", Plain),
         (SERVER_RULES, "buffered", Buffered),
     ]:
-        registry.names()  # load first: what is registered later would stay registered
+        registry.names()  # load all methods first: one that is loaded during the test would stay registered after it
         monkeypatch.setitem(registry._items, name, item)
 
 

@@ -1,4 +1,4 @@
-"""A run folder as the harness writes it, with numbers drawn instead of trained."""
+"""A run folder as the harness writes it, with random numbers instead of results of training."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from bench.settings import Settings
 ROUNDS = 12
 CLIENTS = 20
 CLASSES = 10
-LEVELS = {  # accuracy each method ends at: generic model, personalized model
+LEVELS = {  # final accuracy of each method: generic model, personalized model
     "fedavg": (0.86, 0.80),
     "local": (0.45, 0.84),
     "fedper": (0.70, 0.88),
@@ -125,7 +125,7 @@ def _json(path: Path, content: object) -> None:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Path:
-    """A run in which one method failed once and everywhere at alpha 0.1, and one cell was never started."""
+    """A run in which one method diverged once, one failed always at alpha 0.1, and one cell was never started."""
     states = {("fedper", 0.1, seed): "failed" for seed in range(3)}
     states |= {("ditto", 1.0, 1): "diverged", ("scd", 0.1, 2): "missing"}
     return write_store(tmp_path_factory.mktemp("run"), states=states)
@@ -133,7 +133,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def store(run):
-    """`run`, read."""
+    """`run`, loaded."""
     from reports.load import load
 
     return load([run])
@@ -147,7 +147,7 @@ def store_writer():
 
 @pytest.fixture(scope="session")
 def report(run) -> Path:
-    """The page of `run`."""
+    """The report page of `run`."""
     from reports.page import write_report
 
     return write_report([run])
@@ -155,7 +155,7 @@ def report(run) -> Path:
 
 @pytest.fixture
 def pdflatex(tmp_path):
-    """Compile what is to stand in a document; the test is skipped where there is no pdflatex."""
+    """Compile LaTeX code inside a document; the test is skipped if pdflatex is not installed."""
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed")
 

@@ -22,7 +22,7 @@ Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """240 small images of three classes that a logistic model learns, but not at once."""
+    """240 small images of three classes that a logistic model learns, but not in the first round."""
     rng = generator("tests", "arrays")
     labels = rng.integers(3, size=240)
     images = rng.normal(100 + 20 * labels[:, None, None], 60, size=(240, 6, 6)).clip(0, 255).astype(np.uint8)
@@ -45,7 +45,7 @@ def cell(arrays: Path) -> Callable[..., Settings]:
     """Settings of a small cell."""
 
     def make(**changes: object) -> Settings:
-        """Public samples are there for methods that need some."""
+        """Settings with these changes; there are public samples for methods that need some."""
         public = {"name": "npz", "path": str(arrays), "size": 20}
         base = {**COMMON, **_data(arrays), "method": "fedavg", "alpha": 1.0, "rounds": 6, "public": public}
         return Settings(**{**base, **changes})
@@ -76,7 +76,7 @@ def start(start_in: Start, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def bench(start: Start) -> Bench:
-    """Run the command `bench` to its end; it must end with `code`."""
+    """Run the command `bench` to its end and check that its exit status is `code`."""
 
     def run(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
         with start(*arguments) as process:
@@ -89,7 +89,7 @@ def bench(start: Start) -> Bench:
 
 @pytest.fixture
 def bench_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Bench:
-    """Run the command `bench` in this process, which saves the imports; it must end with `code`."""
+    """Run the command `bench` in this process, which saves the imports, and check that its exit status is `code`."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":

@@ -13,7 +13,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 small images of three classes that a logistic model learns, but not at once."""
+    """200 small images of three classes that a logistic model learns, but not in the first round."""
     rng = generator("tests", "sweeps", "arrays")
     labels = rng.integers(3, size=200)
     images = rng.normal(100 + 20 * labels[:, None, None], 60, size=(200, 6, 6)).clip(0, 255).astype(np.uint8)
@@ -26,7 +26,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def write(arrays: Path, tmp_path: Path) -> Write:
-    """Write a study file of small cells; `grid` changes its grid, the rest the study."""
+    """Write a study file of small cells; `grid` changes its grid, other arguments change the study."""
 
     def write(grid: dict[str, object] | None = None, **changes: object) -> Path:
         base = {
@@ -46,6 +46,6 @@ def write(arrays: Path, tmp_path: Path) -> Write:
 
 @pytest.fixture
 def start(start_in: Start, tmp_path: Path) -> Start:
-    """Start `bench sweep`; its pool has one worker if nothing else is said."""
+    """Start `bench sweep`; its pool has one worker unless the arguments say otherwise."""
     options = ["sweep", "--device", "cpu", "--no-tracking"]
     return lambda *arguments: start_in([*options, *map(str, arguments)], tmp_path)
