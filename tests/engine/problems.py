@@ -14,16 +14,16 @@ from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
 
 METHOD_NAMES = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
-"""The project's own methods: files of tests register more, and which of them are read first depends on what is run."""
+"""Only the project's own methods: test files register others, and which files are imported depends on what is run."""
 ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfedmo", "spfl"}
 METHODS_OF_A_KIND = [
     pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHOD_NAMES
 ]
-"""All methods in `make slow`; before it one for each kind of state and of server."""
+"""All methods in `make slow`; otherwise one for each kind of state and of server."""
 EVERY_METHOD = [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.long]) for name in METHOD_NAMES]
 """All methods in `make test-all`; in `make test` one for each kind."""
 
-QUICK: dict[str, dict[str, Any]] = {  # where the defaults take long on a toy, or ask for more than `test_linear` has
+QUICK: dict[str, dict[str, Any]] = {  # where defaults take long on toy data, or need more than `test_linear` has
     "ccvr": {"calibration_steps": 5},
     "feddf": {"distil_steps": 20},
     "fedgen": {"generator_steps": 3},
@@ -61,7 +61,7 @@ def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class _Linear(nn.Module):
-    """Two linear layers without anything between them: formulas in numpy stay short."""
+    """Two linear layers without an activation between them, so that formulas in numpy stay short."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -91,7 +91,8 @@ def toy_data(samples: int = 60, features: int = 4, classes: int = 3, seed: int =
 
 
 def toy_partition(data: Dataset, sizes: list[int], validation: int = 0) -> Partition:
-    """Consecutive training samples by the given sizes; every client with samples has its own part of the tests."""
+    """Consecutive training samples in parts of the given sizes; every client with samples has its own part of the
+    test samples."""
     cuts = np.cumsum([0, *sizes])
     assert cuts[-1] <= data.n_train
     train = tuple(np.arange(a, b) for a, b in itertools.pairwise(cuts))
@@ -102,7 +103,7 @@ def toy_partition(data: Dataset, sizes: list[int], validation: int = 0) -> Parti
 
 
 def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort", **settings: Any) -> Federation:
-    """A federation on toy data: float64, unequal clients (one of one sample, one empty) unless told otherwise."""
+    """A federation on toy data, by default in float64 with unequal clients (one has a single sample, one has none)."""
     sizes = sizes if sizes is not None else [13, 7, 1, 0, 9, 5]
     data = toy_data()
     public = settings.pop("public", None) or toy_data(seed=9)
@@ -123,12 +124,12 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
 
 
 def remarks(federation: Federation) -> list[str]:
-    """What a federation warns of, but for a backend that is out of order."""
+    """The warnings of a federation, except those of a backend that failed."""
     return [warning for warning in federation.warnings if not warning.startswith("the backend ")]
 
 
 def run(federation: Federation, versions: int) -> Evaluation:
-    """Advance by some versions and score the last one."""
+    """Run some rounds and evaluate after the last one."""
     for _ in range(versions):
         federation.advance()
     return federation.evaluate()
@@ -153,7 +154,7 @@ def everything(federation: Federation) -> dict[str, Tensor]:
 
 
 def assert_same_personal(a: Federation, b: Federation) -> None:
-    """The clients' states have the same bytes under `personal`, running statistics included."""
+    """Check that the clients' states have the same bytes under `personal`, including running statistics."""
     for i in a.clients.ids:
         one, other = (federation.clients[i].state["personal"] for federation in (a, b))
         assert one.weights.numpy().tobytes() == other.weights.numpy().tobytes()
@@ -161,7 +162,8 @@ def assert_same_personal(a: Federation, b: Federation) -> None:
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-9) -> None:
-    """Equal names and, wherever they are, numbers; up to a tolerance, relative and absolute (0: the same bytes)."""
+    """Check that names and numbers are equal, on any device, up to a relative and absolute tolerance (0: the same
+    bytes)."""
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
         torch.testing.assert_close(tensor.cpu(), expected[name].cpu(), rtol=tolerance, atol=tolerance)

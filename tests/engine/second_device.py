@@ -1,7 +1,7 @@
-"""A second device made of the processor: its tensors are kept in wrappers that say where they are.
+"""A simulated second device on the CPU: its tensors are wrappers that report another device.
 
-What a GPU forbids, it forbids: an operation on tensors of two devices is an error. What a GPU is slow at, it counts:
-the numbers that the processor waits for. And it can have as little memory as a test wants.
+It forbids what a GPU forbids: an operation on tensors of two devices is an error. It counts what is slow on a GPU: how
+often the processor waits for numbers. And a test can limit its memory.
 """
 
 from typing import Any
@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 from bench.engine.memory import MemoryMeter
 
 NAME = "lazy"
-"""A device that PyTorch knows and has no code for, so that nothing runs there but by way of this module."""
+"""A device type that PyTorch knows but has no code for, so that everything on it goes through this module."""
 
-_MAY_MIX = {"_to_copy", "copy_", "index", "index_put_"}  # as on a GPU: copies, and indices that lie on the processor
+_MAY_MIX = {"_to_copy", "copy_", "index", "index_put_"}  # as on a GPU: copies, and indices that are on the processor
 
 
 class There(Tensor):
@@ -26,7 +26,7 @@ class There(Tensor):
     @staticmethod
     def __new__(cls, here: Tensor) -> "There":
         """Wrap a tensor."""
-        with torch.inference_mode(False):  # views of wrappers that began outside of it count versions
+        with torch.inference_mode(False):  # views of wrappers made in inference mode do not count versions
             made: There = torch.Tensor._make_wrapper_subclass(
                 cls, here.shape, here.stride(), here.storage_offset(), dtype=here.dtype, device=torch.device(NAME)
             )
@@ -37,7 +37,7 @@ class There(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Backward passes come here without the context."""
+        """Backward passes call this without the context."""
         return _run(func, args, kwargs or {})
 
     def data_ptr(self) -> int:
@@ -50,7 +50,7 @@ class There(Tensor):
 
 
 class SecondDevice(MemoryMeter):
-    """As a context: there is a device called NAME, whose tensors are counted.
+    """As a context: there is a device called NAME, and the memory of its tensors is counted.
 
     Args:
         limit: bytes of memory it has.
@@ -66,13 +66,13 @@ class SecondDevice(MemoryMeter):
         self.waits = self.uploads = 0
 
     def __enter__(self) -> "SecondDevice":
-        """Begin."""
-        torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(1.0, device=...)` then makes it here and moves it
+        """Switch the device on."""
+        torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(1.0, device=...)` then starts on the CPU
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """End."""
+        """Switch the device off."""
         super().__exit__(*error)
         torch._C._set_only_lift_cpu_tensors(False)
 
@@ -113,5 +113,5 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return out
     if torch.Tag.inplace_view in func.tags:  # the wrapper takes the new shape, too
         args[0].data = There(args[0].here)
-    given = {id(t.here if isinstance(t, There) else t): t for t in tensors}  # what an operation in place returns
+    given = {id(t.here if isinstance(t, There) else t): t for t in tensors}  # to return the given wrapper
     return pytree.tree_map_only(Tensor, lambda t: given[id(t)] if id(t) in given else There(t), out)

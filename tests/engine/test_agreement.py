@@ -1,4 +1,4 @@
-"""Both executors compute the same thing, for every method and in every corner."""
+"""Both executors compute the same results, for every method and in every corner case."""
 
 from typing import Any
 
@@ -17,7 +17,8 @@ CORNERS: dict[str, dict[str, Any]] = {
     "unselected clients": {"participation": 0.5, "unselected": "broadcast"},
 }
 FOR_ALL = {"batch statistics, aggregated", "weight decay, nesterov, clip", "unselected clients"}
-"""Corners that all methods are tried in by `make test-all`; the others for one of each kind, all in `make slow`."""
+"""`make test-all` tries all methods in these cases, and one method of each kind in the others; `make slow` tries
+all."""
 long, slow = pytest.mark.long, pytest.mark.slow
 
 
@@ -30,7 +31,7 @@ long, slow = pytest.mark.long, pytest.mark.slow
     ],
 )
 def test_executors_agree(method: str, corner: str) -> None:
-    """To 1e-9 in float64, without a fall-back to the loop."""
+    """The results differ by at most 1e-9 in float64, and the cohort never falls back to one client at a time."""
     found = {}
     for executor in ("sequential", "cohort"):
         federation = toy(method, executor=executor, **CORNERS[corner])

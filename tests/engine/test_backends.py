@@ -1,4 +1,4 @@
-"""A backend that fails leaves the work to a simpler one: the same bytes, one notice, and its name."""
+"""If a backend fails, a simpler one does the work: with the same bytes, one notice, and its name in the notice."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.engine.problems import everything, run, toy
 
 
 def _fail(*_: object, **__: object) -> None:
-    raise KeyError("first line\nsecond line")  # no RuntimeError
+    raise KeyError("first line\nsecond line")  # not a RuntimeError
 
 
 def _no_torchscript(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str, str]] = 
 
 @pytest.fixture(autouse=True)
 def _nothing_recorded() -> Iterator[None]:
-    """What looks at models is recorded once in a process."""
+    """Forget the recordings of looks at models, which are kept for the whole process."""
     _look.cache_clear()
     yield
     _look.cache_clear()

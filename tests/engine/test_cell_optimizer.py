@@ -1,4 +1,4 @@
-"""The cell's optimizer: torch's own on one client's batches, and who takes it."""
+"""The optimizer of a cell: on one client's batches it equals torch's own; and which requests use it."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SIZES = [9]
 
 
 def by_torch(kind: Any, start: Any, rounds: int, **settings: Any) -> torch.Tensor:
-    """The linear model trained by an optimizer of torch, which starts afresh in every round."""
+    """The linear model trained by an optimizer of torch, which starts anew in every round."""
     w = torch.nn.Parameter(torch.tensor(start))
     for t in range(rounds):
         optimizer = kind([w], **settings)
@@ -50,7 +50,8 @@ def test_adam_and_adamw_differ_by_weight_decay_only() -> None:
 
 
 def test_a_method_that_only_sets_the_rate_takes_it_too() -> None:
-    """Ditto's personalized models, whose request says `SGD(lr=...)`; SCAFFOLD's step asks for plain SGD."""
+    """Ditto trains personalized models with `SGD(lr=...)`, which takes the cell's optimizer; SCAFFOLD's step asks
+    for plain SGD."""
     settings: dict[str, Any] = {"optimizer": "adam", "momentum": 0.0}
     ditto, local = toy("ditto", hp={"lam": 0.0, "personal_lr": 0.1}, **settings), toy("local", **settings)
     run(ditto, 2)
@@ -66,7 +67,7 @@ def test_a_method_that_only_sets_the_rate_takes_it_too() -> None:
 
 
 def test_sgd_spelt_out_is_the_same_cell() -> None:
-    """Cells from before there was a choice keep their ids; another optimizer is another cell."""
+    """Cells keep the ids that they had before optimizers could be chosen; another optimizer is another cell."""
     ids = [
         cell_id(Settings(method="fedavg", **given), "data")
         for given in ({}, {"optimizer": "sgd"}, {"optimizer": {"name": "sgd"}})
@@ -81,11 +82,11 @@ def test_sgd_spelt_out_is_the_same_cell() -> None:
 
 
 def test_layers_are_found_by_type() -> None:
-    """Wherever they stand and whatever they are called; layers without tensors are none."""
+    """At any place and with any name; layers without tensors are not found."""
     with torch.device("meta"):
         net = torch.nn.Sequential()
         net.add_module("stem", torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)))
-        net.add_module("bn", torch.nn.Linear(2, 2))  # called so, and is none
+        net.add_module("bn", torch.nn.Linear(2, 2))  # the name is of BatchNorm, the layer is not
         net.add_module("rest", torch.nn.Sequential(torch.nn.GroupNorm(1, 2), torch.nn.InstanceNorm2d(2)))
         net.add_module("last", torch.nn.LayerNorm(2))
     spec = Spec.of("odd", net)

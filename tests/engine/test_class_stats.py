@@ -1,4 +1,4 @@
-"""What `ClassStats` answers, by hand, and that a look is billed as one."""
+"""The answers to `ClassStats`, compared with sums by hand, and its cost, which is that of a look."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.engine.problems import toy, toy_data
 
 
 def ask(request: Any, *, owners: Any = None, **settings: Any) -> tuple[dict[int, ProgramRun], Any, Params]:
-    """The ended programs of all clients, one of them without samples, each of which asks for one thing."""
+    """Have every client's program ask for one thing; returns the ended programs. One client has no samples."""
     federation = toy("fedavg", **settings)
     w = federation.server.initial_model()
 
@@ -32,7 +32,7 @@ def ask(request: Any, *, owners: Any = None, **settings: Any) -> tuple[dict[int,
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("of", ["features", "directions", "logits", "probabilities"])
 def test_sums_by_class_are_those_of_a_loop_over_samples(of: Any, executor: Any) -> None:
-    """Of unequal clients, one of which has a single sample and one none."""
+    """For unequal clients, one of which has a single sample and one none."""
     running, federation, w = ask(lambda w: ClassStats(w, of=of, moments=2), executor=executor)
     data = toy_data()
     inner, head = (w.tensors()[n].numpy() for n in ("inner.weight", "head.weight"))
@@ -63,7 +63,7 @@ def test_sums_by_class_are_those_of_a_loop_over_samples(of: Any, executor: Any) 
 
 @pytest.mark.parametrize("moments", [1, 2])
 def test_statistics_that_overflow_are_a_divergence(moments: Any) -> None:
-    """Weights are finite, and so are, at 1e25, the features in float32, but not their squares."""
+    """The weights are finite, and at 1e25 the features are finite in float32 as well, but their squares are not."""
     scale = {1: 1e38, 2: 1e25}[moments]
     with pytest.raises(Diverged, match=r"the class statistics of client \d are not finite"):
         ask(lambda w: ClassStats(w.with_weights(w.weights * scale), moments=moments), dtype="float32")

@@ -1,4 +1,4 @@
-"""Composed model values: what they compute, in both executors, trained, kept in a checkpoint, and refused."""
+"""Composed model values: what they compute in both executors, training, checkpoints, and what is refused."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ from tests.methods.resume import assert_resumes
 
 
 def mixed(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:
-    """Twice the first, and the second's head on the first's features, in shares."""
+    """A weighted sum of twice the logits of the first model and of the second's head on the first's features."""
     z = model.features(parts["one"], x)
     alpha = parts["alpha"]
     out: Tensor = parts["times"] * alpha[0] * model.head(parts["one"], z) + alpha[1] * model.head(parts["two"], z)
@@ -39,12 +39,12 @@ def by_hand(parts: dict[str, Any], x: Tensor) -> Tensor:
 
 
 def identity_body(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:
-    """A linear classifier of what the body gives."""
+    """A linear classifier on the output of the body."""
     return model.features(parts["body"], x) @ parts["weight"].T
 
 
 def test_a_body_may_be_empty() -> None:
-    """As that of a model which is a head alone."""
+    """For example the body of a model that consists of a head only."""
     body = toy("fedavg", model="logistic").server.initial_model().without("head")
     weight, x = torch.eye(3, 4).double(), torch.from_numpy(toy_data().x).double()
     assert torch.equal(Forward()(compose(identity_body, body=body, weight=weight), x), x[:, :3])
@@ -78,7 +78,7 @@ def test_values_that_differ_in_a_number_only_are_of_two_kinds() -> None:
 
 
 def test_looked_at_side_by_side_and_one_by_one() -> None:
-    """Other weights for each client; the cohort maps them."""
+    """Every client has different weights; the cohort maps over them."""
     found = {}
     for executor in ("sequential", "cohort"):
         federation = toy("fedavg", model="test_norm", executor=executor)
@@ -97,7 +97,7 @@ def test_looked_at_side_by_side_and_one_by_one() -> None:
 
 
 def test_a_checkpoint_gives_it_back_and_its_parts() -> None:
-    """Also one inside another, and a part of one."""
+    """Also a composed value inside another one, and a part of one."""
     server, parts = parts_of()
     w = compose(mixed, **parts)
     outer = compose(inside, inner=w, beta=parts["alpha"])
@@ -137,7 +137,7 @@ def test_what_cannot_be_composed_is_said(function: Any, changes: dict[str, Any],
 
 @METHODS.register("odd_composed")
 class Composite(Method):
-    """Clients train what they are tested by: a composed value of their own, of which the body is shared."""
+    """Clients train the composed value by which they are evaluated; only its body is shared."""
 
     trains = "pm"
     mean_of = ("body",)
@@ -161,7 +161,7 @@ class Composite(Method):
 
 
 def test_it_is_trained_as_its_parts_are() -> None:
-    """Running statistics included: against the same loss of separate parts, in both executors."""
+    """Compared with the same loss on separate parts, in both executors; running statistics agree, too."""
     for executor in ("sequential", "cohort"):
         federation = toy("odd_composed", model="test_norm", executor=executor)
         run(federation, 3)
@@ -173,7 +173,7 @@ def test_it_is_trained_as_its_parts_are() -> None:
             torch.testing.assert_close(own.part("one").weights, parts["one"].weights, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(own.buffers, parts["one"].buffers, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(own.tensors()["alpha"], parts["alpha"], rtol=1e-10, atol=1e-12)
-        moved = federation.clients[0].state["own"].buffers  # not so of the client with one sample
+        moved = federation.clients[0].state["own"].buffers  # the client with one sample does not move them
         assert not torch.equal(moved, federation.server.initial_model().buffers)
 
 
@@ -185,7 +185,7 @@ def loss_of_parts(model: Any, values: Any, batch: Any, ctx: Any) -> Tensor:
 
 @METHODS.register("odd_apart")
 class Apart(Method):
-    """The same without composing."""
+    """The same method on separate parts, without a composed value."""
 
     trains = "pm"
 
@@ -203,7 +203,7 @@ class Apart(Method):
 
 
 def test_it_resumes_and_means_and_is_counted() -> None:
-    """As a client's state and as the model right after training; the mean of all is of their kind."""
+    """As a client's state and as the local model; the mean of the personalized models is composed in the same way."""
     federation = assert_resumes("odd_composed", {"model": "test_norm"}, 2, 4)
     own = federation.clients[0].state["own"]
     assert any(torch.equal(t, own.weights) for t in everything(federation).values())

@@ -1,4 +1,4 @@
-"""What the engine promises to programs: answers, fall-backs, divergence, bytes."""
+"""What the engine promises to programs: answers, fall-backs, errors on divergence, and equal bytes."""
 
 import warnings
 from typing import Any
@@ -38,7 +38,7 @@ from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, 
 
 
 class Probe(Method):
-    """FedAvg with a program that a test puts in."""
+    """FedAvg with a program that a test supplies."""
 
     mean_of = ("model",)
     program: Any = None
@@ -53,7 +53,7 @@ class Probe(Method):
 
 @pytest.fixture(autouse=True, scope="module")
 def _registered() -> None:
-    """Not at import: tests elsewhere take all registered methods when they are collected."""
+    """Not registered at import, because other test files parametrize over all registered methods."""
     METHODS.register("test_probe")(Probe)
 
 
@@ -132,7 +132,7 @@ def test_a_limit_ends_trainings_and_leaves_gradients_whole() -> None:
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 def test_a_subset_is_the_same_for_all_and_fresh_in_every_round(executor: str) -> None:
-    """A model whose scores tell the samples apart: predictions and batches are of the same ones, in one order."""
+    """The scores identify the samples: predictions and batches use the same subset, in the same order."""
     public = toy_data(samples=12, seed=9)
 
     def program(client: Client, w: Params) -> Program:
@@ -159,7 +159,7 @@ def test_a_subset_is_the_same_for_all_and_fresh_in_every_round(executor: str) ->
 
 
 def _look_at_scores(do: Any, values: Values, batch: Any, ctx: Any) -> Values:
-    """Put the scores of a batch's samples where their index says."""
+    """Add the scores of a batch's samples in the rows of their indices."""
     at = (batch.index[:, None] == torch.arange(5)) * batch.weight[:, None]
     return {**values, "seen": values["seen"] + at.to(torch.float64).T @ Forward()(values["w"], batch.x, "frozen")}
 
@@ -184,7 +184,8 @@ def test_the_holdout_is_the_clients_own_and_fixed() -> None:
 
 
 def test_an_optimizer_goes_on_where_it_stopped() -> None:
-    """Two requests with the state passed on are one request of both lengths, if the batches are the same."""
+    """Two requests, the second with the optimizer state of the first, equal one request of both lengths on the same
+    batches."""
     feed = Feed(order="cyclic", batch_size=100)
 
     def whole(client: Client, w: Params) -> Program:
@@ -205,7 +206,7 @@ def test_an_optimizer_goes_on_where_it_stopped() -> None:
 
 
 def test_frozen_slices_and_parts_do_not_move() -> None:
-    """Not even by weight decay and momentum."""
+    """Not even through weight decay and momentum."""
 
     def program(client: Client, w: Params) -> Program:
         yield Upload({"model": w})
@@ -222,7 +223,7 @@ def test_frozen_slices_and_parts_do_not_move() -> None:
 
 
 def branching(model: Any, values: Values, batch: Any, ctx: Any) -> Tensor:
-    """A loss that looks at its value: vmap cannot take it."""
+    """A loss that branches on its value, which vmap refuses."""
     loss = cross_entropy(model, values, batch, ctx)
     return loss if loss > 0 else -loss
 
@@ -244,7 +245,7 @@ def test_a_loss_that_cannot_be_mapped_runs_one_by_one_and_says_so() -> None:
 
 
 def wrong(model: Any, values: Values, batch: Any, ctx: Any) -> Tensor:
-    """A loss with a mistake in it."""
+    """A loss with a bug."""
     return batch.mean(model(values["w"], batch.x))[7]  # type: ignore[no-any-return]
 
 
@@ -321,7 +322,7 @@ def test_a_recorded_step_gives_the_same_bytes(
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("method", ["ditto", "scd", "fedrod"])
 def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients or cohorts at a time, before and after steps are recorded."""
+    """With one and with three clients or cohorts at a time, before and after steps are recorded."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 3)
     monkeypatch.setattr(device, "_MOST", 3)
     monkeypatch.setattr(outputs, "_WORTH", 0)

@@ -1,6 +1,6 @@
-"""What runs on a CPU runs on a GPU: skipped where there is none.
+"""What runs on a CPU runs on a GPU, too; skipped if there is no GPU.
 
-`test_second_device.py` asks for no GPU and sees neither its rounding nor its libraries.
+`test_second_device.py` needs no GPU, but it tests neither the rounding of a GPU nor its libraries.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {"cnn": {"hidden": 8}, "resnet18": {}, "mlp":
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """A cell on a GPU says how the whole process is to compute."""
+    """A cell on a GPU changes settings of the whole process; put them back."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.fp32_precision, cudnn.conv.fp32_precision, torch.are_deterministic_algorithms_enabled()
     yield
@@ -36,7 +36,7 @@ def _as_before() -> Iterator[None]:
 
 
 def _images(model: str, *, device: str = GPU, executor: Any = "cohort", **settings: Any) -> tuple[Federation, Any]:
-    """A small cell of images after two rounds; its state and scores."""
+    """A small cell of images after two rounds: its state and scores."""
     settings |= {"model": model, "model_options": SMALL[model]}
     return two_rounds(settings=settings, device=device, executor=executor)
 
@@ -44,7 +44,7 @@ def _images(model: str, *, device: str = GPU, executor: Any = "cohort", **settin
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_every_method_trains_there_as_here(method: str, executor: str) -> None:
-    """In float64; cohorts without falling back to one client at a time."""
+    """In float64; cohorts do not fall back to one client at a time."""
     here, there = toy(method, executor=executor), toy(method, executor=executor, device=GPU)
     scores = [[row["value"] for row in run(federation, 2).metrics] for federation in (here, there)]
     assert_same(everything(there), everything(here))
@@ -67,7 +67,8 @@ def test_models_that_rest_in_pinned_memory_train_the_same(method: str, executor:
     [*((model, "float64", 1e-7) for model in SMALL), ("cnn", "float32", 1e-5), ("mlp", "float32", 1e-5)],
 )
 def test_cohorts_and_single_clients_agree(model: str, dtype: str, tolerance: float) -> None:
-    """Up to rounding, on the GPU and with the CPU. In float32, BatchNorm of four samples makes much of little."""
+    """Up to rounding, on the GPU and compared with the CPU. In float32, BatchNorm over four samples amplifies
+    differences."""
     here = _images(model, device="cpu", executor="sequential", dtype=dtype)[1]
     for executor in ("sequential", "cohort"):
         there, found = _images(model, executor=executor, dtype=dtype)
@@ -78,7 +79,7 @@ def test_cohorts_and_single_clients_agree(model: str, dtype: str, tolerance: flo
 @pytest.mark.parametrize("channels", [3, 64])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_lane_kernels_are_convolutions(channels: int, stride: int) -> None:
-    """Against float64, which bfloat16 is within three digits of."""
+    """Compared with float64, from which bfloat16 differs in the third digit."""
     lanes, filters, samples = 5, 64, 7
     geometry = Geometry((3, 3), (stride, stride), (1, 1))
     x = torch.randn(samples, lanes * channels, 16, 16, device=GPU, dtype=torch.bfloat16, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The recorded path tells apart what the same CPU does when it is held to older instruction sets."""
+"""The recorded path changes if the same CPU is restricted to older instruction sets."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def _python(*arguments: str, **more: str) -> str:
 @pytest.mark.long
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="a CPU without vector instructions")
 def test_a_checkpoint_of_other_instruction_sets_starts_again(tmp_path: Path) -> None:
-    """As one of another executor does."""
+    """As with a checkpoint of another executor."""
     folder, options = tmp_path / "cell", Options(device="cpu", checkpoint_seconds=0, keep="all")
     config = CellConfig(settings=SETTINGS, folder=folder, options=options)
     (tmp_path / "cell.json").write_text(config.model_dump_json())
@@ -51,7 +51,7 @@ def test_limits_of_the_environment_count(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_instruction_sets_of_the_cpu_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two CPUs on the same level of PyTorch's own kernels, of which one multiplies matrices in tiles."""
+    """Two CPUs for which PyTorch's own kernels are the same, but only one can multiply matrices in tiles."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "Intel Xeon", "amx_tile": False})
     without = cpu_kernels()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "Intel Xeon", "amx_tile": True})

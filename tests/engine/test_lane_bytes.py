@@ -1,4 +1,4 @@
-"""A client's bytes do not depend on the lane that it is in: with other threads, clients are in other lanes."""
+"""A client's bytes do not depend on its lane: with another number of threads, clients are in other lanes."""
 
 import os
 import subprocess
@@ -17,7 +17,8 @@ from tests.engine.problems import METHOD_NAMES, QUICK
 
 
 def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
-    """The state after two rounds in float32, of a network whose layers are no multiple of a vector of the processor."""
+    """The state after two rounds in float32, for a network whose layer sizes are no multiples of the CPU's vector
+    length."""
     cell = Settings(
         method=method,
         alpha=0.5,
@@ -39,7 +40,8 @@ def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
 @pytest.mark.long
 @pytest.mark.parametrize("method", sorted(METHOD_NAMES))
 def test_threads_change_no_byte(method: str) -> None:
-    """Every method failed without `MKL_CBWR` (see `bench/__init__.py`), and MOON with softplus also with it."""
+    """Without `MKL_CBWR` (see `bench/__init__.py`) this failed for every method; for MOON with softplus it failed
+    even with it."""
     one, two = weights(method, 1), weights(method, 2)
     assert one.keys() == two.keys()
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
@@ -47,7 +49,7 @@ def test_threads_change_no_byte(method: str) -> None:
 
 @pytest.mark.long
 def test_where_products_were_made_before_the_path_says_so() -> None:
-    """MKL asks once for what `bench` sets, at its first product."""
+    """MKL reads the variable that `bench` sets only once, at its first product."""
     before = "import torch; torch.ones(5, 5) @ torch.ones(5, 5); "
     then = "from bench.engine.kernels import cpu_kernels; print('lanes-differ' in cpu_kernels())"
     environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}

@@ -1,4 +1,5 @@
-"""Short batches of unequal sizes side by side, as on a GPU: BatchNorm's statistics are those of the real samples."""
+"""Short batches of unequal sizes train together, as on a GPU; BatchNorm's statistics are those of the real samples
+only."""
 
 import contextlib
 from typing import Any
@@ -11,18 +12,19 @@ from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, to
 from tests.engine.second_device import NAME, SecondDevice
 
 SEVERAL_STREAMS = ("comet", "perfedavg")
-SIZES = [13, 7, 1, 0, 10, 6]  # in batches of four; short ones have three, two and two samples
+SIZES = [13, 7, 1, 0, 10, 6]  # in batches of four; the short batches have three, two and two samples
 
 
 def padded(federation: Any) -> list[bool]:
-    """Of the steps of its trainings, whether their batches had padding."""
+    """For each step function of a federation's trainings, whether its batches were padded."""
     return [recipe.padded for recipe, _ in federation.engine._trainer._plays]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_trains_with_padding_as_without(method: str) -> None:
-    """The CPU pads nothing. Methods of several streams of batches, and of composed models, train without padding."""
+    """The CPU pads nothing. On the device, only methods with several streams of batches or composed models are not
+    padded."""
     here = toy(method, model="test_norm", sizes=SIZES)
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
@@ -34,7 +36,7 @@ def test_every_method_trains_with_padding_as_without(method: str) -> None:
 
 
 def noisy(model: Any, values: Any, batch: Any, ctx: Any) -> Tensor:
-    """A loss that BatchNorm gets other samples from than those of the batch."""
+    """A loss that gives BatchNorm other samples than those of the batch."""
     logits = model(values["w"], batch.x + 0.1)
     return batch.mean(-logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1))
 

@@ -1,4 +1,4 @@
-"""The small pieces of the engine: lanes, batches, optimizers, model values, ledger, snapshots."""
+"""The small parts of the engine: lanes, batches, optimizers, model values, traffic ledger, snapshots."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_every_step_of_every_row_runs_once_and_in_order(lengths: list[int], lane
         assert all(schedule.row[t, lane] == row and schedule.step[t, lane] == lengths[row] - 1 for lane, row in stored)
     for pairs in (schedule.load, schedule.store):
         assert sorted(row for step in pairs for _, row in step) == [r for r, length in enumerate(lengths) if length]
-    # Longest first: no schedule of this kind is longer than the longest row plus an even share of the rest.
+    # With the longest row first, no schedule is longer than the longest row plus an even share of all steps.
     assert len(schedule.row) <= max(lengths, default=0) + sum(lengths) / lanes
 
 
@@ -46,7 +46,8 @@ def test_nobody_is_idle_while_somebody_waits() -> None:
 
 
 def _replayed(packing: Packing, done: list[int]) -> None:
-    """Play a packing as the engine does: what a row has done comes with it into a lane, and goes back from there."""
+    """Play a packing as the engine does: a row brings the count of its steps into a lane and takes it back from
+    there."""
     seats = [(IDLE, 0)] * packing.row.shape[1]
     for t, (load, store) in enumerate(zip(packing.load, packing.store, strict=True)):
         for lane, row in load:
@@ -81,7 +82,8 @@ def test_narrower_lanes_do_the_same_steps_at_the_same_time(lengths: list[int], l
 
 @pytest.mark.long
 def test_nine_in_ten_lanes_are_busy_by_the_command_of_the_docs() -> None:
-    """64 lanes, five epochs, 100 clients of CIFAR-10's size; with one number of lanes 16, 40 and 56 %."""
+    """64 lanes, five epochs, 100 clients, data of CIFAR-10's size. With a constant number of lanes, 16, 40 and 56 %
+    are busy."""
     script = Path(__file__).parents[2] / "docs/examples/busy_lanes.py"
     printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:]]
@@ -97,7 +99,7 @@ SIZES = st.lists(st.lists(st.sampled_from([2, 3, 10]), max_size=8), max_size=6)
 
 @given(sizes=SIZES, epoch=st.integers(0, 4))
 def test_phases_have_each_step_once_in_order_and_with_its_size(sizes: list[list[int]], epoch: int) -> None:
-    """Whatever the order of sizes; and with epochs no phase has more than one of a client's."""
+    """Whatever the order of sizes; if runs end with epochs, no phase contains parts of two epochs of one client."""
     found: list[list[int]] = [[] for _ in sizes]
     for phase in phases_of([runs_of(np.array(own, np.int64).reshape(-1, 1), epoch) for own in sizes]):
         assert len({row for row, _, _ in phase.rows}) == len(phase.rows)
@@ -116,7 +118,7 @@ def test_an_epoch_sees_every_sample_once(n: int, width: int, epochs: int) -> Non
         rows = range(e * per_epoch, (e + 1) * per_epoch)
         seen = np.concatenate([found.positions[k, : found.sizes[k]] for k in rows])
         assert sorted(seen) == list(range(n))
-    # More steps go on where fewer stop, and padding is a sample of the same batch.
+    # With more steps the batches continue where fewer steps stop. Padding repeats a sample of the same batch.
     more = draw_batches(Feed(), n, width, epochs * per_epoch + 2, AT)
     assert (more.positions[: len(found.positions)] == found.positions).all()
     assert all(set(p) == set(p[:s]) for p, s in zip(found.positions, found.sizes, strict=True))

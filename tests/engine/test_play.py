@@ -1,4 +1,4 @@
-"""A schedule played by hand, in Python and as TorchScript; what threads do with jobs."""
+"""A schedule of steps compared with sums by hand, in Python and as TorchScript; and how threads share jobs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ LENGTHS = [3, 1, 0, 2, 2]
 
 
 def step(tensors: list[Tensor]) -> list[Tensor]:
-    """What a lane holds, plus what it is given times its context, plus a fixed number; and how many steps it took."""
+    """A step: what a lane holds, plus its input times its context, plus a fixed number; and a count of the steps."""
     sums, count, given, context, fixed = tensors
     return [sums + given * context + fixed, count + 1]
 
 
 def play(run: Callable[..., list[Tensor]], chunk: int) -> list[Tensor]:
-    """Clients of unequal length in two lanes, so many steps at a time."""
+    """Clients of unequal length in two lanes, `chunk` steps per call."""
     schedule = pack(LENGTHS, 2)
     rows = [torch.arange(5.0) * 100, torch.zeros(5)]
     contexts = [[torch.tensor(10.0**client)] for client in range(5)]
@@ -52,7 +52,7 @@ def pairs_of(pairs: list[tuple[int, int]]) -> Tensor:
 
 @pytest.fixture(params=["python", "torchscript"])
 def loop(request: pytest.FixtureRequest) -> Callable[..., list[Tensor]]:
-    """The loop around a step as it is, and as TorchScript has it."""
+    """The loop around a step, in Python and as TorchScript."""
     if request.param == "python":
         return CohortLoop(step)
     recorded = Recorded(step, CohortLoop)
@@ -77,7 +77,7 @@ def test_a_function_is_recorded_after_some_calls_with_equal_shapes(monkeypatch: 
     monkeypatch.setattr(backends, "_RECORD_AFTER", 4)
     look = Recorded(lambda tensors: [torch.einsum("ld,lsd->ls", tensors[0], tensors[2]) + tensors[1]], EvalLoop)
     found = []
-    for groups in (3, 2, 1):  # recorded in the third run, when there were five calls
+    for groups in (3, 2, 1):  # recorded in the third run, after five calls
         weights = [torch.full((2,), float(i)) for i in range(2 * groups)]
         buffers = [torch.tensor([0.5]) for _ in weights]
         x = torch.arange(groups * 2 * 3 * 2.0).view(groups, 2, 3, 2)
@@ -109,7 +109,7 @@ def test_a_function_that_decides_by_numbers_is_never_recorded(in_place: bool, mo
 
 
 def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By way of numpy, PyTorch does not see that they were read."""
+    """The numbers are read through numpy, which PyTorch does not notice."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
 
     def weighted(tensors: list[Tensor]) -> list[Tensor]:
@@ -125,7 +125,7 @@ def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.Monkey
 def test_operations_that_torchscript_takes_for_others_are_played_by_python(
     in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To it, the `True` is a 1 and the mask a number, whose complement is -2."""
+    """TorchScript takes `True` for 1 and the mask for a number, whose complement is -2."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
 
     def where_not_positive(tensors: list[Tensor]) -> list[Tensor]:
@@ -137,7 +137,7 @@ def test_operations_that_torchscript_takes_for_others_are_played_by_python(
         assert found.tolist() == [0, 3]
     (made,) = recorded._recorded.values()
     assert isinstance(made.run, ClientLoop)
-    assert isinstance(made.run.step, fx.GraphModule)  # recorded all the same
+    assert isinstance(made.run.step, fx.GraphModule)  # still recorded as a graph
     assert recorded.failed.keys() == {"torchscript"}
 
 
@@ -155,7 +155,7 @@ def test_only_the_first_shape_is_waited_for_with_patience(monkeypatch: pytest.Mo
 def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "_RECORD_AFTER", 4)
     both = threading.Barrier(2, timeout=10)
-    by_itself: list[int] = []  # when it is recorded, and when one step and then all are checked
+    by_itself: list[int] = []  # filled while it is recorded, and while one step and then all are checked
 
     def add(tensors: list[Tensor]) -> list[Tensor]:
         if recorded._running == 0:

@@ -1,4 +1,4 @@
-"""`precision`: what it changes, and what it leaves alone."""
+"""`precision`: what it changes and what it does not."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ def test_views_constants_and_repetitions_are_left_out() -> None:
     x, y = torch.randn(4, 3), torch.randn(5)
     recorded = make_fx(function)(x, y)
     tidied = tidy(recorded)
-    assert calls(tidied) == 7  # exp, +, >, where, and the last one's transpose, copy and view
+    assert calls(tidied) == 7  # exp, +, >, where; transpose, copy and view of the last one
     other = torch.randn(4, 3), torch.randn(5)
     for found, expected in zip(tidied(*other), function(*other), strict=True):
         assert torch.equal(found, expected)
@@ -52,13 +52,14 @@ def test_writing_into_a_tensor_of_its_own_becomes_an_operation_like_others() -> 
         return [half * tensors[0]]
 
     recorded = record(function, [torch.randn(2, 3)])
-    assert calls(recorded) == 1  # what was written is a constant
+    assert calls(recorded) == 1  # the tensor that was written to is a constant
     for _ in range(2):
         assert torch.equal(recorded(torch.full((2, 3), 4.0))[0], torch.tensor([[4.0, 2.0, 2.0]] * 2))
 
 
 def pieces_of(tensors: list[Tensor]) -> list[Tensor]:
-    """A step on 80,000 weights in two pieces; the second one's gradient needs both of the old ones, by a view too."""
+    """A step on 80,000 weights in two pieces. The gradient of the second needs the old values of both, also through
+    a view."""
     weights, rate = tensors
     a, b = torch.split(weights, [30_000, 50_000])
     of_a = 2 * a + b.sum()

@@ -1,6 +1,6 @@
-"""What runs on a processor runs on a device of its own: nothing is mixed up, and the device is hardly waited for.
+"""Training on a simulated second device: tensors of two devices are never mixed, and the processor hardly waits for it.
 
-No GPU is needed for this, and none of its speed or rounding is seen.
+This needs no GPU, and it tests neither the speed nor the rounding of one.
 """
 
 from typing import Any
@@ -21,7 +21,8 @@ from tests.methods.resume import assert_resumes
 
 
 def _both(method: str, versions: int, *, offload: bool = False, **settings: Any) -> Any:
-    """The federation on the second device after some versions, and the device; states and scores compared."""
+    """Train on the CPU and on the second device, and check that states and scores agree; returns the second
+    federation and its device."""
     here = toy(method, **settings)
     expected = run(here, versions)
     with SecondDevice() as device:
@@ -83,7 +84,7 @@ def test_models_that_rest_on_the_host_train_the_same(method: str, executor: str)
 
 @pytest.mark.long
 def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
-    """As many at a time as there are lanes, whatever the number of clients; all of them alone would need more."""
+    """Only as many as there are lanes are on the device at a time; all clients together would need more memory."""
     peaks = {}
     for lanes in (2, 6):
         with SecondDevice() as device:
@@ -97,7 +98,7 @@ def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
 
 @pytest.mark.long
 def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recorder does not see through the wrappers and takes all tensors for constants."""
+    """The recorder does not look into the wrappers and takes all tensors for constants."""
     monkeypatch.setattr("bench.engine.backends._RECORD_AFTER", 10)
     here = toy("fedavg")
     expected = [run(here, 1).metrics for _ in range(12)][-1]
@@ -116,7 +117,7 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
     ("method", "trainings"), [("fedavg", 1), ("ditto", 2), ("scd", 2), ("pgfed", 2), ("hypcluster", 2)]
 )
 def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> None:
-    """Whether all values are finite is the only thing that is read of them; and once for what clients decide by."""
+    """The processor reads only whether all values are finite; and one number more if clients decide by it."""
     with SecondDevice() as device:
         for offload in (False, True):
             federation = toy(method, device=NAME, offload=offload)
@@ -131,7 +132,7 @@ def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> No
 def test_a_training_uploads_the_same_number_of_arrays_however_long_it_is(
     model: str, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU each is a copy that is waited for. With BatchNorm, short batches make phases of their own."""
+    """On a GPU the processor waits for each copy. With BatchNorm, short batches form separate phases."""
     uploads = []
     for epochs, in_a_chunk in ((1, executors.GATHER), (1, 1), (3, 1)):  # 1: one step
         monkeypatch.setattr(executors, "GATHER", in_a_chunk)
@@ -146,7 +147,7 @@ def test_a_training_uploads_the_same_number_of_arrays_however_long_it_is(
 
 
 def test_an_evaluation_waits_once() -> None:
-    """Of Ditto for the generic model, the personalized and the local ones."""
+    """An evaluation of Ditto's generic, personalized and local models."""
     with SecondDevice() as device:
         federation = toy("ditto", device=NAME)
         federation.advance()
@@ -157,7 +158,8 @@ def test_an_evaluation_waits_once() -> None:
 
 @pytest.mark.parametrize("offload", [False, True])
 def test_a_trained_vector_begins_where_one_that_lies_alone_does(offload: bool) -> None:
-    """At a multiple of 16 bytes; 15 weights of 8 bytes would put every second client elsewhere."""
+    """At a multiple of 16 bytes, though 15 weights of 8 bytes are none: without a gap, every second client would be
+    elsewhere."""
     with SecondDevice():
         federation = toy("local", device=NAME, offload=offload)
         assert federation.server.initial_model().weights.nbytes % 16 == 8
@@ -194,7 +196,7 @@ def test_what_is_drawn_is_put_together_once_a_training_and_not_for_each_phase(mo
 
 
 def test_cohorts_become_smaller_where_memory_runs_out() -> None:
-    """Ten clients train in twelve lanes, and in six of them where twelve take too much."""
+    """Twelve lanes take too much memory for the ten clients; in six lanes they train."""
     ten: dict[str, Any] = {"sizes": [4] * 10, "batch_size": 8}
     here = toy("fedavg", **ten)
     expected = run(here, 2)
@@ -216,8 +218,8 @@ def test_cohorts_become_smaller_where_memory_runs_out() -> None:
 def test_a_call_has_as_many_lanes_as_clients_that_train(
     model: str, lanes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 13, 7, 9 and 5 samples, in batches of four; with BatchNorm a last one of one sample is dropped, and the three
-    of the client of 7 go by themselves, once an epoch."""
+    """Clients of 13, 7, 9 and 5 samples, in batches of four. With BatchNorm a last batch of one sample is dropped,
+    and the batch of three samples of the client with 7 is a separate call in each epoch."""
     found: list[int] = []
 
     def noted(packing: Packing) -> list[Packing]:
@@ -232,13 +234,13 @@ def test_a_call_has_as_many_lanes_as_clients_that_train(
 
 
 def branching(model: Any, values: Any, batch: Any, ctx: Any) -> torch.Tensor:
-    """A loss that asks for a number, which no map over clients has."""
+    """A loss that branches on a number, which cannot be mapped over clients."""
     loss = cross_entropy(model, values, batch, ctx)
     return loss if loss > 0 else -loss
 
 
 class _Branching(Method):
-    """FedAvg with that loss."""
+    """FedAvg with the loss `branching`."""
 
     mean_of = ("model",)
 
@@ -276,7 +278,7 @@ def test_memory_that_cufft_lacks_is_memory() -> None:
 
 
 def test_a_gpu_s_settings_go_through_the_current_interface() -> None:
-    """PyTorch warns of the older flags, and refuses to have both asked for."""
+    """PyTorch warns about the older flags, and raises an error if both interfaces are used."""
     cuda: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn.conv
     deterministic: Any = torch.utils.deterministic

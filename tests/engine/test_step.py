@@ -1,4 +1,4 @@
-"""What a step of training comes down to: no number is read in it, and few passes over memory."""
+"""What a training step consists of: it reads no number on the host, and it makes few passes over memory."""
 
 from collections import Counter
 from typing import Any
@@ -23,7 +23,7 @@ from tests.engine.problems import EVERY_METHOD, toy, toy_partition
 
 
 def run_on_shapes_too(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    """Have every step run once more on tensors without numbers."""
+    """Run every step once more on fake tensors, which have shapes but no numbers."""
     seen: list[Recorded] = []
     run = Recorded.run
 
@@ -41,7 +41,7 @@ def run_on_shapes_too(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_no_step_and_no_look_reads_a_number(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU it would wait for all that is under way."""
+    """On a GPU, reading a number would wait for all operations under way."""
     seen = run_on_shapes_too(monkeypatch)
     federation = toy(method)
     federation.advance()
@@ -71,11 +71,12 @@ def test_a_loss_that_reads_a_number_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Captured(BaseException):
-    """A cohort's step, and tensors such as it gets; no error that the engine would handle."""
+    """Carries a cohort's step and example tensors out of the engine; a BaseException, so that the engine does not
+    handle it."""
 
 
 def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Any, list[Tensor]]:
-    """The step of two clients with a ResNet-18 and batches of ten, as a GPU takes it; in bf16 with lane kernels."""
+    """The step of two clients with a ResNet-18 and batches of ten, as on a GPU; in bf16 with the lane kernels."""
 
     def captured(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
         raise Captured(self._function, like)
@@ -94,7 +95,7 @@ def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -
 
 
 def traced(step: Any, like: list[Tensor], lanes: int) -> fx.GraphModule:
-    """The operations of a step on so many lanes, as they are recorded; no number is computed."""
+    """The recorded operations of a step on so many lanes; no number is computed."""
     few = len(like[0])
     with FakeTensorMode(allow_non_fake_inputs=True):
         shapes = [(lanes, *t.shape[1:]) if t.dim() and len(t) == few else t.shape for t in like]
@@ -106,12 +107,12 @@ def traced(step: Any, like: list[Tensor], lanes: int) -> fx.GraphModule:
 
 
 def counts(node: fx.Node) -> bool:
-    """Whether it is an operation, and no view."""
+    """Whether the node is an operation other than a view."""
     return node.op in ("call_function", "call_method") and not _shows(node)
 
 
 def read_or_written(node: fx.Node) -> int:
-    """Bytes of what an operation reads and returns."""
+    """Bytes that an operation reads and returns."""
     values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
     return sum(t.numel() * t.element_size() for t in pytree.tree_leaves(values) if isinstance(t, Tensor))
 
@@ -121,7 +122,8 @@ def read_or_written(node: fx.Node) -> int:
 def test_a_resnet_s_step_in_64_lanes_takes_no_more_operations_or_memory_than_now(
     method: str, operations: int, gigabytes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Views are not counted. FedAvg's had 370 and 94 GB with PyTorch's BatchNorm and momentum, SCD's 413 and 218."""
+    """Views are not counted. With PyTorch's BatchNorm and momentum, FedAvg's step had 370 and 94 GB, SCD's 413 and
+    218."""
     step, like = cohort_step(method, monkeypatch)
     graph = traced(step, like, 64)
     nodes = [n for n in graph.graph.nodes if counts(n)]
@@ -131,9 +133,9 @@ def test_a_resnet_s_step_in_64_lanes_takes_no_more_operations_or_memory_than_now
 
 @pytest.mark.long
 def test_a_recorded_step_has_the_lane_kernels_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ResNet-18 has twenty convolutions; the first one's pictures need no gradient."""
+    """ResNet-18 has twenty convolutions; the gradient with respect to the input of the first one is not needed."""
     graph = traced(*cohort_step("fedavg", monkeypatch, precision="bf16"), 64)
-    assert sum(read_or_written(n) for n in graph.graph.nodes if counts(n)) <= 50.4e9  # with PyTorch's 74
+    assert sum(read_or_written(n) for n in graph.graph.nodes if counts(n)) <= 50.4e9  # 74 with PyTorch's kernels
     taken = Counter(str(node.target) for node in graph.graph.nodes if "convolution" in str(node.target))
     assert taken == {
         "pfleague.lane_convolution.default": 20,

@@ -1,4 +1,4 @@
-"""With TorchScript out of order in the whole process: methods of each kind come to the same bytes, and say so once."""
+"""If TorchScript fails in the whole process, methods of each kind have the same bytes and say so once."""
 
 import functools
 import json
@@ -52,7 +52,7 @@ def _found(broken: str) -> dict[str, list[Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["import", "recording"])
 def test_without_torchscript_methods_of_each_kind_have_the_same_bytes_and_say_so_once(broken: str) -> None:
-    """Each in both executors; what is broken is so from the start, for everything in the process."""
+    """In both executors; TorchScript is broken for the whole process from its start."""
     sound, others = _found("nothing"), _found(broken)
     assert others.keys() == sound.keys()
     for name, (digest, backend, warnings) in sound.items():

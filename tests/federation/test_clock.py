@@ -1,4 +1,4 @@
-"""The simulated clock: profiles, the wait-free formulas of the design, dropouts, and who waits for whom."""
+"""The simulated clock: profiles, the formulas of wait-free rounds, dropouts, and who waits for whom."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from bench.settings import Settings
 from tests.engine.problems import everything, generic, run, toy, toy_data
 
 SIZES = [9, 5, 7]
-BYTES = 21 * 8  # of the model `test_linear`
+BYTES = 21 * 8  # bytes of the model `test_linear`
 EPOCHS, PERSONAL = 2, 3
 
 rates = st.lists(st.floats(1.0, 1e4), min_size=len(SIZES), max_size=len(SIZES))
@@ -58,7 +58,7 @@ def test_wait_free_changes_seconds_only_and_by_the_formulas(
 
 
 def test_equal_clients_have_the_closed_form() -> None:
-    """T_G + max(T_P, T_comm) against T_G + T_P + T_comm, from the second round on."""
+    """A round takes T_G + max(T_P, T_comm) instead of T_G + T_P + T_comm, from the second round on."""
     sizes = [6, 6]
     clock = {"samples_per_second": 10.0, "uplink": BYTES / 2.0, "downlink": BYTES / 0.5}
     t_g, t_p, t_comm = 6 * EPOCHS / 10, 6 * PERSONAL / 10, 2.5
@@ -73,7 +73,7 @@ def test_equal_clients_have_the_closed_form() -> None:
 
 @pytest.mark.parametrize("method", ["ditto", "scd"])
 def test_personal_training_until_the_next_model_fills_the_time(method: str) -> None:
-    """Whole steps as they fit before the next model has come, one at least; the generic model does not notice."""
+    """As many whole steps as fit before the next model arrives, but at least one; the generic model does not change."""
     clock = {"samples_per_second": [10.0, 30.0, 20.0], "uplink": [20.0, 30.0, 500.0], "downlink": 100.0}
     fixed, filled = (toy(method, sizes=[9, 5, 1], clock=clock, pm_until_broadcast=until) for until in (False, True))
     for federation in (fixed, filled):
@@ -112,7 +112,7 @@ def test_the_timeline_has_every_phase_in_its_place() -> None:
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 def test_every_gradient_of_a_step_takes_its_time(executor: str) -> None:
-    """pFedMe takes K gradients of each batch, and 0 of its bytes more."""
+    """pFedMe computes K gradients per batch, which take time but no traffic."""
     seconds = []
     for inner in (1, 4):
         federation = toy("pfedme", sizes=[8, 8], executor=executor, hp={"K": inner}, clock={"uplink": 1e12})
@@ -133,7 +133,7 @@ def test_every_gradient_of_a_step_takes_its_time(executor: str) -> None:
     ],
 )
 def test_a_gradient_costs_the_batches_it_reads(method: str, hp: dict[str, Any], samples: int, executor: str) -> None:
-    """Three steps of two samples; COMET's gradient reads a public batch of four besides."""
+    """Three steps of two samples; for COMET each gradient also reads a public batch of four."""
     clock = {"samples_per_second": 1.0, "uplink": 1e12, "downlink": 1e12}
     federation = toy(method, sizes=[6, 6], epochs=1, batch_size=2, executor=executor, hp=hp, clock=clock)
     federation.advance()
@@ -142,7 +142,7 @@ def test_a_gradient_costs_the_batches_it_reads(method: str, hp: dict[str, Any], 
 
 
 def test_an_exchange_waits_for_the_slowest() -> None:
-    """DS-FL: the fast client goes on when the slow one has sent its logits."""
+    """In DS-FL, the fast client continues only when the slow one has sent its logits."""
     clock = {"samples_per_second": [10.0, 1.0]}
     federation = toy("dsfl", sizes=[6, 6], public=toy_data(seed=9), clock=clock)
     federation.advance()

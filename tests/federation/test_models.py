@@ -1,4 +1,4 @@
-"""Networks through the whole engine: side by side and one after the other they come to the same weights."""
+"""Networks in the whole engine: clients side by side and one after another get the same weights."""
 
 from typing import Any
 

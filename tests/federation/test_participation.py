@@ -1,4 +1,4 @@
-"""Clients that are not selected, clients that are new, and augmented images."""
+"""Clients that are not selected, new clients, and augmented images."""
 
 from typing import Any
 
@@ -19,7 +19,8 @@ WITHOUT = {"ditto": {"lam": 0.0}, "scd": {"lambda_g": 0.0, "lambda_p": 0.0}}
 
 @pytest.mark.parametrize("method", WITHOUT)
 def test_broadcast_lets_every_client_train_its_personal_model_in_every_round(method: str) -> None:
-    """Without the method's terms that is Local, bit for bit, though half the clients take part in a round."""
+    """Without the method's regularization the result equals Local's, bit for bit, although half the clients take
+    part in a round."""
     idle = toy(method, hp=WITHOUT[method], **HALF)
     sent = toy(method, hp=WITHOUT[method], unselected="broadcast", **HALF)
     local = toy("local", dtype="float32")
@@ -36,7 +37,8 @@ def test_broadcast_lets_every_client_train_its_personal_model_in_every_round(met
 
 
 def test_cap_stops_at_its_limit() -> None:
-    """0 steps is `idle`; without end it goes on with what the client received last; never selected stays idle."""
+    """A cap of 0 steps equals `idle`. A high cap trains on, from the last received model. A never selected client
+    stays idle."""
 
     def models(**settings: Any) -> dict[int, torch.Tensor]:
         federation = toy("ditto", **{**HALF, **settings})
@@ -59,7 +61,7 @@ def test_cap_stops_at_its_limit() -> None:
 
 
 def test_cap_cuts_the_training_in_which_it_is_reached() -> None:
-    """Ten samples are five steps an epoch: the third step of a phase is the last."""
+    """Ten samples are five steps per epoch, so that the third step of a personal training is its last."""
     settings: dict[str, Any] = {"sizes": [10, 10, 10], "participation": 1 / 3, "batch_size": 2, "epochs": 1}
     capped = toy("ditto", unselected="cap", unselected_steps=3, **settings)
     run(capped, 6)
@@ -70,7 +72,8 @@ def test_cap_cuts_the_training_in_which_it_is_reached() -> None:
 
 
 def test_personal_training_of_clients_that_are_not_selected_takes_its_time() -> None:
-    """The slow one of two is not selected: 6 samples at 1 a second, after a download of half a second."""
+    """The slow one of two clients is not selected: it trains 6 samples at 1 per second, after a download of half a
+    second."""
     settings: dict[str, Any] = {"sizes": [6, 6], "participation": 0.5, "batch_size": 3, "epochs": 1}
     (first,) = _selected("ditto", 0, **settings)
     speeds = [100.0 if i == first else 1.0 for i in range(2)]
@@ -89,7 +92,8 @@ def test_personal_training_of_clients_that_are_not_selected_takes_its_time() -> 
 
 
 def test_the_mean_of_personalized_models_keeps_its_own_running_statistics() -> None:
-    """FedBABU fine-tunes for use, which moves them; those that stay with the clients are of another time."""
+    """FedBABU's fine-tuning for evaluation changes these statistics; those that the clients keep are from an earlier
+    state."""
     federation = toy("fedbabu", model="test_norm", batchnorm="local")
     run(federation, 2)
     personal_models = federation.evaluator.personal(2)
@@ -127,7 +131,7 @@ def test_new_clients_take_no_part_and_adapt_at_the_end() -> None:
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_new_clients_are_scored_by_every_method(method: str) -> None:
-    """It comes after the last round: a method that fails there has trained in vain."""
+    """New clients are scored after the last round, so an error there would waste a whole training."""
     federation = toy(method, new_clients=1, rounds=1, new_client_epochs=(0, 1))
     assert {m["metric"] for m in run(federation, 1).metrics} >= {"new0", "new1"}
 
@@ -155,11 +159,12 @@ def test_crops_and_mirrors_are_those_of_the_raw_image() -> None:
         expected = padded[:, :, ::-1] if code % 2 else padded
         np.testing.assert_allclose(ours, (expected / 255 - mean) / std, rtol=1e-9, atol=1e-9)
     assert int(codes.max()) < CROPS
-    assert np.allclose(found[0], pool.take(torch.arange(1))[0].numpy())  # 80 leaves an image as it is
+    assert np.allclose(found[0], pool.take(torch.arange(1))[0].numpy())  # code 80 leaves an image unchanged
 
 
 def test_local_of_the_selected_clients_alone() -> None:
-    """As in PGFed's code, a client that no round has selected is where it began; by default all train always."""
+    """As in PGFed's code, a client that was never selected keeps the initial model; by default all clients always
+    train."""
     few, everybody = toy("local", hp={"selected_only": True}, **HALF), toy("local", **HALF)
     run(few, 1)
     run(everybody, 1)
@@ -172,7 +177,8 @@ def test_local_of_the_selected_clients_alone() -> None:
 
 @pytest.mark.parametrize("method", ["fedrep", "fedavg", "local"])
 def test_new_clients_can_all_start_from_the_generic_model(method: str) -> None:
-    """Figure 3 of the SCD paper: the whole generic model is fine-tuned, also under FedRep, whose own is the head."""
+    """Figure 3 of the SCD paper: the whole generic model is fine-tuned, also with FedRep, whose personal part is the
+    head."""
     scores = {}
     for start in ("method", "generic"):
         federation = toy(method, new_clients=2, new_client_epochs=(0, 3), new_client_start=start, rounds=2)

@@ -1,7 +1,7 @@
-"""Runs the kernels on a CPU in Triton's interpreter, which has to be chosen before Triton is imported.
+"""Runs the kernels on a CPU in Triton's interpreter, which must be selected before Triton is imported.
 
-Prints how far each is from PyTorch's convolution in float64, relative to 1 + its size, as JSON. The interpreter has no
-bfloat16, so numbers are float32.
+Prints, as JSON, the difference from PyTorch's convolution in float64, relative to 1 + the size of the number. The
+interpreter has no bfloat16, so the kernels compute in float32.
 """
 
 import json
@@ -14,7 +14,7 @@ from torch.nn import grad as derivatives
 from bench.lanes import kernels
 from bench.lanes.geometry import Geometry
 
-# Lanes, samples, channels, filters, height, width, kernel, stride, padding; blocks are full, cut, and several.
+# Lanes, samples, channels, filters, height, width, kernel, stride, padding; for full, partial and several blocks.
 CASES = (
     (2, 3, 3, 5, 7, 6, (3, 3), (1, 1), (1, 1)),
     (3, 2, 4, 70, 8, 8, (3, 3), (2, 2), (1, 1)),

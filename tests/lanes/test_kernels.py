@@ -1,4 +1,4 @@
-"""The kernels without a GPU: right in Triton's interpreter, and translated for one."""
+"""The kernels without a GPU: correct in Triton's interpreter, and compiled for a GPU."""
 
 import json
 import os
@@ -35,7 +35,8 @@ def test_they_are_right_in_the_interpreter() -> None:
 def test_they_use_the_tensor_cores_of_an_h100_and_spill_nothing(
     name: str, kernel: int, even: bool, tmp_path: Path
 ) -> None:
-    """Registers that do not suffice are spilled to a stack. With even channels, copies run beside products."""
+    """Registers that do not suffice would be spilled to a stack. With even channels, copies run in parallel with
+    products."""
     found = translated(name, kernel, even=even)
     assert "wgmma.mma_async" in found.asm["ptx"]
     assert ("cp.async" in found.asm["ptx"]) == even
@@ -47,7 +48,7 @@ def test_they_use_the_tensor_cores_of_an_h100_and_spill_nothing(
 
 
 def translated(name: str, kernel: int, *, even: bool) -> Any:
-    """A kernel for compute capability 9.0; `even`: numbers of channels are multiples of 16."""
+    """A kernel compiled for compute capability 9.0; `even`: the numbers of channels are multiples of 16."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

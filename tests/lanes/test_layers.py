@@ -1,4 +1,4 @@
-"""Layers of several networks in one operation are the layers of each."""
+"""A layer for several networks in one operation computes what the layer of each network computes."""
 
 import contextlib
 import copy
@@ -36,7 +36,7 @@ def drawn(*shape: int) -> Tensor:
 
 
 def everything_of(net: nn.Module, shared: tuple[str, ...], training: bool) -> list[Tensor]:
-    """Outputs, moved buffers, gradients and second derivatives; `shared`: what all lanes have in common."""
+    """Outputs, updated buffers, gradients and second derivatives; `shared`: what is the same for all lanes."""
     torch.manual_seed(1)
     net.train(training)
     given = {
@@ -48,7 +48,7 @@ def everything_of(net: nn.Module, shared: tuple[str, ...], training: bool) -> li
     in_dims = tuple(None if name in shared else 0 for name in given)
 
     def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Any:
-        # A buffer that all lanes share cannot move in place.
+        # A buffer that all lanes share cannot be updated in place.
         buffers = {name: b + 0 * x.sum() for name, b in buffers.items()}
         out = functional_call(net, weights | buffers, (x,))
         return out.exp().mean() + out.square().sum(), (out, buffers)
@@ -106,7 +106,7 @@ def test_a_convolution_s_derivatives_are_right_twice_and_lanes_within_lanes() ->
 
 
 def test_in_bfloat16_they_round_once() -> None:
-    """As PyTorch's own do: pictures and weights, and what comes out."""
+    """As in PyTorch's own convolutions, only the inputs, the weights and the output are rounded."""
     layer, x = nn.Conv2d(16, 8, 3, padding=1), torch.randn(4, 16, 8, 8)
     with torch.autocast("cpu", torch.bfloat16):
         found, expected = LaneConv2d(layer)(x), layer(x)
@@ -115,7 +115,7 @@ def test_in_bfloat16_they_round_once() -> None:
 
 
 def test_batchnorm_of_bfloat16_keeps_that_type_and_statistics_in_float32() -> None:
-    """As PyTorch's own does under autocast; mapped over clients it would refuse."""
+    """As PyTorch's own BatchNorm under autocast; that one refuses bfloat16 when it is mapped over clients."""
     layer = LaneBatchNorm(nn.BatchNorm2d(3))
     x = torch.randn(LANES, 32, 3, 4, 4)
 
@@ -133,7 +133,7 @@ def test_batchnorm_of_bfloat16_keeps_that_type_and_statistics_in_float32() -> No
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4, 2)])
 def test_padding_is_left_out_of_statistics_and_gradients(shape: tuple[int, ...]) -> None:
-    """Of five samples in each lane, of which five, four and two are real; others have any numbers."""
+    """Each lane has five samples, of which five, four and two are real; the others hold arbitrary numbers."""
     reals = torch.tensor([5, 4, 2])
     mask = (torch.arange(SAMPLES) < reals[:, None]).double()
     layer = LaneBatchNorm(nn.BatchNorm1d(3, momentum=0.3).double())
@@ -170,7 +170,7 @@ def test_lane_kernels_are_refused_where_they_would_do_nothing() -> None:
 @pytest.mark.parametrize("method", ["fedavg", pytest.param("perfedavg", marks=pytest.mark.long)])
 @pytest.mark.parametrize("executor", ["cohort", "sequential"])
 def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Per-FedAvg takes second derivatives."""
+    """Per-FedAvg is here because it takes second derivatives."""
     made: list[nn.Module] = []
     monkeypatch.setattr(forward, "_templates", forward._Templates())
     monkeypatch.setattr(lanes, "with_lanes", lambda net, **how: made.append(with_lanes(net, **how)))
