@@ -1,4 +1,4 @@
-"""What the dry run says of a GPU's memory, against the tensors that are there at one time on a device that counts them.
+"""The GPU memory that the dry run predicts, compared with the tensors on a simulated device that counts them.
 
     python -m tests.runs.device_memory
 
@@ -23,7 +23,7 @@ CELLS = [("fedavg", "cnn", 70), ("ditto", "cnn", 70), ("scd", "cnn", 70), ("loca
 
 
 def device_memory(method: str, model: str, clients: int, on_host: bool) -> tuple[float, int]:
-    """Bytes predicted and measured, for models that rest on the device or on the host."""
+    """Predicted and measured bytes, for models that stay on the device or on the host."""
     x = np.zeros((clients * OWN, *SHAPE), np.uint8)
     data = Dataset("zeros", x, np.arange(len(x)) % CLASSES, len(x), CLASSES, (0.5,), (0.2,), "")
     train = tuple(np.arange(i * OWN, (i + 1) * OWN) for i in range(clients))

@@ -1,4 +1,4 @@
-"""Looking at run folders from outside."""
+"""Read run folders and processes from outside."""
 
 import multiprocessing
 import time
@@ -11,11 +11,11 @@ from tests.warm import Started
 
 TABLES = ("metrics.csv", "clients.csv", "hits.csv", "ledger.csv", "work.csv", "timeline.csv")
 RESULTS = ("settings.json", "status.json", "partition.json", *TABLES)
-"""Files of a cell that no interruption may change."""
+"""Files of a cell that must be the same whatever interrupts the cell."""
 
 CHILDREN = multiprocessing.get_context("forkserver")
-"""Where processes come from that a test kills. A child of the process that runs the tests could not train: forked after
-autograd's threads it raises an error."""
+"""Starts processes that a test kills. A process forked from that of the tests could not train: after a fork
+autograd's threads raise an error."""
 CHILDREN.set_forkserver_preload([*PRELOAD, "pytest", "sklearn.cluster", "sweeps.run"])
 
 
@@ -35,7 +35,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 
 def wait_for(process: Started, run: Path, rounds: int) -> None:
-    """Wait until the cell that is furthest has done so many rounds."""
+    """Wait until one cell has finished so many rounds."""
     deadline = time.monotonic() + 120
     while max((path.read_bytes().count(b"\n") - 1 for path in run.glob("*/ledger.csv")), default=0) < rounds:
         assert time.monotonic() < deadline
@@ -44,7 +44,7 @@ def wait_for(process: Started, run: Path, rounds: int) -> None:
 
 
 def forked_by(parent: int) -> list[int]:
-    """The children of a process that are a server of processes, or forked from one."""
+    """The children of a process that are a fork server, or forked from one."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

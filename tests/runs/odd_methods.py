@@ -1,4 +1,4 @@
-"""Methods that go wrong on purpose, as another package would bring them (entry point `bench.methods`)."""
+"""Methods with deliberate faults, as a plug-in of another package would provide them (entry point `bench.methods`)."""
 
 import errno
 import os
@@ -25,14 +25,14 @@ from bench.method import (
 
 
 class Hyper(Hyperparameters):
-    """In which round it goes wrong (0: never), and how long the server takes, in seconds."""
+    """The round in which the fault happens (0: never), and how long the server takes, in seconds."""
 
     round: int = hp(0, ge=0)
     nap: float = hp(0.0, ge=0)
 
 
 class Odd(Method):
-    """FedAvg that goes wrong."""
+    """FedAvg with a fault; here none yet."""
 
     Hyper = Hyper
     mean_of = ("model",)
@@ -48,12 +48,12 @@ class Odd(Method):
         super().aggregate(server, messages)
 
     def go_wrong(self, server: Server) -> None:
-        """Nothing."""
+        """Do nothing; subclasses put their fault here."""
 
 
 @METHODS.register("odd_slow")
 class Slow(Odd):
-    """Never goes wrong, only slowly right."""
+    """No fault, but slow."""
 
 
 _threads: set[int] = set()
@@ -61,7 +61,7 @@ _met = threading.Event()
 
 
 def meeting(model: Any, values: Any, batch: Any, ctx: Any) -> Any:
-    """Cross-entropy, once two threads have come to it."""
+    """Cross-entropy that waits until two threads have called it."""
     _threads.add(threading.get_ident())
     if len(_threads) > 1:
         _met.set()
@@ -72,7 +72,7 @@ def meeting(model: Any, values: Any, batch: Any, ctx: Any) -> Any:
 
 @METHODS.register("odd_together")
 class Together(Method):
-    """FedAvg that goes wrong where one client trains at a time."""
+    """FedAvg that fails if only one client trains at a time."""
 
     mean_of = ("model",)
 
@@ -94,7 +94,7 @@ class Dies(Odd):
 
 
 def no_space(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: no file with a cell's status can be written, as on a full disk."""
+    """An audit hook: files with a cell's status cannot be written, as on a full disk."""
     if event == "open" and arguments[1] == "w" and "status.json" in str(arguments[0]):
         raise OSError(errno.ENOSPC, "No space left on device", str(arguments[0]))
 

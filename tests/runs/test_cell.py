@@ -24,12 +24,12 @@ Cell = Callable[..., Settings]
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """What must not depend on interruptions."""
+    """The bytes that must not depend on interruptions."""
     return {name: (folder / name).read_bytes() for name in RESULTS}
 
 
 def stop_after(versions: int) -> Callable[[], bool]:
-    """A stop that comes after so many versions."""
+    """A stop request that comes after so many server versions."""
     calls = iter([False] * versions)
     return lambda: next(calls, True)
 
@@ -57,7 +57,8 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
 def test_a_later_cell_of_the_process_records_no_step_again(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of another seed and partition; its bytes are those of a process of its own. Other hyperparameters do record."""
+    """The later cell has another seed and partition; its bytes are those of a new process. Other hyperparameters are
+    recorded."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 5)
     cohort, later = OPTIONS.model_copy(update={"executor": "cohort"}), cell(method="fedprox", seed=1, alpha=0.5)
     _last_recordings.cache_clear()
@@ -78,7 +79,7 @@ def test_a_later_cell_of_the_process_records_no_step_again(
 def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be one for each size of a short batch."""
+    """There may be many of them, one for each size of a short batch."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 1)
     settings = cell(method="fedprox", rounds=4)
     _last_recordings.cache_clear()
@@ -92,7 +93,7 @@ def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
 
 
 def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) -> None:
-    """What a kill leaves: tables that are ahead of the newest checkpoint, and one line half-written."""
+    """A kill leaves tables that are ahead of the newest checkpoint, and a half-written line."""
     run_cell(cell(), tmp_path / "whole", EVERY_ROUND)
     folder = tmp_path / "killed"
     run_cell(cell(), folder, EVERY_ROUND, stop=stop_after(3))
@@ -152,7 +153,8 @@ def test_a_finished_cell_is_left_alone(cell: Cell, tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", ["none", "all"])
 @pytest.mark.parametrize("name", list(store.COLUMNS))
 def test_altered_results_are_not_used(cell: Cell, tmp_path: Path, name: str, keep: str) -> None:
-    """One digit of a finished cell's table: it counts as interrupted, and running it again gives the bytes back."""
+    """If one digit of a finished cell's table changes, the cell counts as interrupted, and running it again restores
+    the bytes."""
     options = EVERY_ROUND.model_copy(update={"keep": keep})
     run_cell(cell(rounds=2), tmp_path, options)
     whole, table = results(tmp_path), tmp_path / f"{name}.csv"
@@ -166,7 +168,7 @@ def test_altered_results_are_not_used(cell: Cell, tmp_path: Path, name: str, kee
 
 
 def test_the_status_is_written_last(cell: Cell, tmp_path: Path) -> None:
-    """So a cell that says `done` was not killed in the middle of another file."""
+    """Therefore a cell with status `done` was not killed while it wrote another file."""
     run_cell(cell(), tmp_path, EVERY_ROUND)
     status = (tmp_path / "status.json").stat().st_mtime_ns
     others = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} | {
@@ -231,7 +233,7 @@ def test_tables_and_files_of_a_cell(cell: Cell, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_python_m_bench_cell_needs_few_packages(cell: Cell, environment: dict[str, str], tmp_path: Path) -> None:
-    """On `npz` data, with every package blocked that a bare GPU machine lacks."""
+    """On `npz` data, with all packages blocked that a minimal GPU machine may lack."""
     config = {"settings": cell(rounds=2).model_dump(), "folder": str(tmp_path / "cell"), "options": {"device": "cpu"}}
     (tmp_path / "cell.json").write_text(json.dumps(config))
     missing = ["rich", "typer", "mlflow", "sklearn", "scipy", "optuna", "matplotlib", "torchvision"]

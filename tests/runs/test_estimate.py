@@ -1,4 +1,4 @@
-"""What the dry run says of memory, against what tensors take."""
+"""The memory that the dry run predicts, compared with the memory that tensors take."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def test_a_footprint_is_what_is_there_at_one_time() -> None:
         view = y[:10]
         assert footprint.live == 8000
         del y
-        assert footprint.live == 8000  # the view keeps it
+        assert footprint.live == 8000  # the view keeps the memory
         del view
         z = torch.cat([x, x])
     assert (footprint.live, footprint.peak) == (12_000, 12_000)
@@ -33,21 +33,21 @@ def test_a_footprint_is_what_is_there_at_one_time() -> None:
     ("method", "between", "peak"),
     [
         ("local", 1, 2),  # the old model and the new one
-        ("fedavg", 1, 2),  # one that is evaluated as the local model, one that is sent
+        ("fedavg", 1, 2),  # one is evaluated as the local model, one is sent
         ("ditto", 2, 4),  # two models, both old and new
     ],
 )
 def test_models_that_a_client_holds(method: str, between: float, peak: float) -> None:
     each = held(method, "{}")[1]
-    assert each == pytest.approx((between, peak), abs=0.1)  # and its samples
+    assert each == pytest.approx((between, peak), abs=0.1)  # besides the models a client holds its samples
 
 
 def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(method="ditto", clients=100, participation=0.2, model="logistic")
-    count = models(settings)  # two of every client, and two new ones of each of the twenty
+    count = models(settings)  # two for each of 100 clients, and two new ones for each of the 20 selected
     assert count == pytest.approx(240, rel=0.05)
     twice = 2 * count * 4 * (16 * 3 + 3)  # bytes of weights and biases
-    for free in (0, twice):  # that is not asked
+    for free in (0, twice):  # free memory makes no difference
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 1.01 * twice))
         assert not rest_on_host(settings, (1, 4, 4), 3, "cuda")
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 0.99 * twice))
@@ -65,7 +65,7 @@ class LateHyper(Hyperparameters):
 
 @pytest.fixture
 def late() -> Iterator[None]:
-    """A method whose class refuses a hyperparameter of 0 or 1 epochs."""
+    """A method that raises an error for a hyperparameter of 0 or 1 epochs."""
 
     @METHODS.register("test_late")
     class Late(Method):
@@ -93,7 +93,8 @@ SIZE = DataSize((1, 8, 8), 10, 1500, 300)
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
 def test_the_stand_in_does_what_the_cell_would(method: str) -> None:
-    """A second model is trained in it, too; and of a part of a round the steps are multiplied to those of the whole."""
+    """Ditto trains a second model in it, too; and if only a part of a round is run, its steps are scaled to the
+    whole round."""
     settings = Settings(method=method, clients=10, participation=0.5, batch_size=10, model="logistic")
     whole, models = _work(settings, SIZE), {"fedavg": 1, "ditto": 2}[method]
     assert whole == (10, 5, 120, 12)
@@ -124,6 +125,6 @@ def test_more_rounds_take_longer() -> None:
 @pytest.mark.parametrize("on_host", [False, True])
 @pytest.mark.parametrize("method", ["fedavg", "ditto", pytest.param("scd", marks=pytest.mark.slow)])
 def test_the_memory_of_another_device(method: str, on_host: bool) -> None:
-    """What the dry run says of a GPU, against the tensors that are there at one time on a device that counts them."""
+    """The prediction for a GPU, compared with the largest total size of tensors on a simulated device."""
     predicted, measured = device_memory(method, "mlp", 80, on_host)
     assert predicted == pytest.approx(measured, rel=0.2)

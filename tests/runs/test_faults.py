@@ -1,4 +1,4 @@
-"""Faults of the machine: kills at random moments, a full disk, no memory left, files with code in them."""
+"""Faults of the machine: kills at random moments, a full disk, no memory left, and files that contain code."""
 
 import os
 import pickle
@@ -50,11 +50,11 @@ Cell = Callable[..., Settings]
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 1 else []) for k in range(24)]
-"""Seeded moments of a kill: one in every run of the tests, all with `make faults`."""
+"""Seeded moments of a kill: one in every test run, all with `make faults`."""
 
 
 def workers_of(process: Started) -> list[int]:
-    """The processes of a run that train: children of the server that the run has started."""
+    """The processes of a run that train: children of the server that the run started."""
     return [worker for server in forked_by(process.pid) for worker in forked_by(server)]
 
 
@@ -62,7 +62,8 @@ def workers_of(process: Started) -> list[int]:
 @pytest.mark.usefixtures("odd_methods")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, tmp_path: Path, moment: int) -> None:
-    """The main process or a worker, once to three times; the next command leaves what no kill would have left."""
+    """The main process or a worker is killed one to three times; the next command ends as if nothing had been
+    killed."""
     rng = generator("tests", "faults", "moments", moment)
     file, run_folder = grid(methods=[{"name": "odd_slow", "nap": 0.05}, "fedper"], rounds=12), tmp_path / "run"
     arguments = (
@@ -83,11 +84,11 @@ def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, 
             wait_for(process, run_folder, int(rng.integers(1, 6)) if kill == 0 else 0)
             time.sleep(float(rng.uniform(0, 0.4)))
             victims = [process.pid] if (moment + kill) % 2 == 0 else workers_of(process)[:1]
-            assert kill or victims  # in a later command it may be too early for a worker
+            assert kill or victims  # a later command may not have a worker yet
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
             process.communicate(timeout=120)
-    deadline = time.monotonic() + 20  # a worker ends with its parent, and its lock with it
+    deadline = time.monotonic() + 20  # a worker ends with its parent and releases its lock
     while "running" in states(run_folder).values():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -101,7 +102,8 @@ def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, 
 
 @pytest.mark.long
 def test_without_the_server_of_its_workers_a_run_goes_on(start: Start, grid: Grid, tmp_path: Path) -> None:
-    """The system kills it for memory, and the worker too: that cell fails, the next one gets a new server."""
+    """The system kills the server and the worker for lack of memory: that cell fails, the next one gets a new
+    server."""
     file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedavg"], rounds=20), tmp_path / "run"
     with start("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1) as process:
         wait_for(process, run, 3)
@@ -112,7 +114,7 @@ def test_without_the_server_of_its_workers_a_run_goes_on(start: Start, grid: Gri
         _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     found = states(run)
-    assert found.pop("odd_slow") in ("failed", "interrupted")  # the worker may still hold the cell when it is noticed
+    assert found.pop("odd_slow") in ("failed", "interrupted")  # the worker may still hold the cell then
     assert found == {"fedavg": "done"}
     assert "odd_slow blobs alpha=1 seed=0: failed" in err
     assert "Traceback" not in err
@@ -122,7 +124,8 @@ def test_without_the_server_of_its_workers_a_run_goes_on(start: Start, grid: Gri
 @pytest.mark.usefixtures("odd_methods")
 def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environment: dict[str, str], bench: Bench,
                                                             tmp_path: Path) -> None:  # fmt: skip
-    """No file may grow beyond 30 kB: the checkpoint does not fit, the cell fails, and with room the rest is done."""
+    """No file may exceed 30 kB, so the checkpoint does not fit and the cell fails; with enough room the rest is
+    done."""
     file, folder = grid(methods=["fedavg", "local"], model="mlp", rounds=4, clients=8), tmp_path / "run"
     arguments = ["run", "--grid", file, "--out", folder, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0]
 
@@ -130,7 +133,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environme
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    # Without byte code: Python would keep the half of it that fits.
+    # Without byte code, because Python would keep a byte code file of which only a part fits.
     command = [sys.executable, "-m", "bench.cli", *map(str, arguments)]
     done = subprocess.run(
         command, cwd=tmp_path, env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True,
@@ -148,7 +151,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environme
 
 @pytest.mark.long
 def test_a_cell_whose_end_cannot_be_written_is_not_done(bench: Bench, grid: Grid, tmp_path: Path) -> None:
-    """In the first command the disk is full in the last round."""
+    """In the first command the disk becomes full in the last round."""
     file, folder = grid(methods=[{"name": "odd_full", "round": 3}], rounds=3), tmp_path / "run"
     arguments = ("run", "--grid", file, "--out", folder, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0)
     done = bench(*arguments, code=1)
@@ -177,7 +180,7 @@ def test_what_the_system_says_of_shortages_is_known() -> None:
 
 
 class _Greedy(Method):
-    """FedAvg that finds the GPU's memory full until cohorts are small enough."""
+    """FedAvg that runs out of GPU memory until the cohorts are small enough."""
 
     mean_of = ("model",)
     refusals = 0
@@ -188,7 +191,7 @@ class _Greedy(Method):
 
 
 def greedy_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> torch.Tensor:
-    """Raises what torch raises on a GPU, twice."""
+    """Raises twice the error that torch raises on a GPU."""
     if _Greedy.refusals:
         _Greedy.refusals -= 1
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
@@ -206,7 +209,7 @@ def greedy() -> Iterator[None]:
 
 @pytest.mark.usefixtures("greedy")
 def test_without_gpu_memory_cohorts_are_halved_and_it_goes_on() -> None:
-    """Twice halved; the numbers are FedAvg's, the run says it, and a resumed one keeps the smaller cohorts."""
+    """After two halvings the numbers are FedAvg's, the run says so, and a resumed run keeps the smaller cohorts."""
     federation, plain = toy("test_greedy"), toy("fedavg")
     lanes = federation.engine.lanes
     for one in (federation, plain):
@@ -222,7 +225,7 @@ def test_without_gpu_memory_cohorts_are_halved_and_it_goes_on() -> None:
 
 
 class _Nan(Method):
-    """FedAvg whose loss is no number from the second round on, while its gradient stays finite."""
+    """FedAvg whose loss is nan from the second round on, while its gradient stays finite."""
 
     mean_of = ("model",)
 
@@ -259,7 +262,7 @@ class Bomb:
 
 
 def test_files_from_others_run_no_code(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickle in place of a checkpoint's tensors, with the checksum to match, and inside an .npz."""
+    """A pickle in place of a checkpoint's tensors, with a matching checksum, and a pickle inside an .npz file."""
     trace = tmp_path / "ran"
     monkeypatch.setenv("BENCH_TEST_BOMB", str(trace))
     planted = tmp_path / "checkpoint"
@@ -275,13 +278,13 @@ def test_files_from_others_run_no_code(cell: Cell, tmp_path: Path, monkeypatch: 
     with pytest.raises(UserError, match=r"evil\.npz"):
         DATASETS.get("npz")(data_root=tmp_path, download=False, path=str(tmp_path / "evil.npz"))
     assert not trace.exists()
-    pickle.loads(pickle.dumps(Bomb()))  # the bomb is live
+    pickle.loads(pickle.dumps(Bomb()))  # the bomb really works
     assert trace.exists()
 
 
 @given(order=st.permutations(range(5)), equal=st.booleans())
 def test_an_aggregate_does_not_depend_on_the_order_of_arrival(order: list[int], equal: bool) -> None:
-    """To rounding by itself; bit for bit in a federation, which sorts by client."""
+    """Up to rounding in general; bit for bit in a federation, which sorts messages by client."""
     rng = generator("tests", "faults", "order")
     sent = [Message(i, {"w": torch.from_numpy(rng.normal(size=7))}, float(rng.uniform(1, 9)), 0) for i in range(5)]
     shuffled = [sent[i] for i in order]

@@ -1,4 +1,4 @@
-"""Which test samples were right: kept as bits, and the same samples that the accuracies are of."""
+"""Which test samples were predicted correctly: stored as bits, and for the same samples as the accuracies."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SMALL = {
 
 
 def cell_of(folder: Path, **changed: object) -> CellView:
-    """A small cell, run to its end."""
+    """A small cell that has been run to its end."""
     settings = Settings(**{**SMALL, **changed})  # type: ignore[arg-type]
     status = run_cell(settings, folder, Options())
     assert status.state == "done", status.reason
@@ -66,13 +66,14 @@ def test_the_error_of_equal_weights_is_the_binomial_one() -> None:
 
 
 def test_the_error_by_hand() -> None:
-    """Weights 1/2, 1/4, 1/4 and the first two right: 75 %; what is left is 0.5 (1 - 0.75), 0.25 (1 - 0.75), -0.1875."""
+    """Weights 1/2, 1/4, 1/4, the first two right: 75 %; weighted deviations 0.5 (1 - 0.75), 0.25 (1 - 0.75),
+    -0.1875."""
     left = np.array([0.125, 0.0625, -0.1875])
     assert error(frame([0.5, 0.25, 0.25], [1, 1, 0])) == pytest.approx(100 * np.sqrt(1.5 * (left**2).sum()))
 
 
 def test_the_error_is_the_spread_over_pools() -> None:
-    """Of the difference of two methods that agree on most of 300 photographs, drawn 2,000 times."""
+    """For the difference of two methods that agree on most of 300 photographs, drawn 2,000 times."""
     rng = np.random.default_rng(0)
     weights = rng.uniform(0.5, 1.5, 300)
     weights /= weights.sum()

@@ -1,4 +1,4 @@
-"""Models to use of finished cells: they predict from raw samples what the cell's own evaluation counted."""
+"""The kept models of finished cells predict, from raw samples, what the cell's own evaluation counted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ Grid = Callable[..., Path]
 
 
 def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
-    """The view of a cell that was run to its end."""
+    """Run a cell to its end and return its view."""
     options = Options(device="cpu", keep=keep, checkpoint_seconds=0)
     status = run_cell(settings, folder, options)
     assert status.state == "done", status.reason
@@ -29,7 +29,7 @@ def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
 
 
 def rounds(cell: CellView) -> dict[str, int]:
-    """The reported round of generic and personalized models."""
+    """The reported round of the generic and of the personalized models."""
     found = reported_figures(cell)
     return {
         metric: next(f["round"] for f in found if f["metric"] == metric and f["mean"] != "equal")
@@ -38,7 +38,8 @@ def rounds(cell: CellView) -> dict[str, int]:
 
 
 def assert_predicts(cell: CellView, at: dict[str, int]) -> None:
-    """Correct predictions on every client's own tests, and of the generic model on all, are those in the tables."""
+    """Check the numbers of correct predictions, on each client's own tests and for the generic model on all, with
+    the tables."""
     dataset, partition, _ = load_all(cell.settings)
     x, y = torch.from_numpy(dataset.x), torch.from_numpy(dataset.y)
     scores, metrics = cell.table("clients"), cell.table("metrics")
@@ -58,12 +59,12 @@ def assert_predicts(cell: CellView, at: dict[str, int]) -> None:
 
 
 NETWORKS: dict[str, dict[str, object]] = {
-    "fedavg": {"alpha": 0.2},  # trains the generic model alone
-    "local": {"alpha": 0.2},  # personalized ones alone
+    "fedavg": {"alpha": 0.2},  # trains only the generic model
+    "local": {"alpha": 0.2},  # trains only personalized models
     "ditto": {"alpha": 0.2, "participation": 0.5},
-    "finetune": {"alpha": 0.2},  # its personalized models are trained when they are asked for
-    "fedrod": {"model": "mlp", "model_options": {"hidden": 8}},  # a network of the method's own
-    "fedem": {},  # a personalized model of several networks
+    "finetune": {"alpha": 0.2},  # its personalized models are trained only when they are asked for
+    "fedrod": {"model": "mlp", "model_options": {"hidden": 8}},  # a network that the method defines
+    "fedem": {},  # a personalized model that consists of several networks
     "scd": {"model": "test_norm", "batchnorm": "local", "participation": 0.5},  # statistics that stay with the clients
     "fedper": {"model": "test_norm", "protocol": "paper"},
 }
@@ -80,14 +81,15 @@ def test_a_kept_model_predicts_what_was_counted(cell: Cell, tmp_path: Path, meth
 
 
 def test_the_reported_round_need_not_be_the_last(cell: Cell, tmp_path: Path) -> None:
-    """A learning rate at which the accuracy falls again: what is kept is from the round that was better."""
+    """With this learning rate the accuracy falls again, so that the kept models are those of an earlier round."""
     done = finished(cell(lr=3.0, alpha=0.2, rounds=8, seed=2), tmp_path, "best")
     assert rounds(done)["gm"] < 8
     assert_predicts(done, rounds(done))
 
 
 def test_a_stopped_cell_keeps_the_same_models(cell: Cell, tmp_path: Path) -> None:
-    """Stopped twice, and what a kill leaves of a round after the checkpoint is replaced."""
+    """The cell is stopped twice; kept models of a round after the last checkpoint, as a kill leaves them, are
+    replaced."""
     settings, options = (
         cell(method="ditto", lr=3.0, alpha=0.2),
         Options(device="cpu", keep="best", checkpoint_seconds=0),
@@ -133,7 +135,7 @@ def test_an_unfinished_cell_has_no_model_yet(cell: Cell, tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_keep_comes_too_late_for_finished_cells(bench: Bench, grid: Grid, tmp_path: Path) -> None:
-    """It says so and how to get the models; a second time with them it says nothing."""
+    """The command says so, and how to get the models; once the models are there, it says nothing."""
     common = ("run", "--grid", grid(methods=["fedavg"], rounds=2), "--out", tmp_path / "run", "--device", "cpu")
     assert "of --keep" not in bench(*common).stderr
     said = bench(*common, "--keep", "best").stderr

@@ -33,7 +33,8 @@ KILLS = 3
 @pytest.mark.long
 @pytest.mark.parametrize("method", METHODS_OF_A_KIND)
 def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
-    """A process is killed at seeded moments; what another one makes of its folder has the undisturbed bytes."""
+    """A process is killed at seeded moments; another process continues in its folder and ends with the undisturbed
+    bytes."""
     settings = cell(method=method, hp=QUICK.get(method, {}), participation=0.5, rounds=8)
 
     def run(name: str, seconds: float | None = None) -> int | None:
@@ -44,13 +45,13 @@ def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, metho
         child.join()
         return child.exitcode
 
-    assert run("first") == 0  # it pays for imports
+    assert run("first") == 0  # takes the time of the imports
     start = time.monotonic()
     assert run("whole") == 0
     duration = time.monotonic() - start
     folder = tmp_path / "killed"
     for moment in generator("tests", "kill", method).uniform(0.2, 0.9, KILLS) * duration:
-        while run("killed", moment) != -signal.SIGKILL:  # it was done before: the machine is faster than it was
+        while run("killed", moment) != -signal.SIGKILL:  # it had finished: the machine has become faster
             shutil.rmtree(folder)
             moment /= 2
     assert run_cell(settings, folder, OPTIONS).state == "done"
@@ -61,13 +62,13 @@ def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, metho
 
 
 def run_and_kill(settings: Settings, folder: Path, options: Options, change: int, changes: Connection) -> None:
-    """Run a cell, and kill this process before its change number so many of the file system after the last round."""
+    """Run a cell, and kill this process before the given change of the file system after the last round."""
     ended = count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal ended, count
         if event == "open" and arguments[1] == "a" and str(arguments[0]) == str(folder / "clients.csv"):
-            ended += 1  # a row for each evaluation
+            ended += 1  # each evaluation writes a row
         writes = event == "open" and isinstance(arguments[1], str) and arguments[1] != "r" and arguments[1] != "rb"
         if ended == settings.rounds and (writes or event in ("os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree")):
             count += 1
@@ -82,7 +83,8 @@ def run_and_kill(settings: Settings, folder: Path, options: Options, change: int
 @pytest.mark.long
 @pytest.mark.parametrize("keep", ["none", pytest.param("server", marks=pytest.mark.slow), "all"])
 def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settings], tmp_path: Path, keep: str) -> None:
-    """Before any change of a file there: no round before is lost, and no more is kept than was asked for."""
+    """A kill before any change of a file after the last round: no earlier round is lost, and only the requested
+    files are kept."""
     settings, options = cell(rounds=3), OPTIONS.model_copy(update={"keep": keep})
     receiver, sender = CHILDREN.Pipe(duplex=False)
     whole = CHILDREN.Process(target=run_and_kill, args=(settings, tmp_path / "0", options, 0, sender))
@@ -113,7 +115,7 @@ def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid:
     with start(*arguments, "--quiet") as process:
         wait_for(process, run, 7)
         process.kill()
-    deadline = time.monotonic() + 10  # the worker ends with its parent, and its lock with it
+    deadline = time.monotonic() + 10  # the worker ends with its parent and releases its lock
     while states(run)["odd_slow"] != "interrupted":
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -132,9 +134,9 @@ def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid:
 def test_a_stopped_run_leaves_a_checkpoint(
     start: Start, grid: Grid, tmp_path: Path, sign: signal.Signals, everybody: bool
 ) -> None:
-    """A terminal tells the workers too, and so do some batch systems."""
+    """A terminal sends the signal to the workers, too, as do some batch systems."""
     file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}], rounds=400), tmp_path / "run"
-    with start("run", "--grid", file, "--out", run, "--device", "cpu") as process:  # no checkpoint is due by itself
+    with start("run", "--grid", file, "--out", run, "--device", "cpu") as process:  # no checkpoint is due yet
         wait_for(process, run, 3)
         (os.killpg if everybody else os.kill)(process.pid, sign)
         _, err = process.communicate(timeout=20)

@@ -1,4 +1,4 @@
-"""Two machines that share a folder, as two sets of Linux namespaces on this one."""
+"""Two machines that share a folder, simulated by two sets of Linux namespaces on this machine."""
 
 import os
 import shutil
@@ -19,18 +19,19 @@ pytestmark = pytest.mark.faults
 Grid = Callable[..., Path]
 
 ARRIVE = 'hostname "$0" && mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && exec "$@"'
-"""What a machine does first: it takes a name and mounts the shared folder at a place of its own."""
+"""What a machine does first: it takes a host name and mounts the shared folder at its own path."""
 
 
 def on_machine(name: str, shared: Path, mount: Path, *command: object) -> list[str]:
-    """A command on a machine with its own host name, process numbers and mounts; killed, all of it ends at once."""
+    """A command on a machine with its own host name, process ids and mounts; if the command is killed, all its
+    processes end."""
     apart = ["unshare", "--map-root-user", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
     return [*apart, "sh", "-c", ARRIVE, name, str(shared), str(mount), *map(str, command)]
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """The folder that both machines mount; where the system allows no namespaces, the test is skipped."""
+    """The folder that both machines mount; the test is skipped if the system does not allow namespaces."""
     folder = tmp_path / "shared"
     folder.mkdir()
     probe = on_machine("probe", folder, tmp_path / "probe", "true")
@@ -42,7 +43,8 @@ def shared(tmp_path: Path) -> Path:
 @pytest.mark.long
 @pytest.mark.usefixtures("odd_methods")
 def test_two_machines_share_a_folder(grid: Grid, environment: dict[str, str], shared: Path, tmp_path: Path) -> None:
-    """The second takes the cell that is free, says whose the other one is, and has it when the first machine dies."""
+    """The second machine takes the free cell, says who holds the other one, and takes that when the first machine
+    dies."""
     file = grid(methods=[{"name": "odd_slow", "nap": 0.2}, "fedper"], rounds=20)
 
     def start(name: str, *more: str) -> "subprocess.Popen[str]":
@@ -57,14 +59,14 @@ def test_two_machines_share_a_folder(grid: Grid, environment: dict[str, str], sh
     said = []
     with start("first", "--quiet") as first:
         wait_for(first, shared / "run", 3)
-        os.killpg(first.pid, signal.SIGSTOP)  # stopped, not ended: it holds its cell however slow the second one is
+        os.killpg(first.pid, signal.SIGSTOP)  # stopped, not ended: it keeps its cell, however slow the second is
         with start("second", "--verbose") as second:
             assert second.stderr is not None
             for line in second.stderr:
                 said.append(line)
                 if "held by process" in line and states(shared / "run")["fedper"] == "done":
                     first.kill()
-        first.kill()  # also where the second did not wait for it
+        first.kill()  # also if the second did not wait for it
     assert second.returncode == 0, said
     assert any("odd_slow blobs alpha=1 seed=0: running, round" in line and "@first" in line for line in said), said
     here = {label: cell.folder for label, cell in cells(shared / "run").items()}

@@ -1,4 +1,4 @@
-"""Public samples as a setting of a cell."""
+"""Public samples, as a setting of a cell."""
 
 import subprocess
 from collections.abc import Callable
@@ -53,7 +53,8 @@ def test_what_does_not_fit_is_refused(cell: Cell, arrays: Path, tmp_path: Path) 
 def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
     cell: Cell, arrays: Path, tmp_path: Path, partition: str, options: dict[str, Any], protocol: str
 ) -> None:
-    """Where clients hold all of its training part, those that they train on; none that judges any seed's models."""
+    """If clients hold all training samples, public samples come from these; never from samples that evaluate any
+    seed's models."""
     alpha = 1.0 if partition == "dirichlet" else None
     changes = {"partition": partition, "partition_options": options, "alpha": alpha, "protocol": protocol}
     settings = public(cell, arrays).model_copy(update=changes)
@@ -113,7 +114,7 @@ def test_mistakes_are_found_before_anything_is_written(
 def test_comet_from_a_grid_with_two_architectures(
     bench_here: Bench, grid: Callable[..., Path], arrays: Path, tmp_path: Path
 ) -> None:
-    """The interface of the harness end to end; mixed architectures have no generic model."""
+    """The whole interface of the harness; with mixed architectures there is no generic model."""
     file = grid(
         methods=[{"name": "comet", "c": 2}],
         public={"name": "npz", "path": str(arrays), "size": 16},

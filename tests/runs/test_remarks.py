@@ -1,4 +1,5 @@
-"""What a run says of its own accord, through the real command: where it starts, where it ends, in status and report."""
+"""The notes that a run prints by itself, tested with the real command: at its start, at its end, in status and
+report."""
 
 import subprocess
 from collections.abc import Callable
@@ -19,8 +20,9 @@ def notes(text: str) -> list[str]:
 def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
     bench: Bench, bench_here: Bench, grid: Grid, tmp_path: Path
 ) -> None:
-    """Three classes, 1 to 3, for six clients at alpha = 0.0001: two of them have something. SCD's pulls are off, so
-    that its models are FedAvg's and Local's; Ditto shares but one of its own with FedAvg, which is as it should be."""
+    """Three classes, 1 to 3, for six clients at alpha = 0.0001: only two clients get samples. SCD's regularization
+    is off, so that its models are those of FedAvg and Local. Ditto shares only its generic model with FedAvg, which
+    is expected."""
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 3 + 1
     np.savez(tmp_path / "own.npz", train_images=rng.normal(labels[:, None], 1, (120, 5)), train_labels=labels)
@@ -45,7 +47,7 @@ def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
 
 @pytest.mark.long
 def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
-    """By a split file that tests the second client only."""
+    """With a split file in which only the second client has test samples."""
     (tmp_path / "split.json").write_text('{"train": [[0, 1, 2, 3], [4, 5, 6, 7]], "test": [[], [8, 9]]}')
     file = grid(
         methods=["fedavg"], alphas=None, clients=2, partition="file", partition_options={"path": "split.json"}, rounds=1

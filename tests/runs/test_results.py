@@ -27,7 +27,7 @@ Scored = Sequence[tuple[int, str, list[int]]]
 ROWS: Rows = [
     (2, "gm", "global", "", "validation", 0.50),
     (2, "gm", "global", "", "test", 0.61),
-    (2, "gm", "local", "train_size", "validation", 0.99),  # not what chooses the GM's round: pooled validation does
+    (2, "gm", "local", "train_size", "validation", 0.99),  # does not choose the GM's round: pooled validation does
     (2, "gm", "local", "train_size", "test", 0.62),
     (2, "pm", "local", "train_size", "validation", 0.70),
     (2, "pm", "local", "train_size", "test", 0.71),
@@ -36,7 +36,7 @@ ROWS: Rows = [
     (4, "gm", "global", "", "test", 0.63),
     (4, "gm", "local", "train_size", "validation", 0.10),
     (4, "gm", "local", "train_size", "test", 0.64),
-    (4, "pm", "local", "train_size", "validation", 0.70),  # a tie: the later round
+    (4, "pm", "local", "train_size", "validation", 0.70),  # a tie: the later round is chosen
     (4, "pm", "local", "train_size", "test", 0.79),
     (4, "pm", "local", "equal", "test", 0.78),
     (6, "gm", "global", "", "validation", 0.40),
@@ -131,7 +131,7 @@ LOCAL: Rows = [
     (8, "lm", "local", "train_size", "validation", 0.50),
 ]
 SCORED: Scored = [
-    (2, "validation", [7]),  # the first client trained has no test samples
+    (2, "validation", [7]),  # the client that is trained first has no test samples
     (4, "validation", [7]),
     (4, "test", [1]),
     (6, "validation", [3, 7]),
@@ -144,7 +144,7 @@ SCORED: Scored = [
 def test_local_models_are_reported_of_a_round_in_which_as_many_are_scored_as_in_the_last(
     write: Callable[..., Path],
 ) -> None:
-    """Round 2 has no test figure, and that of round 4 is of one client."""
+    """Round 2 has no test figure, and in round 4 only one client is scored."""
     found = figures(write(LOCAL, Status("done"), SCORED))
     rounds = {selection: (round_, value) for (*_, selection), (round_, value) in found.items()}
     tail = pytest.approx((0.39 + 0.38) / 2)
@@ -176,8 +176,8 @@ def test_the_latest_of_the_best_means_of_five(curve: dict[int, float]) -> None:
 
 
 def test_the_reported_round_is_nearly_as_good_as_the_best_whatever_the_curve() -> None:
-    """Against the round that is best in truth. The peak of a noisy curve costs more on rising curves than the trailing
-    mean, and the last round is two points worse on curves that fall."""
+    """Compared with the truly best round. On rising curves, the peak of a noisy curve costs more than the peak of
+    the trailing mean; on falling curves, the last round is two points worse."""
     rounds, rng = np.arange(1, 31), generator("tests", "reported round")
     rising = 95 - 60 * np.exp(-rounds / 12)
     falling = 95 - 60 * np.exp(-rounds / 2) - 0.15 * np.maximum(0, rounds - 8)
@@ -217,7 +217,7 @@ def test_a_run_of_another_version(write: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[1, 2]"])
 def test_a_damaged_file_is_named(write: Callable[..., Path], content: bytes) -> None:
-    """A cell's costs that cell, the run's the run."""
+    """A damaged file of a cell makes that cell unusable, a damaged file of the run makes the run unusable."""
     run = write(ROWS, Status("done"))
     (run / "c0ffee" / "status.json").write_bytes(content)
     (only,) = load_run(run).cells
@@ -237,7 +237,7 @@ def test_commands_that_a_run_names_can_be_pasted(
     state: store.State,
     command: str,
 ) -> None:
-    """And a report is offered only where a cell is done."""
+    """A report is suggested only if a cell is done."""
     run = shutil.copytree(write(ROWS, Status(state)), tmp_path_factory.mktemp("with") / "a space")
     cells = [PlannedCell(cell.id, cell.settings) for cell in load_run(run).cells]
     _finish(run, cells, quiet=False)
@@ -262,7 +262,7 @@ def test_a_narrow_terminal_cuts_no_number(
     ("case", "expected"), [("A", "A alpha=1"), ("A, few", "A few alpha=1"), ("", "A alpha=1"), ("few", "A few alpha=1")]
 )
 def test_a_task_says_the_label_of_its_data_once(case: str, expected: str) -> None:
-    """Where a grid has several labelled data sets, the label stands in the case too."""
+    """If a grid has several labelled data sets, the label is also part of the case."""
     options = {"path": "a.npz", "name": "A"}
     settings = Settings(method="m", label="m", dataset="npz", dataset_options=options, case=case, alpha=1.0)
     assert task_name(settings) == expected

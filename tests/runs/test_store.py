@@ -18,7 +18,7 @@ LEDGER_ROW = {name: 1.5 if name in ("seconds", "settled") else 7 for name in sto
 
 
 def hold(folder: Path) -> "subprocess.Popen[str]":
-    """Another process that holds a folder until it is killed."""
+    """Start another process, which holds a folder until it is killed."""
     code = "import sys, time, pathlib\nfrom bench.runs import store\n"
     code += "with store.locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
     process = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True)
@@ -54,7 +54,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 @pytest.mark.faults
 def test_waiting_for_a_lock(tmp_path: Path) -> None:
     with hold(tmp_path) as other:
-        os.kill(other.pid, signal.SIGSTOP)  # a stopped process is alive: the lock stays
+        os.kill(other.pid, signal.SIGSTOP)  # a stopped process is still alive, so it keeps the lock
         with pytest.raises(BusyError), store.locked(tmp_path):
             pass
         other.kill()

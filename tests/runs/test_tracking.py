@@ -1,4 +1,4 @@
-"""MLflow as a mirror: a real SQLite store, a real `mlflow server`, and stores that are not there."""
+"""MLflow as a mirror: a real SQLite store, a real `mlflow server`, and stores that cannot be reached."""
 
 import csv
 import math
@@ -27,7 +27,7 @@ from bench.runs.mlflow_process import Follower
 from bench.runs.results import CellView, load_run
 from tests.warm import Start
 
-# MLflow's own imports use what SQLAlchemy is about to remove
+# MLflow's own imports use what SQLAlchemy is about to remove.
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -62,7 +62,7 @@ def answers(address: str, deadline: float) -> None:
 
 @contextmanager
 def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
-    """End a process and all that it has started."""
+    """As a context; at its end the process and all that it has started are ended."""
     try:
         with process:
             try:
@@ -75,7 +75,7 @@ def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def grid30(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A grid of 30 cells that takes seconds."""
+    """A grid of 30 cells that takes a few seconds."""
     methods = [*GRID["methods"], {"name": "fedavg", "label": "long", "set": {"rounds": 4}}]
     content = {**GRID, "methods": methods, "seeds": list(range(6)), "datasets": [{"name": "npz", "path": str(arrays)}]}
     path = tmp_path_factory.mktemp("grid") / "thirty.yaml"
@@ -92,7 +92,7 @@ def run30(grid30: Path, start_in: Start) -> Path:
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "warning:" not in err
-    assert "mlflow" not in (out + err).lower()  # its chatter is in RUN/tracking/log.txt
+    assert "mlflow" not in (out + err).lower()  # MLflow's messages are in RUN/tracking/log.txt
     return run
 
 
@@ -108,14 +108,14 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def uri(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An SQLite store of the test's own."""
-    monkeypatch.chdir(tmp_path)  # where MLflow puts artifacts of stores that are not ours
+    """A separate SQLite store for this test."""
+    monkeypatch.chdir(tmp_path)  # MLflow puts artifacts of stores that are not ours here
     return f"sqlite:///{shutil.copy(empty_store, tmp_path / 'own.db')}"
 
 
 @pytest.fixture(scope="module")
 def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real tracking server, which is what `bench ui` starts, with an empty store."""
+    """The address of a real tracking server, started by `bench ui`, with an empty store."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(empty_store, folder / "mlflow.db")
     store.write_json(folder / "run.json", {"cells": []})
@@ -131,7 +131,7 @@ def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pyt
 
 @pytest.fixture
 def small(run30: Path, tmp_path: Path) -> Path:
-    """A run of one cell, with nothing of MLflow."""
+    """A run of one cell, without any files of MLflow."""
     info = store.read_json(run30 / "run.json")
     run = tmp_path / "small"
     shutil.copytree(run30 / info["cells"][0]["id"], run / info["cells"][0]["id"])
@@ -140,21 +140,21 @@ def small(run30: Path, tmp_path: Path) -> Path:
 
 
 def found(uri: str) -> dict[str, Any]:
-    """MLflow's runs by cell; each cell may have one only."""
+    """MLflow's runs by cell; each cell may have only one."""
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
     experiments = {one.name: one.experiment_id for one in client.search_experiments()}
     assert set(experiments) <= {"thirty", "Default"}
     runs = client.search_runs(list(experiments.values())) if "thirty" in experiments else []
-    runs = [run for run in runs if "cell" in run.data.tags]  # without those of the methods
+    runs = [run for run in runs if "cell" in run.data.tags]  # without the parent runs of the methods
     by_cell = {run.data.tags["cell"]: run for run in runs}
     assert len(by_cell) == len(runs)
     return by_cell
 
 
 def written(cell: CellView) -> dict[str, list[tuple[int, float]]]:
-    """What a cell's files say, by metric: rounds and values."""
+    """What a cell's files contain: rounds and values by metric."""
     curves = defaultdict(list)
     with open(cell.folder / "metrics.csv", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -168,7 +168,7 @@ def written(cell: CellView) -> dict[str, list[tuple[int, float]]]:
 
 
 def curves(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
-    """What MLflow says, by metric: every value it was given, but for what the report shows of them."""
+    """What MLflow contains: all values by metric, except the reported ones."""
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
@@ -180,7 +180,7 @@ def curves(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
 
 
 def reported(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
-    """The rest: rounds and values, by metric."""
+    """The reported values: rounds and values by metric."""
     from mlflow import MlflowClient
 
     names = [name for name in run.data.metrics if name.startswith("reported/")]
@@ -189,7 +189,7 @@ def reported(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
 
 
 def assert_complete(uri: str, run: Path, histories: int) -> None:
-    """MLflow has everything of every cell; every value of every round is compared for some."""
+    """Check that MLflow has everything of every cell; for some cells every value of every round is compared."""
     from mlflow import MlflowClient
 
     runs, cells = found(uri), load_run(run).cells
@@ -270,7 +270,7 @@ def test_values_that_are_no_numbers(small: Path, server: str) -> None:
 
 
 def cut(cell: CellView, rounds: int, state: store.State) -> dict[str, bytes]:
-    """Put a finished cell's files back to an earlier round; returns what they were."""
+    """Cut a finished cell's files back to an earlier round; returns the original contents."""
     before = {path.name: path.read_bytes() for path in cell.folder.iterdir()}
     for name in ("metrics", "clients", "ledger"):
         lines = before[f"{name}.csv"].decode().splitlines(keepends=True)
@@ -299,7 +299,8 @@ def test_a_cell_that_goes_on_is_updated(small: Path, uri: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["honest", "tuning"])
 def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
-    """MLflow's filters cannot say them; two folders, each its own MLflow run, and a study above where there is one."""
+    """MLflow's filters cannot express quotes. Two folders give two MLflow runs, with a parent run of the study or
+    the method."""
     from mlflow import MlflowClient
 
     info, odd = store.read_json(small / "run.json"), """bob's "odd" run"""
@@ -314,12 +315,12 @@ def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
     assert sorted(
         run.data.tags["run"].removesuffix(f" {info['created']}") for run in runs if "cell" in run.data.tags
     ) == [odd, f"{odd} 2"]
-    assert len(runs) == 4  # and the study's, or the method's, of each
+    assert len(runs) == 4  # and the parent run of each
 
 
 @pytest.mark.long
 def test_cells_of_other_settings_are_marked(bench_here: Bench, grid30: Path, uri: str, tmp_path: Path) -> None:
-    """And marked again as the run's own when the grid has them again, though no cell has anything to do then."""
+    """They are marked as current again when the grid has their settings again, though no cell needs to be run then."""
 
     def marks() -> dict[str, str]:
         return {run.data.params["lr"]: run.data.tags["current"] for run in found(uri).values()}
@@ -339,7 +340,7 @@ def test_a_running_cell_shows_whole_rounds_only(small: Path, uri: str) -> None:
     mirror = Mirror(small, uri)
     with store.locked(cell.folder):
         mirror.update(skip_new=True)
-        assert not found(uri)  # most cells are over when a mirror looks again
+        assert not found(uri)  # a new cell is skipped at first: most are over soon
         mirror.update(skip_new=True)
     running = found(uri)[cell.id]
     assert running.info.status == "RUNNING"
@@ -405,7 +406,7 @@ def test_an_outage_is_one_warning(bench_here: Bench, grid30: Path, uri: str, tmp
 def test_a_store_that_may_only_be_read(
     small: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # MLflow makes a folder `file:` wherever it is
+    monkeypatch.chdir(tmp_path)  # MLflow makes a folder `file:` in the working folder
     with pytest.raises(UserError, match="does not take the run: attempt to write a readonly database"):
         mirror_run(small, f"sqlite:///file:{empty_store}?mode=ro&uri=true")
 

@@ -1,4 +1,4 @@
-"""`bench verify` passes on what a run left, and names the cell of whatever was changed."""
+"""`bench verify` accepts an unchanged run, and names the cell of any change."""
 
 import json
 import shutil
@@ -45,7 +45,8 @@ def write_grid(folder: Path, arrays: Path, **changes: object) -> Path:
 
 @pytest.fixture(scope="module")
 def made(start_in: Start, arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a plug-in and two runs: `run` of four methods, one the plug-in's, and `other` of another seed."""
+    """A folder with a plug-in and two runs: `run` with four methods, one from the plug-in, and `other` with another
+    seed."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "scaled.py").write_text(METHOD, encoding="utf-8")
     for out, changes in (("run", {"methods": METHODS, "plugins": ["scaled.py"]}), ("other", {"seeds": [1]})):
@@ -57,7 +58,7 @@ def made(start_in: Start, arrays: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
-    """A copy of the run, the plug-in and the other run beside it."""
+    """A copy of the run, with the plug-in and the other run next to it."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path / "run"
 
@@ -73,7 +74,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def change_a_digit(folder: Path, name: str) -> None:
-    """Change the last digit of a table and make the checksum fit, as somebody with an interest would."""
+    """Change the last digit of a table and adjust the checksum, as a deliberate forger would."""
     table = folder / f"{name}.csv"
     text = table.read_text(encoding="utf-8").rstrip("\n")
     table.write_text(f"{text[:-1]}{(int(text[-1]) + 1) % 10}\n", encoding="utf-8")
@@ -134,7 +135,7 @@ def test_results_of_another_seed_under_a_cells_name_are_found(run: Path, bench: 
         shutil.copy(path, folder)
     out = bench("verify", run, "--cells", "9", "--plugin", "scaled.py", code=1).stdout
     assert f"WRONG {folder.name}" in out
-    (folder / "settings.json").write_bytes(settings)  # a more careful forger
+    (folder / "settings.json").write_bytes(settings)  # also forge the settings
     out = bench("verify", run, "--cells", "9", "--plugin", "scaled.py", code=1).stdout
     assert f"WRONG {folder.name}" in out
 

@@ -1,4 +1,4 @@
-"""Worker processes, and the server that they are forked from."""
+"""Worker processes and the server from which they are forked."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ print(len(os.listdir("/proc/self/task")))
 
 @pytest.mark.long
 def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
-    """A process that has used a GPU, or has threads, cannot."""
+    """A process that has used a GPU or has threads cannot be forked."""
     alone = {**environment, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CODE.format(names=PRELOAD)]
     done = subprocess.run(command, env=alone, capture_output=True, text=True)
@@ -49,7 +49,7 @@ def started(fresh: Start, grid: Callable[..., Path], tmp_path: Path) -> Start:
 
 @contextlib.contextmanager
 def begun(process: "subprocess.Popen[str]") -> Iterator[int]:
-    """The process id of a run's server as soon as there is one; the run is killed afterwards."""
+    """The process id of a run's server, as soon as there is one; the run is killed afterwards."""
     with process:
         until(lambda: bool(forked_by(process.pid)))
         try:
@@ -66,7 +66,8 @@ def test_ctrl_c_does_not_reach_the_server_while_it_imports(started: Start) -> No
 
 
 def test_the_server_is_there_before_the_command_has_torch(started: Start) -> None:
-    """It imports torch while the command does; seen in one of three attempts, as a busy machine may look too late."""
+    """The server imports torch while the command does. One of three attempts must see that, as a busy machine may
+    look too late."""
 
     def has_torch() -> bool:
         process = started()
@@ -78,7 +79,7 @@ def test_the_server_is_there_before_the_command_has_torch(started: Start) -> Non
 
 @pytest.mark.long
 def test_the_server_ends_with_the_command(started: Start) -> None:
-    """At once, whatever it is at: it is stopped here, so that it cannot find out by itself."""
+    """At once, whatever the server is doing: it is stopped here, so that it cannot notice by itself."""
     with begun(started()) as server:
         until(lambda: "libtorch" in Path(f"/proc/{server}/maps").read_text())
         os.kill(server, signal.SIGSTOP)
@@ -90,7 +91,7 @@ def test_the_server_ends_with_the_command(started: Start) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, for a minute at most."""
+    """Wait for the condition, at most a minute."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -99,7 +100,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_waits_for_the_end_of_the_block(sign: signal.Signals) -> None:
-    """And the handlers are those of before."""
+    """And afterwards the signal handlers are the earlier ones."""
     before = signal.getsignal(sign)
     done = []
 
