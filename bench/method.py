@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from bench.compose import compose
+from bench.lanes.dft import irfft, rfft
 from bench.optim import SGD, Adam
 from bench.params import NORMALISATION, Params, join
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
@@ -38,8 +39,8 @@ __all__ = [
     "METHODS", "NORMALISATION", "SELECTIONS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical",
     "ClassStats", "ClassSums", "Client", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Gradient",
     "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program", "Range", "Selection", "Server",
-    "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "compose", "cross_entropy", "hp", "join",
-    "mean",
+    "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "compose", "cross_entropy", "hp", "irfft",
+    "join", "mean", "rfft",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]

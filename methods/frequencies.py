@@ -2,11 +2,13 @@
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from bench.method import irfft, rfft
 
 
 class Counts(NamedTuple):
@@ -33,9 +35,9 @@ class _Magnitudes(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, norm: str) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, norm: Literal["backward", "ortho"]) -> tuple[Tensor, Tensor]:
         """Magnitudes and phases times magnitudes, `[d // 2 + 1]` each."""
-        transformed = torch.fft.rfft(x, norm=norm)
+        transformed = rfft(x, norm)
         return transformed.abs(), transformed
 
     @staticmethod
@@ -51,12 +53,11 @@ class _Magnitudes(torch.autograd.Function):
         magnitudes, transformed = ctx.saved_tensors
         share = torch.where(magnitudes > 0, g / magnitudes, 0.0)
         # The inverse transform counts every frequency twice, except the first and (for even d) the middle one.
-        half = torch.full_like(share, 0.5)
-        half[..., 0] = 1.0
+        half = torch.full(share.shape[-1:], 0.5, dtype=share.dtype, device=share.device)
+        half[0] = 1.0
         if ctx.d % 2 == 0:
-            half[..., -1] = 1.0
-        norm = "forward" if ctx.norm == "backward" else "ortho"
-        return torch.fft.irfft(transformed * (share * half), n=ctx.d, norm=norm), None
+            half[-1] = 1.0
+        return irfft(transformed * (share * half), ctx.d, "forward" if ctx.norm == "backward" else "ortho"), None
 
 
 def counts(pieces: list[Tensor], tau: float, o: Any, like: Tensor) -> Counts:

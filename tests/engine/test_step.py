@@ -118,12 +118,12 @@ def read_or_written(node: fx.Node) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "operations", "gigabytes"), [("fedavg", 292, 64.8), ("scd", 335, 188.6)])
+@pytest.mark.parametrize(("method", "operations", "gigabytes"), [("fedavg", 292, 64.8), ("scd", 335, 178.7)])
 def test_a_resnet_s_step_in_64_lanes_takes_no_more_operations_or_memory_than_now(
     method: str, operations: int, gigabytes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Views are not counted. With PyTorch's BatchNorm and momentum, FedAvg's step had 370 and 94 GB, SCD's 413 and
-    218."""
+    218. What a transform reads and writes within itself is not counted."""
     step, like = cohort_step(method, monkeypatch)
     graph = traced(step, like, 64)
     nodes = [n for n in graph.graph.nodes if counts(n)]
