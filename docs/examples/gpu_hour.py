@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from bench.engine import backends
 from bench.federation.federation import Federation
+from bench.lanes import dft
 from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
 from bench.runs.provenance import provenance
@@ -189,14 +190,20 @@ def kernels_of(call: Callable[[], Any], device: str) -> set[str]:
 
 
 def spectra(device: str, *, tiny: bool) -> Found:
-    """Milliseconds and memory of a cohort's magnitudes, at this length and without a large prime factor."""
-    lanes, length = (2, 1000) if tiny else (8, RESNET18)
+    """Milliseconds and memory of a cohort's magnitudes: by the library, in two steps, and of a length without a large
+    prime factor."""
+    lanes, length = (2, 3 * 131) if tiny else (8, RESNET18)
+    ways: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+        "library": (length, torch.fft.rfft),
+        "two steps": (length, functools.partial(dft.rfft, norm="backward")),
+        "even factors": (-(-length // 2**12) * 2**12, torch.fft.rfft),
+    }
     found: Found = {}
-    for name, d in {"as it is": length, "even factors": -(-length // 2**12) * 2**12}.items():
+    for name, (d, transform) in ways.items():
         x = torch.randn(lanes, d, device=device)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        took = milliseconds(lambda x=x: torch.fft.rfft(x).abs(), device, 1 if tiny else 5)  # type: ignore[misc]
+        took = milliseconds(lambda x=x, transform=transform: transform(x).abs(), device, 1 if tiny else 5)  # type: ignore[misc]
         peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         found[name] = {"length": d, "lanes": lanes, "ms": took, "peak_bytes": peak}
     return found

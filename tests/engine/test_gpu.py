@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from bench.engine import backends
 from bench.federation.federation import Federation
+from bench.lanes import dft
 from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
@@ -92,6 +93,14 @@ def test_the_lane_kernels_are_convolutions(channels: int, stride: int) -> None:
     expected = right, *torch.autograd.grad(right, (wide, weights), slopes.double())
     for one, other in zip(found, expected, strict=True):
         assert (one.double() - other).norm() < 4e-3 * other.norm()
+
+
+@pytest.mark.parametrize("d", [2 * 131, 2382 * 4691])
+def test_spectra_in_two_steps(d: int) -> None:
+    x = torch.randn(3, d, dtype=torch.float64)
+    z = dft.rfft(x.to(GPU), "ortho")
+    torch.testing.assert_close(z.cpu(), torch.fft.rfft(x, norm="ortho"), rtol=0, atol=1e-9)
+    torch.testing.assert_close(dft.irfft(z, d, "ortho").cpu(), x, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
