@@ -262,7 +262,8 @@ class _Tuner:
 
     def _seed(self, arm: Arm, number: int) -> None:
         """A sampler for one trial: its draws do not depend on what this process did before."""
-        self.studies[arm.name].sampler = _sampler(self.study.file.sampler, key(arm.name, "sampler", number) % 2**32)
+        seed = key(self.study.name, arm.draws, "sampler", number) % 2**32
+        self.studies[arm.name].sampler = _sampler(self.study.file.sampler, seed)
 
     def _start(self, arm: Arm, trial: "Trial", before: "FrozenTrial | None") -> _Live:
         trial.set_user_attr("worker", self.worker)
@@ -346,7 +347,9 @@ def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
 
     match name:
         case "tpe":
-            return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
+            # One setting after the other, in the study's order: several at once are drawn in the order of their names,
+            # in which the method's own name stands, and so a method would be tuned otherwise under another name.
+            return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=False)
         case "nsga2":
             return samplers.NSGAIISampler(population_size=POPULATION, seed=seed)
     return samplers.RandomSampler(seed=seed)  # also for `grid`, whose points are given

@@ -83,6 +83,15 @@ class Arm:
     trials: int
 
     @property
+    def draws(self) -> str:
+        """What the sampler's draws depend on beside the study and the trial's number: the task and what is searched.
+
+        Neither the method's name nor its code: one method under two names is tuned alike, a change of code that alters
+        no number alters no trial, and methods with the same ranges try the same settings first.
+        """
+        return json.dumps([self.task, [[one.name, one.text] for one in self.dimensions]])
+
+    @property
     def defaults(self) -> dict[str, Any] | None:
         """The settings of the grid, and for the method's own those of its paper: trial 0 (sampler `grid`: as listed).
         None where the space leaves one of them out."""

@@ -164,16 +164,18 @@ def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]", *,
     from bench.runs.store import write_text
     from reports.page import write_report
     from reports.tables import to_csv, to_markdown
-    from sweeps.fair import budget_table, choose
+    from sweeps.fair import budget_table, choose, trials_table
     from sweeps.report import sections
 
-    table = budget_table(study, choose(study, studies, folder))
+    choices = choose(study, studies, folder)
+    table = budget_table(study, choices)
     print(to_markdown(table))
     if page:
         print(write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics))
     else:
         (folder / TUNING).parent.mkdir(parents=True, exist_ok=True)
-        write_text(folder / TUNING, to_csv(table))
+        for one in (table, *(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices))):
+            write_text((folder / TUNING).with_stem(one.id), to_csv(one))
 
 
 def _any_failed(folder: Path, cells: "list[PlannedCell]") -> bool:

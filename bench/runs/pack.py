@@ -21,13 +21,15 @@ FILES = (
 """What is packed of a finished cell, beside the `relations.json` that some methods leave."""
 TUNING = Path("report", "tables", "tuning.csv")
 """Budgets and chosen settings of a sweep."""
+TRIALS = "trials_*.csv"
+"""Beside it: the trials of each method and task, in the order of its rows."""
 
 
 def pack(run: Path, file: Path) -> int:
     """Pack the finished cells of a run; the same cells give the same bytes. Returns how many cells there are.
 
-    Trials of a sweep have no test figures and are left out; the table of budgets and chosen settings that the sweep's
-    report made is packed in their place.
+    Trials of a sweep have no test figures and are left out; the tables of budgets, chosen settings and trials that the
+    sweep's report made are packed in their place.
 
     Raises:
         UserError: it is not a run, or none of its cells has finished.
@@ -44,8 +46,10 @@ def pack(run: Path, file: Path) -> int:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, "run.json", json.dumps(info, indent=1, ensure_ascii=False).encode())
-        if (tuning := run / TUNING).exists():
-            _add(archive, TUNING.name, tuning.read_bytes())
+        tables = (run / TUNING).parent
+        for table in (tables / TUNING.name, *sorted(tables.glob(TRIALS), key=lambda path: (len(path.name), path.name))):
+            if table.exists():
+                _add(archive, table.name, table.read_bytes())
         for name in (*FILES, "relations.json"):  # files of a kind beside each other: they compress each other
             for id in sorted(finished):
                 if (path := finished[id].folder / name).exists():

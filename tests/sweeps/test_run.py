@@ -27,6 +27,7 @@ from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists
 from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies, tune
 from sweeps.study import Study, load_study
+from tests.conftest import ROOT
 from tests.runs.helpers import CHILDREN
 from tests.sweeps.conftest import Write
 from tests.warm import Start
@@ -38,13 +39,15 @@ RATES = [0.3, 0.2, 0.4, 0.25, 0.35, 1e-6, 1e300]
 """The sixth learns nothing, the last one blows up."""
 
 
-def run(study: Study, folder: Path, timeout: float | None = None) -> tuple[Outcome, dict[str, Any], list[str]]:
+def run(
+    study: Study, folder: Path, timeout: float | None = None, options: str = OPTIONS
+) -> tuple[Outcome, dict[str, Any], list[str]]:
     """Tune with one worker process, as the command does."""
     folder.mkdir(parents=True, exist_ok=True)
     studies = open_studies(study, f"sqlite:///{folder}/study.db")
     write_run(folder, study.described_grid, [])
     said: list[str] = []
-    outcome = tune(study, studies, folder, options=OPTIONS, crew=LocalCrew(1, "cpu"), timeout=timeout, say=said.append)
+    outcome = tune(study, studies, folder, options=options, crew=LocalCrew(1, "cpu"), timeout=timeout, say=said.append)
     return outcome, studies, said
 
 
@@ -313,12 +316,35 @@ def test_the_defaults_are_trial_0_and_tpe_guesses_before_eight_trials_are_over(w
     assert found[0].params == {"lr": 0.1}
     at_random = load_study(str(file), ["sampler=random"])
     for number in range(1, 8):
-        sampler = _sampler("random", key(study.arms[0].name, "sampler", number) % 2**32)
+        sampler = _sampler("random", key(study.name, study.arms[0].draws, "sampler", number) % 2**32)
         drawn = sampler.sample_independent(
             open_studies(at_random, f"sqlite:///{folder}/other.db")[at_random.arms[0].name],
             found[number], "lr", found[number].distributions["lr"],
         )  # fmt: skip
         assert (drawn == found[number].params["lr"]) == (number < STARTUP_TRIALS)
+
+
+@pytest.mark.long
+def test_one_method_under_two_names_is_tuned_alike(write: Write, tmp_path: Path) -> None:
+    """FedProx and a copy of it: the same settings in every trial, the same figures, the same choice."""
+    source = (ROOT / "methods" / "fedprox.py").read_text(encoding="utf-8")
+    (tmp_path / "twin.py").write_text(source.replace('"fedprox"', '"twin"'), encoding="utf-8")
+    grid = {"methods": ["fedprox", "twin"], "alphas": [1.0, 0.3], "plugins": [str(tmp_path / "twin.py")], "rounds": 2}
+    file = write(
+        grid=grid,
+        trials=7,
+        space={"lr": {"low": 0.01, "high": 1.0, "log": True}, "fedprox.mu": "own", "twin.mu": "own"},
+    )
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    options = Options(device="cpu", plugins=(str(tmp_path / "twin.py"),))
+    _, studies, _ = run(study, folder, options=options.model_dump_json())
+    found: dict[str, list[Any]] = {"fedprox": [], "twin": []}
+    for arm, choice in zip(study.arms, choose(study, studies, folder), strict=True):
+        assert choice.best is not None
+        plain = [({k.rpartition(".")[2]: v for k, v in one.params.items()}, one.values) for one in choice.trials]
+        found[arm.label].append((arm.task, plain, choice.best.number))
+    assert found["fedprox"] == found["twin"]
+    assert len({str(params) for params, _ in found["twin"][0][1]}) == 7
 
 
 def test_the_best_three_run_again_and_the_mean_over_all_seeds_decides(write: Write, tmp_path: Path) -> None:
