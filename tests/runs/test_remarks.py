@@ -13,7 +13,7 @@ from bench.runs.remarks import fallbacks
 from bench.runs.results import CellView
 from bench.runs.store import Status
 from bench.settings import Settings
-from tests.broken_torchscript import How, break_in_commands
+from tests.broken_torchscript import break_in_commands
 from tests.runs.helpers import cells
 from tests.warm import Start
 
@@ -90,7 +90,7 @@ def test_several_reasons_are_one_line(cell: Callable[..., Settings], tmp_path: P
 @pytest.mark.long
 @pytest.mark.parametrize(("how", "error"), [("import", "ImportError"), ("recording", "OSError")])
 def test_a_backend_that_failed_in_all_cells_is_said_once(
-    how: How, error: str, fresh: Start, environment: dict[str, str], bench_here: Bench, grid: Grid, tmp_path: Path
+    how: str, error: str, fresh: Start, environment: dict[str, str], bench_here: Bench, grid: Grid, tmp_path: Path
 ) -> None:
     """TorchScript is broken in every process of the command, as it would be on a machine without it."""
     break_in_commands(tmp_path, how)
