@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broken_torchscript import asked, break_in_commands, break_torchscript
 from tests.warm import Start, Started, Warm
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,8 @@ def pytest_configure() -> None:
     import torch
 
     torch.set_num_threads(1)
+    if how := asked():
+        break_torchscript(how)
 
     import hypothesis
 
@@ -33,12 +36,14 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment of commands: the odd methods are installed as a plug-in, and byte code is kept, as is Python's
-    default."""
+    default. In `make without-torchscript` TorchScript is broken in them, too."""
     site = tmp_path_factory.mktemp("site")
     info = site / "odd_methods-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-methods\nVersion: 1.0\n", encoding="utf-8")
     (info / "entry_points.txt").write_text("[bench.methods]\nodd = odd_methods\n", encoding="utf-8")
+    if how := asked():
+        break_in_commands(site, how)
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     path = os.pathsep.join([str(site), str(ROOT / "tests" / "runs"), str(ROOT), kept.get("PYTHONPATH", "")])
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -1,7 +1,5 @@
 """`bench league`: tune and run one method on the league's tasks, and put it beside all others (docs/league.md)."""
 
-import importlib.metadata
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -66,6 +64,8 @@ def report(
     out: Out = None,
 ) -> None:
     """Make the league's page from the shipped entries and your own."""
+    import tempfile
+
     from bench.runs.pack import unpack
     from reports.league import shipped, write_league
 
@@ -89,6 +89,8 @@ def export(
     out: Out = None,
 ) -> None:
     """Make a folder to publish: entry, environment, LaTeX table, citation, answers to a reproducibility checklist."""
+    from importlib.metadata import distributions
+
     from reports.league import write_export
 
     folder = _folder(tier, out)
@@ -98,7 +100,7 @@ def export(
     page = folder / "report"
     if not page.exists():
         raise UserError(f"there is no {page}: `bench league report` makes it")
-    installed = sorted(f"{one.name}=={one.version}" for one in importlib.metadata.distributions())
+    installed = sorted(f"{one.name}=={one.version}" for one in distributions())
     print(write_export(entry, page, folder / "export" / method, f"{VERSION}_{tier}", installed))
 
 

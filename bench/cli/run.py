@@ -215,7 +215,7 @@ def _no_steps(settings: "Settings") -> str:
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:
     from bench.cli.look import print_summary
-    from bench.runs.remarks import equal_figures
+    from bench.runs.remarks import end_remarks
     from bench.runs.results import load_run
 
     place, found = shlex.quote(str(folder)), load_run(folder).cells
@@ -227,7 +227,7 @@ def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> Non
             print(f"  bench log {place} {cell.id}", file=sys.stderr)
     if not quiet:
         print_summary(folder)
-        print_remarks(equal_figures(found))
+        print_remarks(end_remarks(found))
         if any(cell.status.state == "done" for cell in found):
             print(f"bench report {place}  makes tables and figures of it", file=sys.stderr)
 

@@ -64,7 +64,8 @@ def sweep(
         from bench.runs.cell import Options
         from bench.runs.mlflow_mirror import choose_store
         from bench.runs.plan import plan
-        from bench.runs.remarks import gathered
+        from bench.runs.remarks import fallbacks, gathered
+        from bench.runs.results import load_run
         from sweeps.fair import cells_again, choose, reported_cells
         from sweeps.finals import check_blind
         from sweeps.run import list_cells, trial_cells, tune
@@ -114,6 +115,8 @@ def sweep(
                 _stop()
     _write_best(folder, loaded, [cell.settings for cell in reported])
     _report(folder, loaded, studies, page=page)
+    if not quiet:
+        print_remarks(fallbacks(load_run(folder).cells))
     if outcome.failed or _any_failed(folder, reported):
         raise typer.Exit(1)
 

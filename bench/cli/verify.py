@@ -1,7 +1,5 @@
 """`bench pack`, `unpack` and `verify`: a run as one file, and a check that its results can be reproduced."""
 
-import secrets
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +42,9 @@ def verify(
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
 ) -> None:
     """Compute cells of runs again and compare; exit status 1 if anything is not as the runs say."""
+    import secrets
+    import tempfile
+
     from bench.plugin import load_file, loaded_files
     from bench.runs.cell import Options
     from bench.runs.results import load_run

@@ -1,10 +1,11 @@
-"""Remarks that users should see although nothing failed: clients without samples, methods with identical accuracies.
+"""Remarks that users should see although no cell failed: clients without samples, methods with identical accuracies,
+cells that trained in a slower way than they should.
 
 `bench run` prints them at its start and end; `bench status` and the report repeat them.
 """
 
 import csv
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from bench.runs.results import CellView, task_name
 from bench.runs.store import read_json
 from bench.settings import Settings
 
+_FELL_BACK = (" takes its place: ", " runs one by one: ")  # parts of the engine's notices of it
 _TRAINED = ("gm", "pm")
 _Curve = tuple[tuple[str, ...], ...]
 
@@ -37,8 +39,25 @@ def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
 
 
 def run_remarks(cells: Sequence[CellView]) -> list[str]:
-    """Return the remarks on a run, read from its folder: on partitions, and on identical accuracies."""
-    return [*gathered((cell.settings, _of_file(cell)) for cell in cells), *equal_figures(cells)]
+    """Return the remarks on a run, read from its folder: on partitions, and on what its cells did."""
+    return [*gathered((cell.settings, _of_file(cell)) for cell in cells), *end_remarks(cells)]
+
+
+def end_remarks(cells: Sequence[CellView]) -> list[str]:
+    """Return what is only known after training: identical accuracies, and cells that fell back to slower steps."""
+    return [*equal_figures(cells), *fallbacks(cells)]
+
+
+def fallbacks(cells: Sequence[CellView]) -> list[str]:
+    """Say in one line how many cells fell back to slower steps, and why most of them did."""
+    statuses = {cell.id: cell.status for cell in cells}
+    fallen = [status for status in statuses.values() if status.steps == "fallen back"]
+    notices = [text for status in fallen for text in status.warnings if any(part in text for part in _FELL_BACK)]
+    if not notices:
+        return []
+    (first, _), *others = Counter(notices).most_common()
+    more = f" (other reasons: {len(others)}; `bench log RUN CELL` has them)" if others else ""
+    return [f"{len(fallen)} of {len(statuses)} cells trained more slowly than they could: {first}{more}"]
 
 
 def equal_figures(cells: Sequence[CellView]) -> list[str]:

@@ -2,11 +2,24 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.conftest import ROOT
 from tests.warm import Start
+
+NEEDED = {"array", "bench", "json", "shlex", "socket"}
+"""What the command line imports beyond typer before it knows the command; anything more makes `bench --help` slower."""
+
+
+def test_the_command_line_imports_little_before_it_knows_the_command() -> None:
+    code = "import sys, typer; before = set(sys.modules); import bench.cli; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    names = {name.partition(".")[0] for name in done.stdout.split()}
+    assert {name for name in names if not name.startswith("_")} <= NEEDED, "import it in the functions that use it"
 
 
 def test_it_speaks_before_torch_is_there_and_ctrl_c_ends_it_at_once(

@@ -13,14 +13,10 @@ from tests.engine.problems import ONE_OF_A_KIND
 
 PROGRAM = """
 import hashlib, json, sys, torch
+from tests.broken_torchscript import break_torchscript
 
-def fail(*_, **__):
-    raise OSError("out of order")
-
-if sys.argv[1] == "recording":
-    torch.jit.script = fail
-elif sys.argv[1] == "import":
-    sys.modules["torch.jit"] = None
+if sys.argv[1] != "nothing":
+    break_torchscript(sys.argv[1])
 torch.set_num_threads(1)
 
 from bench.engine import backends

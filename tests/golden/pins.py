@@ -1,7 +1,8 @@
 """What is pinned: six tiny cells, one of each kind, and the ids of cells of the grids that come with the harness.
 
-A cell's numbers may change when its id does, and only then. So a digest belongs to an id and to a recorded path: other
-processors and other versions of torch round differently.
+A cell's numbers may change when its id does, and only then. So a digest belongs to an id. Two columns also depend on
+the recorded path, because other processors and other versions of torch round differently. All others are the same on
+every path, so that they can be compared on a machine whose path is not pinned.
 """
 
 import hashlib
@@ -45,6 +46,9 @@ CELLS: dict[str, Settings] = {
     }.items()
 }  # fmt: skip
 
+ROUNDED = {"accuracy value", "loss value"}
+"""The columns that depend on the recorded path."""
+
 METHODS = ("fedavg", "local", "fedprox", "ditto", "apfl", "lgfedavg", "scaffold", "comet", "fedrep", "fedavgm")
 """Of the grids, cells of these methods."""
 
@@ -66,6 +70,13 @@ def digests(folder: Path) -> dict[str, str]:
         for part, own in parts.items():
             found |= {f"{part} {column}": _digest([str(v) for v in own[column]]) for column in columns}
     return found
+
+
+def unrounded(digests_of_paths: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The checksums of all columns but `ROUNDED`, from what is pinned for each path; they are the same for all."""
+    return {
+        column: digest for of in digests_of_paths.values() for column, digest in of.items() if column not in ROUNDED
+    }
 
 
 def golden_id(name: str) -> str:

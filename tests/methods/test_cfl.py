@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from methods.cfl import split
-from tests.engine.problems import personal, run, toy
+from tests.engine.problems import personal, remarks, run, toy
 from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 
 SIZES = [9, 5, 7, 6]
@@ -68,7 +68,7 @@ def test_without_splits_it_is_fedavg_and_with_all_of_them_local() -> None:
     run(federation, 3)
     run(fedavg, 3)
     assert all(torch.equal(w, fedavg.server.state["model"].weights) for w in personal(federation).values())
-    assert federation.warnings
+    assert remarks(federation)
     alone = toy("cfl", sizes=SIZES, hp={"eps1": 1e9, "eps2": 0.0}, **PLAIN)
     run(alone, 3)
     assert sorted(alone.server.state["clusters"]) == [[0], [1], [2], [3]]

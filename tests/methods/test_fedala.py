@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from bench.method import Feed
-from tests.engine.problems import assert_same, everything, generic, personal, run, toy
+from tests.engine.problems import assert_same, everything, generic, personal, remarks, run, toy
 from tests.methods.by_autograd import plain
 from tests.methods.reference import PLAIN, batches, descend, initial, local_batches, local_data, near
 
@@ -66,7 +66,7 @@ def test_weights_of_one_are_fedavg_and_of_zero_local() -> None:
         ones = toy("fedala", hp={"eta": 0.0, "layers": layers})
         run(ones, 3)
         assert torch.equal(generic(ones), generic(fedavg))
-        assert ones.warnings
+        assert remarks(ones)
     zeros = toy("fedala", hp={"eta": 0.0, "layers": [""]})
     for i in zeros.clients.ids:
         zeros.clients[i].state["mix"] = torch.zeros_like(zeros.clients[i].state["mix"])

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from tests.engine.problems import everything, generic, personal, run, toy
+from tests.engine.problems import everything, generic, personal, remarks, run, toy
 from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -58,8 +58,8 @@ def test_without_fine_tuning_all_models_are_one() -> None:
     expected = torch.cat([federation.server.state["body"].weights, head])
     assert all(torch.equal(w, expected) for w in personal(federation).values())
     torch.testing.assert_close(generic(federation), expected, rtol=0, atol=1e-14)
-    assert federation.warnings
-    assert not toy("fedbabu").warnings
+    assert remarks(federation)
+    assert not remarks(toy("fedbabu"))
 
 
 def test_with_a_free_head_is_fedavg() -> None:
@@ -68,4 +68,4 @@ def test_with_a_free_head_is_fedavg() -> None:
     for one in (federation, fedavg):
         run(one, 3)
     assert torch.equal(federation.server.state["body"].weights, generic(fedavg))
-    assert federation.warnings
+    assert remarks(federation)

@@ -11,7 +11,7 @@ from bench.engine.batches import DrawAddress, draw_values
 from bench.engine.device_data import SERVER
 from bench.federation.federation import Federation
 from bench.method import Categorical, Normal
-from tests.engine.problems import generic, run, toy
+from tests.engine.problems import generic, remarks, run, toy
 from tests.methods.reference import (
     BATCH,
     LR,
@@ -120,8 +120,8 @@ def test_without_its_terms_is_fedavg(model: str) -> None:
     run(federation, 3)
     run(fedavg, 3)
     assert torch.equal(generic(federation), generic(fedavg))
-    assert federation.warnings
-    assert not toy("fedgen").warnings
+    assert remarks(federation)
+    assert not remarks(toy("fedgen"))
 
 
 def test_round_0_is_fedavg() -> None:

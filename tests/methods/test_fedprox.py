@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.problems import generic, run, toy
+from tests.engine.problems import generic, remarks, run, toy
 from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -40,4 +40,4 @@ def test_where_it_is_fedavg(model: str, mu: float, settings: dict[str, Any], is_
     for one in (federation, fedavg):
         run(one, 3)
     assert torch.equal(generic(federation), generic(fedavg)) == is_fedavg
-    assert bool(federation.warnings) == (mu == 0)
+    assert bool(remarks(federation)) == (mu == 0)

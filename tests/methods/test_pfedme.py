@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.problems import generic, personal, run, toy
+from tests.engine.problems import generic, personal, remarks, run, toy
 from tests.methods.reference import PLAIN, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -43,8 +43,8 @@ def test_generic_model_is_frozen(hp: dict[str, Any]) -> None:
     start = federation.server.initial_model().weights
     torch.testing.assert_close(generic(federation), start, rtol=0, atol=1e-14)
     assert all(not torch.allclose(w, start, rtol=1e-3) for w in personal(federation).values())
-    assert federation.warnings
-    assert not toy("pfedme").warnings
+    assert remarks(federation)
+    assert not remarks(toy("pfedme"))
 
 
 def test_one_exact_inner_step_is_fedavg() -> None:

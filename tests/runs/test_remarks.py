@@ -1,12 +1,21 @@
 """The notes that a run prints by itself, tested with the real command: at its start, at its end, in status and
 report."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from bench.runs.remarks import fallbacks
+from bench.runs.results import CellView
+from bench.runs.store import Status
+from bench.settings import Settings
+from tests.broken_torchscript import break_in_commands
+from tests.runs.helpers import cells
+from tests.warm import Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -60,3 +69,38 @@ def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, 
 def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
     file = grid(methods=["fedavg", "local"], alphas=[100.0], rounds=2)
     assert notes(bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr) == []
+
+
+def test_several_reasons_are_one_line(cell: Callable[..., Settings], tmp_path: Path) -> None:
+    """A loss that cannot be mapped is one, too; what else a cell warns of, or that it cannot record, is none."""
+    backend = "the backend torchscript failed and graph takes its place: KeyError"
+    statuses = [
+        Status(steps="fallen back", warnings=["mu = 0: FedProx is FedAvg", backend]),
+        Status(steps="fallen back", warnings=[backend, "mine cannot be mapped over clients and runs one by one: no"]),
+        Status(steps="recorded", warnings=["mu = 0: FedProx is FedAvg"]),
+        Status(steps="eager"),
+    ]
+    views = [CellView(str(at), "", cell(), tmp_path, status) for at, status in enumerate(statuses)]
+    line = f"2 of 4 cells trained more slowly than they could: {backend}"
+    assert fallbacks(views) == [f"{line} (other reasons: 1; `bench log RUN CELL` has them)"]
+    assert fallbacks([*views, *views]) == fallbacks(views)  # cells that several labels share
+    assert fallbacks(views[2:]) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("how", "error"), [("import", "ImportError"), ("recording", "OSError")])
+def test_a_backend_that_failed_in_all_cells_is_said_once(
+    how: str, error: str, fresh: Start, environment: dict[str, str], bench_here: Bench, grid: Grid, tmp_path: Path
+) -> None:
+    """TorchScript is broken in every process of the command, as it would be on a machine without it."""
+    break_in_commands(tmp_path, how)
+    file = grid(methods=["fedavg", "local"], rounds=2, epochs=20)
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    arguments = ["run", "--grid", str(file), "--out", "run", "--device", "cpu", "--jobs", "2", "--no-tracking"]
+    with fresh(arguments, tmp_path, {"PYTHONPATH": path}) as process:
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, said
+    expected = f"the backend torchscript failed and graph takes its place: {error}: out of order"
+    assert notes(said) == [f"2 of 2 cells trained more slowly than they could: {expected}"]
+    assert notes(bench_here("status", "run").stdout) == notes(said)
+    assert [cell.status.warnings for cell in cells(tmp_path / "run").values()] == [[expected]] * 2
