@@ -52,6 +52,16 @@ def test_rooms_import_from_lower_floors_only() -> None:
             assert FLOORS.index(below) < FLOORS.index(above), f"bench/{above} imports from bench/{below}"
 
 
+def test_the_folders_of_tests_are_the_rooms() -> None:
+    """And one for pinned numbers; a file of `bench/` itself has its tests in `base`."""
+    tests = ROOT / "tests"
+    folders = {file.parent.name for file in tests.glob("*/test_*.py")}
+    assert folders == {*FLOORS, *PACKAGES, "golden"}
+    of_base = {f"test_{file.stem}{plural}.py" for file in (ROOT / "bench").glob("*.py") for plural in ("", "s")}
+    elsewhere = [file for file in tests.glob("*/test_*.py") if file.name in of_base and file.parent.name != "base"]
+    assert elsewhere == [], "tests of files of bench/ itself belong to tests/base/"
+
+
 def test_methods_see_the_interface_only() -> None:
     assert {below for above, below in arrows() if above == "methods"} == {"base"}
 

@@ -16,6 +16,11 @@ def test_no_method_is_missing() -> None:
     assert [line.split("`")[1] for line in PAGE.splitlines() if line.startswith("| [`")] == METHOD_NAMES
 
 
+def test_the_number_of_methods_in_the_readme_is_right() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[all {len(METHOD_NAMES)} in one table](docs/methods/README.md)" in readme
+
+
 @pytest.mark.slow
 def test_it_is_what_the_script_prints() -> None:
     command = [sys.executable, str(ROOT / "docs" / "examples" / "methods_table.py")]
