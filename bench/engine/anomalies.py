@@ -11,7 +11,7 @@ from bench.engine.step import Flat, Objective, differentiate_alone, flatten
 from bench.params import Params, Spec
 from bench.requests import ClassSums, Trained
 
-_NAMED = 4  # layers in a message; one bad number soon is in all of them
+_NAMED = 4  # at most so many layers in a message, because one bad number soon spreads to all
 
 
 class Diverged(Exception):
@@ -105,7 +105,7 @@ class Watch:
         return self._cuts[name].put(gradient.new_zeros(kind.d), gradient) if isinstance(kind, Spec) else gradient
 
     def _bad(self, parts: Mapping[str, Tensor]) -> Iterator[str]:
-        """Names of what is not finite: a tensor's in its model and the part's, or that of a part that is a tensor."""
+        """Names of values that are not finite: layer and part for a model, the part alone for a tensor."""
         for key, flat in parts.items():
             name, _, buffers = key.partition("/")
             kind = self._kinds[name]

@@ -35,11 +35,13 @@ class Backend(Protocol):
     devices: tuple[str, ...]
 
     def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
-        """The loop `around` a step, with the new step as its only child; whatever it raises, the backend is not taken.
+        """Build the loop `around` this backend's version of the step; that version is the loop's only submodule.
+
+        If anything is raised, the backend is not used.
 
         Args:
-            step: of the backend before: the function itself, then each one's child.
-            like: tensors such as the step gets.
+            step: the step of the backend before; of the first one, the function itself.
+            like: examples of the tensors that the step gets.
             around: see `Recorded`.
             in_place: see `Recorded`.
         """
@@ -58,7 +60,8 @@ class Graph:
         from bench.engine.recording import of_list, record  # loads PyTorch's tracer
         from bench.engine.tidying import update_in_place
 
-        # Samples and weights in reverse: what was read in Python, or lost, would stay what it was.
+        # The example is the real input in reverse order. If the function read a number in Python, or lost an input,
+        # the recording then gives other bytes than eager and is refused.
         recorded = record(step, [t.flip(0) if t.dim() else t for t in like])
         return around(of_list(update_in_place(recorded) if in_place else recorded))
 
@@ -67,7 +70,10 @@ class Graph:
 
 
 class TorchScript:
-    """The tensor operations and the loop in one call: threads do not wait for Python. On a GPU it gains nothing."""
+    """Runs the operations and the loop around them in one call, so that threads do not wait for Python.
+
+    It is not used on GPUs, where it gains nothing.
+    """
 
     name = "torchscript"
     devices: tuple[str, ...] = ("cpu",)
@@ -84,7 +90,7 @@ class TorchScript:
         return scripted
 
     def playing(self) -> contextlib.AbstractContextManager[None]:
-        """It replaces some operations by others, which round differently, unless it is told not to."""
+        """TorchScript without its optimizer, which would replace some operations by others that round differently."""
         from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
         found: contextlib.AbstractContextManager[None] = optimized_execution(False)
@@ -125,11 +131,12 @@ class Recorded:
 
     Args:
         function: what is recorded.
-        around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
-        patience: how many times the usual number of calls the first shape waits for: with it, PyTorch loads its tracer,
-            which takes seconds. Infinity: it is never recorded.
-        in_place: whether a recording may change vectors that it is given where they lie; its arguments are lists of
-            tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
+        around: builds the loop that is run, from the function or from its recording; the loop is a module that
+            TorchScript can translate.
+        patience: factor on the number of calls before the first recording, because that one loads PyTorch's tracer,
+            which takes seconds. Infinity: never record.
+        in_place: whether a recording may overwrite its arguments; these are then lists of tensors, and all steps are
+            checked. Otherwise it returns inference tensors, which are a tenth faster for small models.
 
     Attributes:
         ever: whether it is ever recorded.
@@ -190,10 +197,11 @@ class Recorded:
             self._inside.notify_all()
 
     def _record(self, like: list[Tensor], args: Any = None) -> Made:
-        """What the last backend made of all that gave eager's bytes, each from the step of the one before.
+        """Try the backends in order, each on the step of the one before, and return the loop of the last one that gives
+        eager's bytes.
 
         Args:
-            args: of the loop, where it may change them: then all its steps are compared, too.
+            args: arguments of the loop if it may overwrite them; then all its steps are compared, too.
         """
         right = self._function(_copies(like))
         rights = self._play(self._eager, [_copies(one) for one in args]) if args else None

@@ -95,14 +95,14 @@ class Engine:
         self._team: Team | None = None
 
     def share_with(self, helpers: Helpers) -> None:
-        """Have a part of the clients trained and looked at by engines elsewhere; it changes no byte."""
+        """Let engines on other devices train and evaluate some of the clients. The results have the same bytes."""
         self._team = Team(helpers, [len(one) for one in self.device_data.partition.train])
 
     def run(self, programs: list[ProgramRun], reply: Reply | None = None, budget: Budget | None = None) -> None:
         """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.
 
-        With a `budget`, the first training after a program's upload has as many steps as that says, once every program
-        stands there or has ended.
+        With a `budget`, programs wait before their first training after an upload until all have reached that point or
+        ended; then the budget says how many steps each may take.
         """
         for p in programs:
             advance(p, None)
@@ -112,7 +112,7 @@ class Engine:
                 fit_into(fit, budget())
                 continue
             work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
-            if fit:  # the others go on until all stand there
+            if fit:  # the others continue until all have reached that point
                 work = [p for p in work if id(p) not in map(id, fit)]
             answers = self._answer(work) if work else self._exchange(open_, reply)
             for p, answer in zip(work or open_, answers, strict=True):
@@ -228,7 +228,7 @@ class Engine:
         slow_abreast = (
             self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.better_alone
         )
-        on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
+        on_server = group[0].address.owner == SERVER  # a single program: in a cohort all lanes but one would be idle
         if self.executor == "debug":
             trained, finite = [self._watched(one) for one in group], True
         elif self.executor == "sequential" or slow_abreast or on_server:
@@ -245,7 +245,8 @@ class Engine:
         return trained
 
     def _watched(self, one: Prepared) -> Trained:
-        """Train one client with an eye on every step; what `sequential` would go on with is a notice only."""
+        """Train one client and check every step. If values were not finite meanwhile but are at the end, as
+        `sequential` would not notice, this only adds a notice."""
         watch = Watch(one)
         trained = self._trainer.alone(one, watch)
         check(one, trained, watch.first)
@@ -254,7 +255,7 @@ class Engine:
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
-        """All at once, or, where models rest on the host, as many at a time as there are lanes."""
+        """All at once, or, if models are kept in the host's memory, as many at a time as there are lanes."""
         at_once = len(group) if self.device_data.home == self.device_data.device else self.lanes
         parts = [self._fitted(group[i : i + at_once]) for i in range(0, len(group), at_once)]
         return [one for trained, _ in parts for one in trained], all(finite for _, finite in parts)
@@ -263,14 +264,14 @@ class Engine:
         while True:
             try:
                 return self._trainer.cohort(group, self.lanes, self._cohorts)
-            except Exception as error:  # of the map, or of the loss itself: then it is raised again, one by one
+            except Exception as error:  # the loss cannot be mapped, or has a bug; a bug is raised again one by one
                 if not gpu_memory_ran_out(error):
                     if shortage(error):
                         raise
                     return self._unmapped(group, error)
                 if self._lanes_for(len(group)) == 1:
                     raise
-            # Out here, as the error holds on to all that the attempt had.
+            # Outside the `except` block, because the error keeps the attempt's tensors in memory.
             self.lanes = self._lanes_for(len(group)) // 2
             self.notices.append(
                 f"GPU memory ran out: cohorts of {self.lanes} clients from here on; the bytes of this cell's results "
@@ -290,7 +291,7 @@ class Engine:
 
     @property
     def backend(self) -> str:
-        """The fastest backend that steps may take here; after a failure, the one that is left to all of them."""
+        """The fastest backend for this device that has not failed."""
         never = self.executor == "debug" or not self._trainer.records
         return EAGER if never else fastest(self.device_data.device.type, self.failed)
 

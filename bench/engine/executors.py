@@ -52,17 +52,20 @@ from bench.requests import Trained
 from bench.tree import filled, tensors_of
 
 Answers = tuple[list[Trained], bool]
-"""What was asked for, and whether all losses and trained values are finite; at times no, where finite numbers add up to
-infinity."""
+"""The answers, and whether all losses and trained values are finite. May be False although they are, when their sum
+overflows."""
 
 
 @dataclass
 class GraphCache:
-    """Steps by recipe, and whether for one client alone; how often a step reads each feed's batch; and recipes whose
-    batches must not be padded, because a loss gives BatchNorm other samples than the batch's.
+    """What is known of the steps of a method with its hyperparameters, on one device and in one type; cells that have
+    these in common may share it.
 
-    They hold for a method with its hyperparameters, on one device and in one type; cells that have these in common may
-    share them.
+    Attributes:
+        steps: recorded steps, by recipe and by whether they are for a single client.
+        reads: by recipe, how often a step reads each feed's batch.
+        unpadded: recipes whose batches must not be padded, because a loss gives BatchNorm other samples than the
+            batch's.
     """
 
     steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
@@ -70,8 +73,8 @@ class GraphCache:
     unpadded: set[Recipe] = field(default_factory=set)
 
     def forget_alone(self) -> None:
-        """Forget the steps of one client alone: one for each size of a short batch, some megabytes each, and little
-        beside the time that such networks train."""
+        """Forget the steps of single clients. There is one for each size of a short batch, of some megabytes; recording
+        them again costs little compared with training such networks."""
         self.steps = {(recipe, alone): step for (recipe, alone), step in self.steps.items() if not alone}
 
 
@@ -92,7 +95,7 @@ class Rows:
 
     @property
     def nested(self) -> tuple[Any, ...]:
-        """What trains: parts, optimizer states and the sum of the losses."""
+        """The trained values: parts, optimizer states and the sum of the losses."""
         return self.parts, self.state, self.loss
 
     def tensors(self) -> list[Tensor]:
@@ -100,7 +103,7 @@ class Rows:
         return list(tensors_of(self.nested))
 
     def finite(self) -> bool:
-        """The second of the `Answers`."""
+        """Whether all losses and trained values are finite (see `Answers`)."""
         return _finite([self.loss, *(t for name, t in self.parts.items() if not name.endswith("/buffers"))])
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
@@ -142,7 +145,7 @@ class Trainer:
         self.used: set[Recorded] = set()
 
     def samples(self, group: list[Prepared]) -> list[int]:
-        """Samples that gradients were taken of, each as often as that was, of each one that has been trained."""
+        """For each trained client: the number of samples in its gradients, counted once per gradient."""
         reads = self._reads.get(group[0].recipe, {}).items()
         return [sum([n * one.samples[name] for name, n in reads]) for one in group]
 
@@ -162,7 +165,7 @@ class Trainer:
         """One client; a `watch` sees each step, and nothing is recorded."""
         parts, context = flatten(one.request.values), flatten(one.request.context)
         nested = parts, one.state, next(iter(parts.values())).new_zeros(())
-        # Tensors of its own: an answer is nobody else's, and two parts may have begun with the same buffers.
+        # Copies, because an answer must not share memory with anything, and two parts may start from the same buffers.
         seats = [t.to(self.device_data.device, copy=True) for t in tensors_of(nested)]
         fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self._hp])]
         drawn = upload_arrays([one], self._tensor)
@@ -207,7 +210,7 @@ class Trainer:
     def _courses(
         self, rows: Rows, group: list[Prepared], drawn: dict[str, Any], packings: list[tuple[Phase, Packing]]
     ) -> Iterator[Callable[[], None]]:
-        """What trains the rows of each packing, on lanes of its own."""
+        """For each packing, a function that trains its rows; each has its own lanes."""
         for (phase, _), packing in zip(packings, upload_packings(group, packings, self._tensor), strict=True):
             recipe = replace(group[0].recipe, padded=SHORT in phase.sizes)
             yield self._course(rows, group, recipe, of_widths(drawn, widths_in(group, phase)), packing)
@@ -215,16 +218,15 @@ class Trainer:
     def _course(
         self, rows: Rows, group: list[Prepared], recipe: Recipe, drawn: dict[str, Any], packing: DevicePacking
     ) -> Callable[[], None]:
-        """What trains the rows of one packing."""
+        """A function that trains the rows of one packing."""
         lanes, first = packing.at.shape[1], packing.seated[0][0][1]
         at = packing.at.clamp(min=0)  # an idle lane has any batch, and a rate of 0
         rates = {name: _at(rate, at).masked_fill_(packing.at == IDLE, 0.0) for name, rate in drawn["lr"].items()}
         matrices, fixed = rows.tensors(), list(tensors_of([self._hp]))
         context = [torch.stack([t] * lanes) for t in rows.context[first]]
         chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, drawn, at)
-        # The first seats and chunk now, while the courses before are run: two threads in Python would wait for each
-        # other at every operation of torch.
-        # The chunk has no name, so that it goes when it is done with.
+        # Gather the first batches now, while earlier jobs run: two threads that both run Python would wait for each
+        # other at every operation. The first chunk is not kept in a variable, so that its memory is freed after use.
         seats = [torch.stack([t[first]] * lanes) for t in matrices]
         chunks = itertools.chain([next(chunks)], chunks)
 
@@ -250,14 +252,15 @@ class Trainer:
     def _play(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
         """The step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
         if (recipe, alone) not in self._plays:
-            # Another thread may be as fast.
+            # Another thread may have added it meanwhile.
             self._plays.setdefault((recipe, alone), self._recorded(recipe, nested, alone=alone))
         self.used.add(self._plays[recipe, alone])
         return self._plays[recipe, alone]
 
     def _recorded(self, recipe: Recipe, nested: Any, *, alone: bool) -> Recorded:
         on_lists = self._on_lists(recipe, nested, alone=alone)
-        # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
+        # A single client's step has more shapes, so it is recorded later. Its results may be passed to an unrecorded
+        # step, so they must not be inference tensors.
         patience = 5 if recipe.recordable else math.inf
         return (
             Recorded(on_lists, ClientLoop, patience=patience, in_place=True)

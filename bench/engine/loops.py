@@ -1,6 +1,6 @@
-"""What calls a function of lanes again and again: training steps of a schedule, and outputs of many models.
+"""Loops around a step: the steps of a cohort's schedule, of one client, and the evaluation of many models.
 
-The same lines run in Python and, once the function is recorded, as TorchScript, where all its calls are one.
+They run in Python or, once the step is recorded, as one call of TorchScript.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,14 @@ from torch import Tensor, nn
 
 
 class CohortLoop(nn.Module):
-    """A schedule played: clients are seated in lanes, take their steps, and their results are taken down.
+    """Runs the steps of a schedule.
+
+    Before each step, clients that begin are copied into their lanes; after it, clients that have ended are copied back
+    to their rows.
 
     Args:
-        step: from what lanes hold, what a step is given, the lanes' contexts and fixed values to what lanes hold then.
+        step: maps (values in the lanes, inputs of the step, contexts of the lanes, fixed values) to the new values in
+            the lanes.
     """
 
     def __init__(self, step: Callable[[list[Tensor]], list[Tensor]]) -> None:
@@ -32,16 +36,16 @@ class CohortLoop(nn.Module):
         given: list[Tensor],
         fixed: list[Tensor],
     ) -> list[Tensor]:
-        """Play some steps; returns what the lanes hold after them. The lists of tensors have one order.
+        """Run some steps and return the values in the lanes afterwards. All lists of tensors have the same order.
 
         Args:
-            seated, load, store: of `bench.engine.executors.DevicePacking`.
-            rows: `[clients, ...]` each, where clients come from and go to.
-            contexts: for each client the context of its lane.
-            seats: `[lanes, ...]` each, what lanes hold.
-            context: `[lanes, ...]` each; changed in place.
-            given: `[steps, lanes, ...]` each.
-            fixed: the same for all lanes and steps.
+            seated, load, store: see `bench.engine.device_plan.DevicePacking`.
+            rows: the clients' values, `[clients, ...]` each.
+            contexts: the context of each client.
+            seats: the values in the lanes, `[lanes, ...]` each.
+            context: the contexts in the lanes, `[lanes, ...]` each; changed in place.
+            given: the inputs of the steps, `[steps, lanes, ...]` each.
+            fixed: values that are the same for all lanes and steps.
         """
         for t in range(len(load)):
             if len(seated[t]) > 0:
@@ -49,7 +53,8 @@ class CohortLoop(nn.Module):
                 for lane, row in seated[t]:
                     for i in range(len(context)):
                         context[i][lane].copy_(contexts[row][i])
-            # An idle lane goes on with a learning rate of 0; nobody reads it until another client is seated there.
+            # An idle lane keeps computing, with a learning rate of 0. Its result is not read, and the next client
+            # overwrites it.
             seats = self.step(seats + [values[t] for values in given] + context + fixed)
             if store[t].numel() > 0:
                 _take_down(store[t], rows, seats)
@@ -60,7 +65,7 @@ class ClientLoop(nn.Module):
     """Steps of one client that is trained by itself.
 
     Args:
-        step: from what trains, what a step is given and fixed values to what trains then.
+        step: maps (trained values, inputs of the step, fixed values) to the new trained values.
     """
 
     def __init__(self, step: Callable[[list[Tensor]], list[Tensor]]) -> None:
@@ -68,17 +73,17 @@ class ClientLoop(nn.Module):
         self.step = step
 
     def forward(self, seats: list[Tensor], given: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
-        """What trains, after as many steps as there are in `given`, `[steps, ...]` each."""
+        """The trained values after one step for each entry of `given`, `[steps, ...]` each."""
         for t in range(given[0].shape[0]):
             seats = self.step(seats + [values[t] for values in given] + fixed)
         return seats
 
 
 class EvalLoop(nn.Module):
-    """Models in groups of as many as there are lanes, each on samples of its own.
+    """Evaluates models in groups of one model per lane, each on samples of its own.
 
     Args:
-        outputs: from weights `[lanes, d]`, buffers `[lanes, b]` and inputs `[lanes, samples, ...]` to outputs.
+        outputs: maps weights `[lanes, d]`, buffers `[lanes, b]` and inputs `[lanes, samples, ...]` to outputs.
     """
 
     def __init__(self, outputs: Callable[[list[Tensor]], list[Tensor]]) -> None:
@@ -86,7 +91,10 @@ class EvalLoop(nn.Module):
         self.outputs = outputs
 
     def forward(self, weights: list[Tensor], buffers: list[Tensor], x: Tensor) -> list[Tensor]:
-        """`[lanes, samples, ...]` for each group; of models the vectors in a list, of inputs `[groups, lanes, ...]`."""
+        """Outputs `[lanes, samples, ...]` of each group of models.
+
+        Weights and buffers are lists with one vector per model; inputs are `[groups, lanes, ...]`.
+        """
         lanes = x.shape[1]
         found: list[Tensor] = []
         for k in range(x.shape[0]):
@@ -96,7 +104,8 @@ class EvalLoop(nn.Module):
 
 
 def _seat(load: Tensor, rows: list[Tensor], seats: list[Tensor]) -> list[Tensor]:
-    """Lanes with other clients in them; a seat may be the same tensor as a context, so none is changed in place."""
+    """The lanes after new clients were copied in. A lane's tensor may also be a context, so the copy is never made in
+    place."""
     seated: list[Tensor] = []
     for i in range(len(seats)):
         if seats[i].numel() > 0:
@@ -107,6 +116,7 @@ def _seat(load: Tensor, rows: list[Tensor], seats: list[Tensor]) -> list[Tensor]
 
 
 def _take_down(store: Tensor, rows: list[Tensor], seats: list[Tensor]) -> None:
+    """Copy clients that have ended from their lanes to their rows."""
     for i in range(len(seats)):
         if seats[i].numel() > 0:
             rows[i].index_copy_(0, store[1], seats[i].index_select(0, store[0]))

@@ -42,8 +42,8 @@ class Packing:
 
     Attributes:
         row, step: `[steps, lanes]` each (row IDLE: nobody).
-        load: per step the (lane, row) pairs that are seated before it.
-        store: per step the (lane, row) pairs that are done after it.
+        load: per step the (lane, row) pairs of clients that are put into their lanes before it.
+        store: per step the (lane, row) pairs of clients that have ended after it.
     """
 
     row: npt.NDArray[np.int64]
@@ -60,10 +60,10 @@ def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[Run]:
 
 
 def phases_of(waiting: list[list[Run]]) -> list[Phase]:
-    """Runs of equal sizes side by side; each row's runs in their order.
+    """Group runs of equal batch size into phases, and keep the order of each row's runs.
 
-    The smallest size waiting goes first: short batches at the ends of epochs, so that all are together again for the
-    full ones.
+    The smallest waiting size comes first: so short batches at the end of an epoch are done before all rows continue
+    with full batches.
     """
     waiting = [list(runs) for runs in waiting]
     phases = []
@@ -106,11 +106,12 @@ def lanes_for(clients: int, most: int) -> int:
 
 
 def narrowed(packing: Packing) -> list[Packing]:
-    """The same steps at the same time in as few lanes as one of the `BUCKETS` has, one packing after the other.
+    """Split a packing where the number of busy lanes falls, each part with the smallest number of lanes from `BUCKETS`
+    that holds them.
 
     A row that continues in the next packing leaves its lane and enters a new one.
     """
-    # Nobody waits once a lane is idle, so these never rise.
+    # A lane is idle only when no client waits, so the widths never increase.
     widths = [lanes_for(busy, packing.row.shape[1]) for busy in (packing.row != IDLE).sum(axis=1).tolist()]
     cuts = [0, *(np.flatnonzero(np.diff(widths)) + 1).tolist(), len(widths)]
     return [_lanes_only(packing, a, b, widths[a]) for a, b in itertools.pairwise(cuts) if b > a]

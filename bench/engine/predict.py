@@ -23,10 +23,11 @@ from bench.requests import ClassSums
 Output = Literal["probabilities", "logits", "features", "directions"]
 Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
 
-_ABREAST = (16, 32)  # samples per call and lane of a cohort: of the two what is less work
-_PER_CALL = 16  # samples: a lane's weights cost about as much
+_ABREAST = (16, 32)  # the two possible numbers of samples per call and lane; the one that needs less work is taken
+_PER_CALL = 16  # a call costs as much per lane as about so many samples
 _FEW = 128  # samples: models with more of them are run alone
-_WORTH = 10**8  # samples times weights: with fewer, threads gain nothing: one waits for Python while the other has it
+_WORTH = 10**8
+"""Samples x weights; with less work than this, threads gain nothing because they wait for each other's Python code."""
 
 
 def outputs(
@@ -39,12 +40,12 @@ def outputs(
     threads: int = 1,
     used: set[Recorded] | None = None,
 ) -> list[Tensor]:
-    """For each task `[samples, ...]` outputs, detached; small models on few samples go side by side.
+    """For each task its outputs `[samples, ...]`, detached; small models on few samples run side by side.
 
     Args:
         lanes: models side by side.
-        abreast: what `samples_abreast` says of these tasks, and of those that other devices have.
-        used: what is recorded is put into it.
+        abreast: what `samples_abreast` returned for these tasks and those of other devices together.
+        used: recorded functions are added to it.
     """
     one_by_one = any(better_alone(w.spec) for w, _ in tasks)
     if not one_by_one and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
@@ -84,10 +85,10 @@ def _piece(lengths: tuple[int, ...]) -> int:
 
 
 def cut(task: Task, parts: int, device: str) -> list[Task]:
-    """A task as up to so many, for several devices; no call on samples is another one for it."""
+    """Split a task into at most `parts` tasks for several devices, at places where a new call begins anyway."""
     w, positions = task
     size = samples_at_once(device, convolutional=is_convolutional(w.spec))
-    calls = len(positions) // size  # what is left over stays with the last of them
+    calls = len(positions) // size  # the last part also has the samples of an incomplete call
     parts = max(1, min(parts, calls))
     marks = [calls * k // parts * size for k in range(parts)] + [len(positions)]
     return [(w, positions[a:b]) for a, b in itertools.pairwise(marks)]
@@ -145,7 +146,8 @@ def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
 
 
 def _abreast(pool: Pool, tasks: Sequence[Task], look: Recorded, lanes: int, length: int, threads: int) -> list[Tensor]:
-    """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
+    """Evaluate small models side by side: each lane gets a fixed number of samples, padded where needed; outputs of
+    padding are dropped."""
     lengths = tuple(len(positions) for _, positions in tasks)
     pieces, places, real = _pieces(lengths, lanes, length)
     models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
@@ -192,7 +194,7 @@ def _pieces(lengths: tuple[int, ...], lanes: int, length: int) -> tuple[list[int
 
 @functools.cache
 def _look(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Recorded:
-    """One for each type and place of tensors: a recording is of these."""
+    """The recorded function for one network, output, dtype and device."""
 
     def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         return _run(Params(weights, buffers, spec), x, output)

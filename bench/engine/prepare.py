@@ -60,10 +60,11 @@ class _Plan:
     """What requests have in common that differ in their values only.
 
     Attributes:
-        recipe: of them, and of those with one sample, whose batch would have no statistics.
+        recipe: their recipe.
+        of_one_sample: the recipe of a client with one sample, whose batch would have no statistics.
         optimizers: by part, with nothing left open.
-        cuts: by part, what of it trains.
-        statistics: whether batches have statistics.
+        cuts: by part, the slices that train.
+        statistics: whether BatchNorm uses batch statistics.
         feeds, widths: by name of the stream.
     """
 
@@ -184,7 +185,8 @@ def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Cut]
 
 
 def _fixed(request: Train, layers: Prefixes) -> tuple[tuple[str, Cut], ...]:
-    """What of each model value the cell's frozen layers are; what is none of the cell's model may have none."""
+    """For each model value, the slices of the cell's frozen layers; a value that is not the cell's model may have none
+    of these layers."""
     found = []
     for name, value in sorted(request.values.items()):
         if isinstance(value, Params):

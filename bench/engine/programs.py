@@ -10,7 +10,8 @@ from bench.requests import Request, Train, Upload
 
 
 class Work(NamedTuple):
-    """What a program had done, for the clock: steps, and samples, each as often as a gradient or a look read it."""
+    """The work done for a program, from which the clock computes seconds: steps, and samples read, counted once for
+    each gradient or forward pass."""
 
     steps: int
     samples: int
@@ -49,7 +50,8 @@ class ProgramRun:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no program: a round without a `yield` is an ordinary function, which has run already."""
+        """Raise an error if this is not a generator: a round without `yield` is an ordinary function and has already
+        run."""
         if not hasattr(self.program, "send"):
             raise TypeError(
                 f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "

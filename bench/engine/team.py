@@ -17,7 +17,7 @@ from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.predict import Task, cut
 from bench.requests import Gradient, Train
 
-_SLACK = 1.1  # of a device's even share: so much it may have for its clients to be trained where their state is
+_SLACK = 1.1  # a device may get this multiple of an even share, so that clients train on the device with their state
 
 
 class Job(NamedTuple):
@@ -33,9 +33,13 @@ class Errand:
     """Work for one engine: trainings, or evaluations of models, with one answer for each.
 
     Attributes:
-        owners: of each of them, a client's id or SERVER; costs: samples, to share them out by.
+        owners: for each training or evaluation, a client's id or SERVER.
+        costs: its samples, by which work is divided.
         jobs: the trainings.
-        tasks: the looks, on `samples` for an `output`, `abreast` (see `bench.engine.predict.samples_abreast`).
+        tasks: the evaluations.
+        samples: the kind of samples that the tasks are about.
+        output: what they compute of them.
+        abreast: see `bench.engine.predict.samples_abreast`.
     """
 
     owners: Sequence[int]
@@ -47,7 +51,7 @@ class Errand:
     abreast: int = 0
 
     def only(self, places: Sequence[int]) -> "Errand":
-        """That part of it."""
+        """The errand with only the entries at these positions."""
         return replace(
             self,
             owners=[self.owners[i] for i in places],
@@ -93,10 +97,11 @@ class Helpers(Protocol):
         """Number of helpers."""
 
     def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
-        """Have each of them do an errand (see `serve`), if it has one; what is returned waits for what comes of these.
+        """Start the helpers on their errands (see `serve`; None: nothing to do). Returns one function per errand that
+        waits for its answer.
 
         Raises:
-            bench.errors.Lost: a helper is no more. The functions that are returned raise it, too.
+            bench.errors.Lost: a helper is gone. The returned functions raise it, too.
         """
 
 
@@ -197,8 +202,11 @@ class Team:
 
 
 def _shares(owners: Sequence[int], costs: Sequence[int], devices: int, homes: Sequence[int]) -> list[list[int]]:
-    """Places by device: clients first, the largest of all, at home as far as that keeps the shares even; what is left
-    goes where least is."""
+    """For each device, the positions of its work.
+
+    Clients come first, largest first, on their usual device unless its share would become too large; everything else
+    goes to the device with the least work.
+    """
     found: list[list[int]] = [[] for _ in range(devices)]
     loads = [0.0] * devices
     limit = max(_SLACK * sum(costs) / devices, *costs, 0) if costs else 0.0

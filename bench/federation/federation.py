@@ -269,7 +269,8 @@ class Federation:
         return [i for i in ids if not self._clock.drops_out(i, self.version)]
 
     def _pick_idle(self, room: int, waiting: set[int]) -> list[int]:
-        """Clients to start: neither at work nor in the buffer already (a client appears once per version)."""
+        """The clients to start next: those that neither work nor have a message in the buffer (a client appears once
+        per version)."""
         busy = {f.client.id for f in self._flights} | waiting
         idle = [i for i in self.clients.ids if i not in busy]
         if room <= 0 or not idle:
@@ -323,14 +324,16 @@ class Federation:
 
     @property
     def spans(self) -> list[Span]:
-        """What the clients that were started in the last version did, and when; of the first versions only."""
+        """When the clients of the last version downloaded, trained and uploaded; recorded for the first versions
+        only."""
         return self._timer.spans
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
     @property
     def derived(self) -> list[str]:
-        """Metrics that the method does not train and Remark 4.1 of the SCD paper supplies; all of a bound."""
+        """Metrics derived by Remark 4.1 of the SCD paper because the method trains no such model; both metrics for a
+        `bound`."""
         return ["gm", "pm"] if self.method.bound else {"gm": ["pm"], "pm": ["gm"], "both": []}[self.method.trains]
 
     def evaluate(self) -> Evaluation:

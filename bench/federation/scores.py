@@ -26,7 +26,7 @@ class Evaluation:
         metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
         clients: rows of metric, client, split, correct, samples.
         hits: rows of metric (gm|pm), on (global|local) and bits: which test samples were classified correctly, as
-            `packed`; of local ones client after client. Not of metrics that are another's.
+            `packed`, for local tests one client after another. Metrics that are derived from another have none.
         generic: the generic model that was scored, if there is one.
         personal: the personalized models by client; none where the method trains none: the generic model stands in.
     """

@@ -75,9 +75,9 @@ class Timer:
         return flights
 
     def steps_until_broadcast(self, trips: list[Trip], version: int, now: float, batch_size: int) -> dict[int, int]:
-        """How many steps each client can take after its upload until the next version has come; one at least.
+        """How many steps each client can take between its upload and the arrival of the next version, at least one.
 
-        That arrives when the slowest upload has come in and a download as large as this round's is over.
+        The version arrives after the slowest upload and a download of this round's size.
         """
         dry = Timer(self._clock, Ledger(buffers_travel=self._traffic.buffers_travel), [], wait_free=True)
         dry.free = dict(self.free)
@@ -92,7 +92,8 @@ class Timer:
         return steps
 
     def _walk(self, trip: Trip, flight: InFlight, version: int, now: float) -> Generator[float, float, None]:
-        """Time a client's events; at an `Exchange` yields its arrival and takes when the server is ready."""
+        """Time a client's events. At an `Exchange` it yields the arrival time of the message and is sent the time at
+        which the server is ready."""
         i = trip.client.id
         there = now if trip.size is None else self._span(i, "download", now, self._clock.down(i, trip.size))
         time, training, held = max(there, self.free[i]), trip.kind, []
