@@ -1,4 +1,4 @@
-"""What all pictures share: panels, colours, legends, and the two widths in which a picture is kept.
+"""The parts that all pictures have in common: panels, colours, legends, and the two widths in which a picture is kept.
 
 A picture is drawn once and laid out twice: for a page, with the legend beside the panels, and for a phone, with few
 panels side by side and the legend below. Same bytes every time; colours of Okabe and Ito (2008) for colour-blind

@@ -29,7 +29,7 @@ def relations(store: Store) -> Section | None:
 
 
 def weight_of_others(matrix: Floats) -> Floats:
-    """Mean of each column without the diagonal, `[clients]`: what all others make of a client.
+    """Mean of each column without the diagonal, `[clients]`: the average weight that the others give to a client.
 
     Args:
         matrix: `[clients, clients]`.

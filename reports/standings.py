@@ -42,7 +42,7 @@ class Family:
 
 
 def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
-    """The rows with a trained, complete figure on all of the tasks, each model once."""
+    """The rows that have a trained, complete figure on all of the tasks; of rows with the same model only one."""
     f = store.figures
     derived = f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"]
     compared: dict[str, list[statistics.Floats]] = {}

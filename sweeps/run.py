@@ -163,7 +163,7 @@ def mean_curve(cells: list[Path], metric: str) -> "pd.Series":
 
 
 def best_value(curve: "pd.Series") -> float:
-    """What a validation curve is worth: its best mean of a few rounds, as the round that is reported is chosen."""
+    """The objective of a validation curve: its best mean of a few rounds, by which the reported round is chosen too."""
     return float(trailing_means(curve).max())
 
 
@@ -249,7 +249,7 @@ class _Tuner:
         return folder.is_dir() and not store.is_locked(folder)
 
     def _ask(self, arm: Arm, trials: "list[FrozenTrial]") -> "Trial":
-        """A new trial. It is queued first, for then it has its worker's name from its first moment."""
+        """A new trial. It is put into the queue first, so that it has its worker's name from the beginning."""
         from optuna.trial import TrialState
 
         optuna_study = self.studies[arm.name]
@@ -276,7 +276,7 @@ class _Tuner:
         return live
 
     def _draw_again(self, arm: Arm, trial: "Trial", before: "FrozenTrial") -> None:
-        """Bring the sampler to where a killed worker's was, or the values not yet stored would repeat earlier draws."""
+        """Repeat the draws of a killed worker, so that the values it had not stored do not repeat its earlier draws."""
         optuna_study = self.studies[arm.name]
         for dimension in arm.dimensions:
             stored = before.distributions.get(dimension.key)

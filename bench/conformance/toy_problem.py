@@ -161,11 +161,11 @@ class Watched(Method):
 
 
 class Apart(Method):
-    """Stands before a method's own class: server and clients know of each other what messages tell, and nothing else.
+    """A base class put in front of the method's class. Server and clients then share nothing but messages.
 
-    Every client's program runs on a copy of its own of the method as `init` left it, the server does not see what
-    clients keep, and before the clients and the server get to work, a federation of another seed does a round: what
-    the method keeps anywhere but in states and messages is a stranger's by then.
+    Each client's program runs on its own copy of the method as `init` left it, and the server does not see the states
+    of clients. Before the clients and the server start to work, a federation of another seed runs a round, so that
+    anything kept in the method object or in globals is overwritten.
     """
 
     _bench_original: Method

@@ -1,14 +1,16 @@
 """What a run found: its cells as tables, and the figures that reports print, each chosen as its protocol says.
 
-The code that chooses a round (`choose_round`) sees validation columns only. Under `honest` one round is chosen for all
-clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation accuracies
-weighted with the clients' data sizes; the test figure of that round is reported. The round is that of the best mean of
-the last `WINDOW` validation accuracies, the latest of equals: the peak of a noisy curve mostly lies in an early lucky
-round (docs/examples/reported_round.py). Beside it stand the test figures of that peak (`peak`), of the last round
-(`last`) and the mean of the last `WINDOW` evaluations (`tail`). `paper` has no validation data and reports the best
-test figure over the evaluated rounds, as the papers do. A model right after local training (`lm`) exists only of
-clients that have trained: for it, both choose among the rounds in which as many clients are scored as in the last one,
-else the best round is one of the few clients that happened to come first.
+- Protocol `honest`: the code that chooses a round (`choose_round`) sees validation accuracies only. One round is chosen
+  for all clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation
+  accuracies weighted with the clients' data sizes. It is the round with the best mean of the last `WINDOW` validation
+  accuracies, the latest of equals, because the peak of a noisy curve mostly lies in an early lucky round
+  (docs/examples/reported_round.py). The test figure of that round is reported. Beside it stand the test figures of that
+  peak (`peak`), of the last round (`last`) and the mean of the last `WINDOW` evaluations (`tail`).
+- Protocol `paper`: there is no validation data, and the best test figure over the evaluated rounds is reported, as the
+  papers do.
+- A model right after local training (`lm`) exists only for clients that have trained. For it, both protocols choose
+  among the rounds in which as many clients are scored as in the last one. Otherwise the best round could be one in
+  which only a few clients had trained.
 """
 
 import base64
@@ -212,8 +214,8 @@ def choose_round(validation: pd.Series) -> int:
 
 
 def trailing_means(curve: pd.Series) -> pd.Series:
-    """At each round, in order, the mean of the last `WINDOW` values, or of as many as there are; equal but for rounding
-    is equal."""
+    """At each round, in order, the mean of the last `WINDOW` values, or of as many as there are; values that differ by
+    rounding only count as equal."""
     ordered = curve.sort_index()
     values = ordered.to_numpy(float)
     means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]
@@ -321,7 +323,7 @@ def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | N
     """The round whose test figures of a metric, `gm` or `pm`, a report shows; None where there is none yet.
 
     Args:
-        metrics: the rows of `metrics.csv` so far. What is chosen of all rounds was chosen when it was the last one.
+        metrics: rows of `metrics.csv` up to now; a round that is chosen in the end was chosen when it was the last one.
     """
     curves = accuracy_curves(metrics)
     place = "global" if metric == "gm" else "local"
@@ -338,7 +340,7 @@ def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | N
 
 
 def _rounds_alike(cell: CellView) -> set[int]:
-    """The rounds in which as many clients' local models are scored as in the last one."""
+    """The rounds in which the same number of local models was scored as in the last one."""
     clients = cell.table("clients")
     scored = clients[clients["metric"] == "lm"].groupby("round")["client"].nunique()
     return set(scored.index[scored == scored.iloc[-1]]) if len(scored) else set()

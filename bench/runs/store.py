@@ -140,9 +140,9 @@ def read_json(path: Path) -> Any:
 def read_status(folder: Path) -> Status:
     """Status of a cell.
 
-    A cell that says `running` while no process holds it was killed, one whose tables are not those that it wrote is
-    worth nothing, and of one whose status is damaged nobody knows: all read `interrupted`, so that the next run goes on
-    with them and nothing else takes them for done.
+    In three cases it is `interrupted`, so that the next run continues the cell and nothing treats it as done: it says
+    `running` but no process holds it (it was killed), its tables differ from their checksums, or its status file is
+    damaged.
     """
     try:
         content = read_json(folder / "status.json")
