@@ -152,7 +152,7 @@ def tune(
     worker.mkdir(parents=True)
     with store.locked(worker):
         tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
-        completed = crew.run(tuner.tasks(), tuner.hear, tuner.unwanted)
+        completed = crew.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
 
@@ -200,7 +200,7 @@ class _Tuner:
                 self.unwanted.discard(cell.id)
                 yield CellTask(cell.settings, self.folder / cell.id, self.options)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of what happened to a cell."""
         for live in [live for live in self._live if event.cell in {cell.id for cell in live.cells}]:
             if event.state in ("diverged", "failed"):

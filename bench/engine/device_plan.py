@@ -24,13 +24,13 @@ class DevicePacking(NamedTuple):
     """A packing whose plan is on the device.
 
     Attributes:
-        seated: per step the (lane, row) pairs of clients that are put into their lanes before it, as in `Packing.load`.
+        starting: per step the (lane, row) pairs of clients that are put into their lanes before it (`Packing.load`).
         at: `[steps, lanes]` where in the arrays of `upload_arrays` each lane's step is (IDLE: it has none).
         load, store: per step the lanes and the rows, `[2, pairs]`, of clients that begin before it and that have ended
             after it.
     """
 
-    seated: list[list[tuple[int, int]]]
+    starting: list[list[tuple[int, int]]]
     at: Tensor
     load: list[Tensor]
     store: list[Tensor]

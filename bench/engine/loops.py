@@ -26,39 +26,39 @@ class CohortLoop(nn.Module):
 
     def forward(
         self,
-        seated: list[list[tuple[int, int]]],
+        starting: list[list[tuple[int, int]]],
         load: list[Tensor],
         store: list[Tensor],
         rows: list[Tensor],
-        contexts: list[list[Tensor]],
-        seats: list[Tensor],
-        context: list[Tensor],
-        given: list[Tensor],
+        row_contexts: list[list[Tensor]],
+        lanes: list[Tensor],
+        lane_context: list[Tensor],
+        inputs: list[Tensor],
         fixed: list[Tensor],
     ) -> list[Tensor]:
         """Run some steps and return the values in the lanes afterwards. All lists of tensors have the same order.
 
         Args:
-            seated, load, store: see `bench.engine.device_plan.DevicePacking`.
+            starting, load, store: see `bench.engine.device_plan.DevicePacking`.
             rows: the clients' values, `[clients, ...]` each.
-            contexts: the context of each client.
-            seats: the values in the lanes, `[lanes, ...]` each.
-            context: the contexts in the lanes, `[lanes, ...]` each; changed in place.
-            given: the inputs of the steps, `[steps, lanes, ...]` each.
+            row_contexts: the context of each client.
+            lanes: the values in the lanes, `[lanes, ...]` each.
+            lane_context: the contexts in the lanes, `[lanes, ...]` each; changed in place.
+            inputs: the inputs of the steps, `[steps, lanes, ...]` each.
             fixed: values that are the same for all lanes and steps.
         """
         for t in range(len(load)):
-            if len(seated[t]) > 0:
-                seats = _seat(load[t], rows, seats)
-                for lane, row in seated[t]:
-                    for i in range(len(context)):
-                        context[i][lane].copy_(contexts[row][i])
+            if len(starting[t]) > 0:
+                lanes = _load_lanes(load[t], rows, lanes)
+                for lane, row in starting[t]:
+                    for i in range(len(lane_context)):
+                        lane_context[i][lane].copy_(row_contexts[row][i])
             # An idle lane keeps computing, with a learning rate of 0. Its result is not read, and the next client
             # overwrites it.
-            seats = self.step(seats + [values[t] for values in given] + context + fixed)
+            lanes = self.step(lanes + [values[t] for values in inputs] + lane_context + fixed)
             if store[t].numel() > 0:
-                _take_down(store[t], rows, seats)
-        return seats
+                _store_rows(store[t], rows, lanes)
+        return lanes
 
 
 class ClientLoop(nn.Module):
@@ -72,11 +72,11 @@ class ClientLoop(nn.Module):
         super().__init__()
         self.step = step
 
-    def forward(self, seats: list[Tensor], given: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
-        """The trained values after one step for each entry of `given`, `[steps, ...]` each."""
-        for t in range(given[0].shape[0]):
-            seats = self.step(seats + [values[t] for values in given] + fixed)
-        return seats
+    def forward(self, state: list[Tensor], inputs: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
+        """The trained values after one step for each entry of `inputs`, `[steps, ...]` each."""
+        for t in range(inputs[0].shape[0]):
+            state = self.step(state + [values[t] for values in inputs] + fixed)
+        return state
 
 
 class EvalLoop(nn.Module):
@@ -103,20 +103,20 @@ class EvalLoop(nn.Module):
         return found
 
 
-def _seat(load: Tensor, rows: list[Tensor], seats: list[Tensor]) -> list[Tensor]:
+def _load_lanes(load: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> list[Tensor]:
     """The lanes after new clients were copied in. A lane's tensor may also be a context, so the copy is never made in
     place."""
-    seated: list[Tensor] = []
-    for i in range(len(seats)):
-        if seats[i].numel() > 0:
-            seated.append(seats[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
+    loaded: list[Tensor] = []
+    for i in range(len(lanes)):
+        if lanes[i].numel() > 0:
+            loaded.append(lanes[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
         else:
-            seated.append(seats[i])
-    return seated
+            loaded.append(lanes[i])
+    return loaded
 
 
-def _take_down(store: Tensor, rows: list[Tensor], seats: list[Tensor]) -> None:
+def _store_rows(store: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> None:
     """Copy clients that have ended from their lanes to their rows."""
-    for i in range(len(seats)):
-        if seats[i].numel() > 0:
-            rows[i].index_copy_(0, store[1], seats[i].index_select(0, store[0]))
+    for i in range(len(lanes)):
+        if lanes[i].numel() > 0:
+            rows[i].index_copy_(0, store[1], lanes[i].index_select(0, store[0]))

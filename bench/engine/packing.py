@@ -128,10 +128,10 @@ def _lanes_only(packing: Packing, start: int, stop: int, lanes: int) -> Packing:
         [[(place[lane], row) for lane, row in pairs] for pairs in moves[start:stop]]
         for moves in (packing.load, packing.store)
     )
-    load[0] = _seated(rows[0])
-    store[-1] = _seated(rows[-1])
+    load[0] = _busy_lanes(rows[0])
+    store[-1] = _busy_lanes(rows[-1])
     return Packing(rows, steps, load, store)
 
 
-def _seated(rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _busy_lanes(rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     return [(lane, row) for lane, row in enumerate(rows.tolist()) if row != IDLE]

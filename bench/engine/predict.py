@@ -154,13 +154,13 @@ def _abreast(pool: Pool, tasks: Sequence[Task], look: Recorded, lanes: int, leng
     models += [models[0]] * (-len(models) % lanes)
     weights, buffers = [w.weights for w in models], [w.buffers for w in models]
     samples = _on_device(pool, np.concatenate([positions for _, positions in tasks])[places])
-    like = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]
+    examples = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]
 
     def run(first: int, x: Tensor) -> list[Tensor]:
         own = slice(first * lanes, (first + len(x)) * lanes)
         with torch.no_grad():
             there = [[t.to(x.device) for t in flat[own]] for flat in (weights, buffers)]
-            return look.run([*like, x[0]], len(x), *there, x)
+            return look.run([*examples, x[0]], len(x), *there, x)
 
     found = []
     at_once = max(1, GATHER // (places[0].size * pool.x[0].numel() * pool.dtype.itemsize))

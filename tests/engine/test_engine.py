@@ -309,7 +309,7 @@ def test_a_recorded_step_gives_the_same_bytes(
         monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         federation = toy(method, executor=executor, dtype="float32", model=model)
         run(federation, 3)
-        recorded.append(sum(len(play._recorded) for play in federation.engine._trainer._plays.values()))
+        recorded.append(sum(len(step._recorded) for step in federation.engine._trainer._recorded_steps.values()))
         if after == 2:
             now = everything(federation)
         else:

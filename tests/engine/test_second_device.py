@@ -108,7 +108,7 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
         assert_same(everything(there), everything(here))
         look = _look(there.server.initial_model().spec, "logits", torch.float64, torch.device(NAME))
     assert [row["value"] for row in found] == pytest.approx([row["value"] for row in expected])
-    for recorded in (look, *there.engine._trainer._plays.values()):
+    for recorded in (look, *there.engine._trainer._recorded_steps.values()):
         assert set(recorded._recorded.values()) == {recorded._eager}
 
 

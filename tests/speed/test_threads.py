@@ -81,13 +81,13 @@ def test_recording_a_client_s_steps_changes_no_byte(
         settings = {"epochs": 3, "momentum": momentum, "model_options": {"hidden": 300}}
         federation, values = two_rounds(method=method, settings=settings, threads=2)
         found.append(values)
-        plays = list(federation.engine._trainer._plays.values())
-        recorded = [made.run for play in plays for made in play._recorded.values()]
+        steps = list(federation.engine._trainer._recorded_steps.values())
+        recorded = [made.run for step in steps for made in step._recorded.values()]
         assert all(isinstance(one, torch.jit.ScriptModule) for one in recorded)
         assert bool(recorded) == (after == 6)
         changed = any("aten::addcmul_(" in str(one.inlined_graph) for one in recorded)
         assert changed == (after == 6 and momentum == 0 and method != "scd")  # whose loss reads weights as one vector
-        assert len(recorded) < sum(len(play._calls) for play in plays)
+        assert len(recorded) < sum(len(step._calls) for step in steps)
     assert all(found[0][n].numpy().tobytes() == found[1][n].numpy().tobytes() for n in found[0])
 
 
