@@ -24,7 +24,8 @@ from bench.runs import store
 from bench.runs.crew import CellTask, Crew
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
-from bench.runs.results import accuracy_curves, choose_round, read_table, selection_curve, trailing_means
+from bench.runs.reported import accuracy_curves, choose_round, selection_curve, trailing_means
+from bench.runs.tables import read_table
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:

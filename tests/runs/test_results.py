@@ -15,7 +15,8 @@ from bench.errors import UserError
 from bench.rng import generator
 from bench.runs import store
 from bench.runs.plan import PlannedCell
-from bench.runs.results import choose_round, load_run, task_name, tidy
+from bench.runs.reported import choose_round
+from bench.runs.results import load_run, task_name, tidy
 from bench.runs.store import Status, Tables
 from bench.settings import Settings
 
