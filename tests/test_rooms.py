@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tests.conftest import ROOT
@@ -54,6 +55,23 @@ def test_rooms_import_from_lower_floors_only() -> None:
 
 def test_methods_see_the_interface_only() -> None:
     assert {below for above, below in arrows() if above == "methods"} == {"base"}
+
+
+def file_of(module: str) -> Path | None:
+    """The file that has a module, or a name in a module; None for what is not ours."""
+    while module:
+        for path in (ROOT / module.replace(".", "/") / "__init__.py", ROOT / f"{module.replace('.', '/')}.py"):
+            if path.exists():
+                return path
+        module = module.rpartition(".")[0]
+    return None
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count: a circle that only they close is a circle of what the files are about."""
+    files = list((ROOT / "bench").rglob("*.py"))
+    graph = {file: {found for module in imports(file) if (found := file_of(module)) in files} for file in files}
+    TopologicalSorter(graph).prepare()  # raises a CycleError that lists the circle
 
 
 def test_the_drawing_in_the_docs_is_of_the_code() -> None:

@@ -11,7 +11,7 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, last_line
-from bench.cluster.node import Needs, data_root, look, provide
+from bench.cluster.requirements import Needs, data_root, look, provide
 from bench.cluster.wire import Parcel, Wire, flat
 from bench.data import Dataset
 from bench.engine.team import Condition, Errand, News, serve
