@@ -22,7 +22,8 @@ from typing import Literal
 
 import numpy as np
 
-from reports.statistics import LEVEL, Floats
+from bench.data import Floats
+from reports.statistics import LEVEL
 
 MARGIN = 0.5
 """Percentage points: methods that differ by less count as equivalent."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.data import Floats
 from reports.canvas import COLOURS, Picture, drawing, finish, legend
 from reports.load import Cell, Store
 from reports.sections import Section
-from reports.statistics import Floats
 
 _PANEL = (3.1, 2.7)  # inches: a square and its colour bar
 _TICKS = 6

@@ -82,12 +82,23 @@ def test_the_drawing_in_the_docs_is_of_the_code() -> None:
     assert drawn == arrows(), "draw the arrows of docs/architecture.md again"
 
 
+def types_in(file: Path, *, aliases: bool) -> Iterator[str]:
+    """The classes that a file defines and, if wanted, its other names in CamelCase: type aliases and type variables."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif aliases and isinstance(node, ast.Assign | ast.AnnAssign):
+            names = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            yield from (n.id for n in names if isinstance(n, ast.Name) and n.id[0].isupper() and not n.id.isupper())
+
+
 def test_no_two_public_types_have_one_name() -> None:
-    """A name in a message or a signature says which class is meant; `Hyper` is every method's own."""
+    """A name in a message or a signature says which class is meant; `Hyper` is every method's own. A method's aliases
+    do not count: they are part of its cells' ids."""
     found: dict[str, list[str]] = {}
     for package in ("bench", *PACKAGES):
         for file in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(file.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Hyper":
-                    found.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+            for name in types_in(file, aliases=package != "methods"):
+                if not name.startswith("_") and name != "Hyper":
+                    found.setdefault(name, []).append(str(file.relative_to(ROOT)))
     assert {name: files for name, files in found.items() if len(files) > 1} == {}

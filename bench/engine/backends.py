@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-Function = Callable[[list[Tensor]], list[Tensor]]
+from bench.engine.loops import Function
+
 MakeLoop = Callable[[Any], nn.Module]
-Run = Callable[..., list[Tensor]]
+LoopFunction = Callable[..., list[Tensor]]
 
 _RECORD_AFTER = 100  # calls; recording costs about as much as so many save
 
@@ -116,7 +117,7 @@ class BuiltLoop(NamedTuple):
     """A loop and the backend that built it (None: eager)."""
 
     backend: Backend | None
-    run: Run
+    run: LoopFunction
 
     @property
     def name(self) -> str:
@@ -169,7 +170,7 @@ class Recorded:
                 self._end_unrecorded()
         return self._call(self._recorded[at], args)
 
-    def _call(self, built: BuiltLoop, args: Any, run: Run | None = None) -> list[Tensor]:
+    def _call(self, built: BuiltLoop, args: Any, run: LoopFunction | None = None) -> list[Tensor]:
         """Run a loop, or its step alone, in the context that its backend needs."""
         if built.backend is None:
             return built.run(*args)

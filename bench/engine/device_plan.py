@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from bench.data import Array
 from bench.engine.packing import IDLE, Packing, Phase, pack, phases_of, runs_of
-from bench.engine.prepare import Array, Prepared
+from bench.engine.prepare import Prepared
 from bench.engine.step import MAIN
 
 SHORT = -1

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from bench.data import Array
 from bench.engine.anomalies import Watch
-from bench.engine.backends import Function, Recorded
+from bench.engine.backends import Recorded
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.device_plan import (
     SHORT,
@@ -31,9 +32,9 @@ from bench.engine.device_plan import (
     widths_in,
     without_padding,
 )
-from bench.engine.loops import ClientLoop, CohortLoop
+from bench.engine.loops import ClientLoop, CohortLoop, Function
 from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, runs_of
-from bench.engine.prepare import Array, Prepared, Stream
+from bench.engine.prepare import Prepared, Stream
 from bench.engine.step import (
     MAIN,
     Differentiate,

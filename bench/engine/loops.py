@@ -8,6 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+Function = Callable[[list[Tensor]], list[Tensor]]
+"""A step, or another function, on a list of tensors: the form that can be recorded."""
+
 
 class CohortLoop(nn.Module):
     """Runs the steps of a schedule.
@@ -20,7 +23,7 @@ class CohortLoop(nn.Module):
             the lanes.
     """
 
-    def __init__(self, step: Callable[[list[Tensor]], list[Tensor]]) -> None:
+    def __init__(self, step: Function) -> None:
         super().__init__()
         self.step = step
 
@@ -68,7 +71,7 @@ class ClientLoop(nn.Module):
         step: maps (trained values, inputs of the step, fixed values) to the new trained values.
     """
 
-    def __init__(self, step: Callable[[list[Tensor]], list[Tensor]]) -> None:
+    def __init__(self, step: Function) -> None:
         super().__init__()
         self.step = step
 
@@ -86,7 +89,7 @@ class EvalLoop(nn.Module):
         outputs: maps weights `[lanes, d]`, buffers `[lanes, b]` and inputs `[lanes, samples, ...]` to outputs.
     """
 
-    def __init__(self, outputs: Callable[[list[Tensor]], list[Tensor]]) -> None:
+    def __init__(self, outputs: Function) -> None:
         super().__init__()
         self.outputs = outputs
 

@@ -18,7 +18,7 @@ IDLE = -1
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """How many lanes a narrowed schedule may have: few, as each number is a shape of its own, to be recorded."""
 
-Run = tuple[tuple[int, ...], int, int]
+StepRange = tuple[tuple[int, ...], int, int]
 """Steps `start .. stop-1` of a client, with the batch size of each stream in all of them."""
 
 
@@ -52,14 +52,14 @@ class Packing:
     store: list[list[tuple[int, int]]]
 
 
-def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[Run]:
+def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[StepRange]:
     """Maximal runs of equal rows of `[steps, streams]` sizes; none goes beyond an `epoch` of so many steps (0: any)."""
     changes = (np.flatnonzero(np.diff(sizes, axis=0).any(axis=1)) + 1).tolist()
     marks = sorted({0, *changes, *(range(epoch, len(sizes), epoch) if epoch else ()), len(sizes)})
     return [(tuple(int(size) for size in sizes[a]), a, b) for a, b in itertools.pairwise(marks)]
 
 
-def phases_of(waiting: list[list[Run]]) -> list[Phase]:
+def phases_of(waiting: list[list[StepRange]]) -> list[Phase]:
     """Group runs of equal batch size into phases, and keep the order of each row's runs.
 
     The smallest waiting size comes first: so short batches at the end of an epoch are done before all rows continue

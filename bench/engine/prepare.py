@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
-
+from bench.data import Array
 from bench.engine.batches import (
     Batches,
     DrawAddress,
@@ -17,12 +16,10 @@ from bench.engine.batches import (
 )
 from bench.engine.device_data import DeviceData
 from bench.engine.step import MAIN, Cut, Kinds, Recipe, kinds
-from bench.optim import SGD, Adam, AdamW, Optimizer, State, learning_rates
+from bench.optim import SGD, Adam, AdamW, Optimizer, OptimizerState, learning_rates
 from bench.params import Params, Prefixes
 from bench.requests import Feed, Train
 from bench.settings import Settings
-
-Array = npt.NDArray[Any]
 
 
 class Stream(NamedTuple):
@@ -52,7 +49,7 @@ class Prepared(NamedTuple):
     streams: dict[str, Stream]
     draws: dict[str, Array]
     lr: dict[str, Array]
-    state: Mapping[str, State]
+    state: Mapping[str, OptimizerState]
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,14 @@ The graph has the same operations on the same shapes, so its bytes are the same.
 
 import copy
 import operator
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from bench.engine.loops import Function
 from bench.engine.tidying import tidy, writes
-
-Function = Callable[[list[Tensor]], list[Tensor]]
 
 
 def record(function: Function, examples: list[Tensor]) -> fx.GraphModule:

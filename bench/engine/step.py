@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.compose import Composed
 from bench.forward import Forward
 from bench.lanes.norm import has_lane_norm
-from bench.optim import Optimizer, State
+from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
 
@@ -209,7 +209,7 @@ class _Do:
     def __init__(
         self,
         recipe: Recipe,
-        state: dict[str, State],
+        state: dict[str, OptimizerState],
         lr: Mapping[str, Tensor],
         batches: Mapping[str, _NotedBatch],
         differentiate: Differentiate,
@@ -265,7 +265,7 @@ class _Do:
         return trained
 
 
-StepFunction = Callable[..., tuple[Flat, dict[str, State], Tensor]]
+StepFunction = Callable[..., tuple[Flat, dict[str, OptimizerState], Tensor]]
 
 
 def make_step(
@@ -281,8 +281,8 @@ def make_step(
     """
 
     def step(
-        parts: Flat, state: dict[str, State], lr: Flat, batch: dict[str, Any], context: Flat, hp: Flat
-    ) -> tuple[Flat, dict[str, State], Tensor]:
+        parts: Flat, state: dict[str, OptimizerState], lr: Flat, batch: dict[str, Any], context: Flat, hp: Flat
+    ) -> tuple[Flat, dict[str, OptimizerState], Tensor]:
         values = rebuild(parts, recipe.parts)
         ctx = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
         inside = _batch(batch)

@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bench.data import Indices
+from bench.data import Floats, Indices
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.engine.predict import Task, accuracy_and_loss
 from bench.params import Params
 
 SPLITS = ("validation", "test")
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass

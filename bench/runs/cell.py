@@ -164,7 +164,7 @@ class _Run:
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status
 
-    def _conclude(self, state: store.State, reason: str) -> None:
+    def _conclude(self, state: store.CellState, reason: str) -> None:
         """Write how it ended, and clean up."""
         self.status = replace(self.status, state=state, reason=reason)
         if state not in store.FINISHED:
@@ -182,7 +182,7 @@ class _Run:
         with contextlib.suppress(OSError):
             store.write_text(self.folder / "error.txt", text)
 
-    def _train(self) -> tuple[store.State, str]:
+    def _train(self) -> tuple[store.CellState, str]:
         federation, dataset, partition = build(self.settings, self.options)
         store.write_json(self.folder / "partition.json", partition_record(dataset, partition))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))

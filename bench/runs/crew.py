@@ -113,7 +113,7 @@ class Backlog:
         self._last[event.cell] = event
         self._on_event(event)
 
-    def say(self, task: CellTask, state: store.State, text: str) -> None:
+    def say(self, task: CellTask, state: store.CellState, text: str) -> None:
         """Report the state of a cell whose worker is gone."""
         last = self._last.get(task.folder.name, Event(task.folder.name, state, 0, task.settings.rounds))
         self._on_event(replace(last, state=state, text=text))

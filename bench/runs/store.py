@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from bench.errors import UserError
 
-State = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
+CellState = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
 
-FINISHED: tuple[State, ...] = ("done", "diverged")
+FINISHED: tuple[CellState, ...] = ("done", "diverged")
 """A second run skips these: nothing would come out differently."""
 
 COLUMNS = {
@@ -85,7 +85,7 @@ class Status:
         checksums: of the tables of a finished cell, by name.
     """
 
-    state: State = "waiting"
+    state: CellState = "waiting"
     rounds: int = 0
     total: int = 0
     reason: str = ""
