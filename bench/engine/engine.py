@@ -1,43 +1,35 @@
 """Run client programs: collect their requests, answer them for all clients at once, and continue the programs."""
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import Indices
-from bench.engine.anomalies import Diverged, Watch, check, check_sums, who
+from bench.engine.anomalies import Diverged, Watch, check, who
 from bench.engine.backends import EAGER, fastest, one_line
 from bench.engine.batches import DrawAddress
 from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
+from bench.engine.forward_requests import ForwardRequest, answer_forwards
 from bench.engine.gradient import as_train, gradient_of
 from bench.engine.packing import lanes_for
-from bench.engine.predict import Task, accuracy_and_loss, class_sums, outputs, samples_abreast
+from bench.engine.predict import Task, outputs, samples_abreast
 from bench.engine.prepare import Prepared, Preparer
 from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, fit_into
 from bench.engine.team import Errand, Helpers, Job, Team
 from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program
-from bench.params import Params, Spec
 from bench.requests import (
-    ClassStats,
-    ClassSums,
-    Evaluate,
     Exchange,
     Gradient,
-    Predict,
     Train,
     Trained,
 )
 from bench.settings import Settings
 
-Look = Predict | Evaluate | ClassStats
 Executor = Literal["auto", "sequential", "cohort", "debug"]
 
 
@@ -143,7 +135,7 @@ class Engine:
     def _answer(self, programs: list[ProgramRun]) -> list[Any]:
         """The answers to what the programs wait for, each kind of request in groups."""
         jobs: dict[int, Job] = {}
-        looks: dict[int, Look] = {}
+        forwards: dict[int, ForwardRequest] = {}
         for i, p in enumerate(programs):
             request = p.waiting
             if isinstance(request, Train):
@@ -151,16 +143,19 @@ class Engine:
             elif isinstance(request, Gradient):
                 jobs[i] = Job(request, p.address, None)  # a gradient is of all samples or wrong
             else:
-                assert isinstance(request, Look), f"not a request: {request!r}"
-                looks[i] = request
+                assert isinstance(request, ForwardRequest), f"not a request: {request!r}"
+                forwards[i] = request
         answers: dict[int, Any] = {}
         for (i, job), (answer, work) in zip(jobs.items(), self._trainings(list(jobs.values())), strict=True):
             answers[i] = answer
             self._note(programs[i], work)
             if job.limit is not None:
                 programs[i].limit = job.limit - work.steps
-        if looks:
-            answers |= self._look(programs, looks)
+        if forwards:
+            found, works = answer_forwards(self.device_data, self.outputs, programs, forwards)
+            answers |= found
+            for i, work in works.items():
+                self._note(programs[i], work)
         return [answers[i] for i in range(len(programs))]
 
     def _note(self, p: ProgramRun, work: Work) -> None:
@@ -321,37 +316,6 @@ class Engine:
         """Lanes in which so many clients go side by side: a GPU takes no more than they need."""
         return self.lanes if self.device_data.device.type == "cpu" else lanes_for(clients, self.lanes)
 
-    def _look(self, programs: list[ProgramRun], asked: dict[int, Look]) -> dict[int, Any]:
-        """The answers to all requests that train nothing."""
-        by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
-        for i, request in asked.items():
-            subset = request.subset if isinstance(request, Predict) else None
-            positions = self.device_data.positions(
-                programs[i].owner, request.samples, subset, programs[i].address.round
-            )
-            models, output = _looked_at(request)
-            self._note(programs[i], Work(0, len(models) * len(positions)))
-            for k, w in enumerate(models):
-                by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
-        found: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
-        for (samples, kind, _), tasks in by_kind.items():
-            owners = [programs[i].owner for i, _, _ in tasks]
-            rows = self.outputs(samples, [task for _, _, task in tasks], kind, owners)
-            for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
-                found[i][k] = (row, positions)
-        answers: dict[int, Any] = {}
-        to_score: dict[Any, dict[int, list[tuple[Tensor, Indices]]]] = defaultdict(dict)
-        for i, request in asked.items():
-            if isinstance(request, Predict):
-                answers[i] = found[i][0][0].to(self.device_data.home)
-            elif isinstance(request, ClassStats):
-                answers[i] = self._class_sums(programs[i].owner, request, *found[i][0])
-            else:
-                to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
-        for samples, scored in to_score.items():
-            answers |= self._scores(samples, scored)
-        return answers
-
     def outputs(
         self, samples: Any, tasks: list[Task], output: Any = "logits", owners: Sequence[int] | None = None
     ) -> list[Tensor]:
@@ -371,34 +335,6 @@ class Engine:
         found = outputs(pool, tasks, output=output, lanes=lanes, abreast=abreast, threads=threads, used=used)
         self._look_for_failures()
         return found
-
-    def _class_sums(self, owner: int, request: ClassStats, rows: Tensor, positions: Indices) -> ClassSums:
-        pool, home = self.device_data.pool(request.samples), self.device_data.home
-        sums = class_sums(pool, rows, positions, self.device_data.num_classes, request.moments)
-        outer = None if sums.outer is None else sums.outer.to(home)
-        check_sums(owner, sums)
-        return ClassSums(sums.count.to(home), sums.sum.to(home), outer)
-
-    def _scores(
-        self, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
-    ) -> dict[int, tuple[Tensor, Tensor]]:
-        """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
-        rows = [row for own in models.values() for row in own]
-        logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
-        hit, loss = accuracy_and_loss(self.device_data.pool(samples), logits, positions)
-        lengths = [len(where) for _, where in rows]
-        parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
-        # A client without samples of that kind scores a loss of 0 with every model.
-        means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
-        both = {i: torch.stack([next(means) for _ in own], dim=1) for i, own in models.items()}
-        return {i: (losses, right) for i, (losses, right) in both.items()}
-
-
-def _looked_at(request: Look) -> tuple[Sequence[Params], str]:
-    """The models that a request looks at, and which of their outputs it is about."""
-    if isinstance(request, Evaluate):
-        return request.models, "logits"
-    return ([request.w], request.output) if isinstance(request, Predict) else ([request.model], request.of)
 
 
 def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
