@@ -27,13 +27,13 @@ from bench.federation.evaluation import Evaluator
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState
 from bench.federation.scores import Evaluation
+from bench.federation.selection import Selector
 from bench.federation.setup import degenerate, divide_clients, make_method, make_selection
 from bench.federation.snapshot import Packer, unpack
 from bench.federation.timeline import Span, Timer, Trip
 from bench.federation.traffic import Ledger
 from bench.method import Arrivals, Everyone, Message, Tick
 from bench.params import Params
-from bench.rng import generator
 from bench.settings import Settings
 
 __all__ = ["Diverged", "Evaluation", "Federation"]
@@ -71,7 +71,7 @@ class Federation:
             check_lane_kernels(device, settings.precision)
         self._lane_kernels = lane_kernels
         self.method = make_method(settings)
-        self._selection = make_selection(settings, self.method)
+        selection = make_selection(settings, self.method)
         ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings, partition.new)
         self._device_data = DeviceData(
             dataset,
@@ -108,6 +108,7 @@ class Federation:
         self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._device_data, new)
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
+        self._selector = Selector(selection, self.method, self.server, self._clock, settings)
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
         self.version = 0
@@ -117,7 +118,6 @@ class Federation:
         self.work: dict[str, int] = {}
         self.warnings = degenerate(self.method) + self._too_few() + self._no_tf32()
         self._flights: list[InFlight] = []
-        self._starts = 0
         self._begun: dict[int, int] = {}
         self._held: dict[int, dict[str, Any]] = {}
         self._unattended: dict[int, int] = {}
@@ -157,7 +157,7 @@ class Federation:
 
     def _everyone(self) -> list[Message]:
         """All selected clients answer; a client's later work overlaps with the network and the server."""
-        self.server.selected = self._select()
+        self.server.selected = self._selector.select(self.version)
         flights = self._launch(self.server.selected, self.now)
         self._land(flights)
         self._settled = max((f.end for f in flights), default=self.now)
@@ -173,7 +173,7 @@ class Federation:
             return
         for i in self.server.selected:
             self._unattended[i] = 0
-        others = [i for i in self._present(self.clients.ids) if i not in self.server.selected]
+        others = [i for i in self._selector.present(self.clients.ids, self.version) if i not in self.server.selected]
         if policy == "cap":
             others = [i for i in others if self._unattended.get(i, limit) < limit]
         trips = []
@@ -202,8 +202,10 @@ class Federation:
         """The next k messages; a client that has finished makes room for another one."""
         inbox: list[Message] = []
         while len(inbox) < min(k, len(self.clients.ids)):
-            room = (concurrency or self._share()) - len(self._flights)
-            self._flights += self._launch(self._pick_idle(room, {m.client for m in inbox}), self.now)
+            working = {f.client.id for f in self._flights}
+            room = (concurrency or self._selector.count) - len(self._flights)
+            idle = self._selector.pick_idle(room, working | {m.client for m in inbox}, at_least_one=not working)
+            self._flights += self._launch(idle, self.now)
             flight = min(self._flights, key=lambda f: f.next)
             self.now = flight.next[0]
             if flight.messages:
@@ -229,7 +231,7 @@ class Federation:
     def _tick(self) -> list[Message]:
         """One tick of the round clock: idle clients start, and what is due arrives."""
         busy = {f.client.id for f in self._flights}
-        self.server.selected = [i for i in self._select() if i not in busy]
+        self.server.selected = [i for i in self._selector.select(self.version) if i not in busy]
         flights = self._launch(self.server.selected, self.now)
         self._timer.spans.clear()  # ticks are no seconds
         for flight in flights:
@@ -253,35 +255,6 @@ class Federation:
         self.engine.finish(SERVER, done, DrawAddress(self.settings.seed, self.version, SERVER))
 
     # -- clients ------------------------------------------------------------------------------------------------------
-
-    def _share(self) -> int:
-        return max(1, round(self.settings.participation * len(self.clients.ids)))
-
-    def _select(self) -> list[int]:
-        ids = self.clients.ids
-        if self.method.everyone or self._share() == len(ids):
-            return self._present(ids)
-        rng = generator("selection", self.settings.seed, self.version)
-        sizes = [self.server.sizes[i] for i in ids]
-        return self._present(sorted(self._selection(ids, sizes, self._share(), self.version, rng)))
-
-    def _present(self, ids: list[int]) -> list[int]:
-        return [i for i in ids if not self._clock.drops_out(i, self.version)]
-
-    def _pick_idle(self, room: int, waiting: set[int]) -> list[int]:
-        """The clients to start next: those that neither work nor have a message in the buffer (a client appears once
-        per version)."""
-        busy = {f.client.id for f in self._flights} | waiting
-        idle = [i for i in self.clients.ids if i not in busy]
-        if room <= 0 or not idle:
-            return []
-        while True:
-            rng = generator("start", self.settings.seed, self._starts)
-            picked = sorted(int(i) for i in rng.choice(idle, min(room, len(idle)), replace=False))
-            present = [i for i in picked if not self._clock.drops_out(i, self._starts)]
-            self._starts += 1
-            if present or self._flights:
-                return present
 
     def _launch(self, ids: list[int], now: float) -> list[InFlight]:
         """Send the current version to clients and compute their rounds, side by side."""
@@ -374,7 +347,7 @@ class Federation:
         known = {
             "version": self.version,
             "now": self.now,
-            "starts": self._starts,
+            "starts": self._selector.start_draws,
             "begun": self._begun,
             "lanes": self.engine.lanes,
             "failed": self.engine.failed,
@@ -406,7 +379,7 @@ class Federation:
             return unpack(value, placed, self.server.specs)
 
         known, underway = back(plain["known"]), back(plain["underway"])
-        self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
+        self.version, self.now, self._selector.start_draws = known["version"], known["now"], known["starts"]
         self._begun = known["begun"]
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])

@@ -108,7 +108,7 @@ def test_the_mean_of_personalized_models_keeps_its_own_running_statistics() -> N
 def _selected(method: str, version: int, **settings: Any) -> list[int]:
     federation = toy(method, **(settings or HALF))
     federation.version = version
-    return federation._select()
+    return federation._selector.select(federation.version)
 
 
 def test_new_clients_take_no_part_and_adapt_at_the_end() -> None:
