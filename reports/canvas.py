@@ -52,7 +52,7 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.6,
     "figure.facecolor": "white",
     "svg.fonttype": "none",  # text stays text: a third of the size, and it can be searched and edited
-    "svg.hashsalt": "pfl-bench",  # else names inside the SVG are random
+    "svg.hashsalt": "pfleague",  # else names inside the SVG are random
 }
 PANEL = (3.1, 2.3)  # inches
 _ACROSS = 4  # panels side by side at most
