@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bench.engine.anomalies import Diverged, Watch, check, who
+from bench.engine.anomalies import Diverged, Watch, check, owner_name
 from bench.engine.backends import EAGER, fastest, one_line
 from bench.engine.batches import DrawAddress
 from bench.engine.device import gpu_memory_ran_out, lanes_on
@@ -16,10 +16,10 @@ from bench.engine.executors import Answers, GraphCache, Trainer
 from bench.engine.forward_requests import ForwardRequest, answer_forwards
 from bench.engine.gradient import as_train, gradient_of
 from bench.engine.packing import lanes_for
-from bench.engine.predict import Task, outputs, samples_abreast
+from bench.engine.predict import Task, choose_samples_per_lane, outputs
 from bench.engine.prepare import Prepared, Preparer
-from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, fit_into
-from bench.engine.team import Errand, Helpers, Job, Team
+from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, limit_to_budget
+from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program
 from bench.requests import (
@@ -99,13 +99,13 @@ class Engine:
         for p in programs:
             advance(p, None)
         while open_ := [p for p in programs if not p.done]:
-            fit = [p for p in open_ if budget and p.uploaded and not p.fitted and isinstance(p.waiting, Train)]
-            if budget and len(fit) == len(open_):
-                fit_into(fit, budget())
+            at_budget = [p for p in open_ if budget and p.uploaded and not p.limited and isinstance(p.waiting, Train)]
+            if budget and len(at_budget) == len(open_):
+                limit_to_budget(at_budget, budget())
                 continue
             work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
-            if fit:  # the others continue until all have reached that point
-                work = [p for p in work if id(p) not in map(id, fit)]
+            if at_budget:  # the others continue until all have reached that point
+                work = [p for p in work if id(p) not in map(id, at_budget)]
             answers = self._answer(work) if work else self._exchange(open_, reply)
             for p, answer in zip(work or open_, answers, strict=True):
                 advance(p, answer)
@@ -171,11 +171,11 @@ class Engine:
             return self._train_here(jobs)
         return self._team.train(self, jobs)
 
-    def do(self, errand: Errand) -> list[Any]:
+    def do(self, assignment: Assignment) -> list[Any]:
         """Trainings or looks, on this device."""
-        if errand.jobs:
-            return self._train_here(errand.jobs)
-        return self._outputs_here(errand.samples, errand.tasks, errand.output, errand.abreast)
+        if assignment.jobs:
+            return self._train_here(assignment.jobs)
+        return self._outputs_here(assignment.samples, assignment.tasks, assignment.output, assignment.samples_per_lane)
 
     def _train_here(self, jobs: Sequence[Job]) -> list[tuple[Any, Work]]:
         """Train in groups of one recipe.
@@ -220,13 +220,13 @@ class Engine:
             Diverged: a trained value is not finite.
         """
         start = time.perf_counter()
-        slow_abreast = (
+        alone_is_faster = (
             self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.better_alone
         )
         on_server = group[0].address.owner == SERVER  # a single program: in a cohort all lanes but one would be idle
         if self.executor == "debug":
             trained, finite = [self._watched(one) for one in group], True
-        elif self.executor == "sequential" or slow_abreast or on_server:
+        elif self.executor == "sequential" or alone_is_faster or on_server:
             trained, finite = self._trainer.sequential(group, self.threads)
         else:
             trained, finite = self._cohort(group)
@@ -246,16 +246,18 @@ class Engine:
         trained = self._trainer.alone(one, watch)
         check(one, trained, watch.first)
         if watch.first:
-            self.notices.append(f"round {one.address.round + 1}: {who(one.address.owner)} was not finite {watch.first}")
+            self.notices.append(
+                f"round {one.address.round + 1}: {owner_name(one.address.owner)} was not finite {watch.first}"
+            )
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
         """All at once, or, if models are kept in the host's memory, as many at a time as there are lanes."""
         at_once = len(group) if self.device_data.home == self.device_data.device else self.lanes
-        parts = [self._fitted(group[i : i + at_once]) for i in range(0, len(group), at_once)]
+        parts = [self._cohort_that_fits(group[i : i + at_once]) for i in range(0, len(group), at_once)]
         return [one for trained, _ in parts for one in trained], all(finite for _, finite in parts)
 
-    def _fitted(self, group: list[Prepared]) -> Answers:
+    def _cohort_that_fits(self, group: list[Prepared]) -> Answers:
         while True:
             try:
                 return self._trainer.cohort(group, self.lanes, self._cohorts)
@@ -263,7 +265,7 @@ class Engine:
                 if not gpu_memory_ran_out(error):
                     if shortage(error):
                         raise
-                    return self._unmapped(group, error)
+                    return self._run_one_by_one(group, error)
                 if self._lanes_for(len(group)) == 1:
                     raise
             # Outside the `except` block, because the error keeps the attempt's tensors in memory.
@@ -273,7 +275,7 @@ class Engine:
                 "are not promised to repeat"
             )
 
-    def _unmapped(self, group: list[Prepared], error: Exception) -> Answers:
+    def _run_one_by_one(self, group: list[Prepared], error: Exception) -> Answers:
         what = group[0].recipe.step or group[0].recipe.loss
         name = getattr(what, "__qualname__", repr(what))
         if not self.allow_fallback:
@@ -324,15 +326,17 @@ class Engine:
         Args:
             owners: the client whose model each is, or SERVER, so that it is looked at where it was trained.
         """
-        abreast = 0 if self.executor in ("sequential", "debug") else samples_abreast(tasks)
+        samples_per_lane = 0 if self.executor in ("sequential", "debug") else choose_samples_per_lane(tasks)
         if not self._team:
-            return self._outputs_here(samples, tasks, output, abreast)
-        return self._team.look(self, samples, tasks, output, abreast, owners or [SERVER] * len(tasks))
+            return self._outputs_here(samples, tasks, output, samples_per_lane)
+        return self._team.evaluate(self, samples, tasks, output, samples_per_lane, owners or [SERVER] * len(tasks))
 
-    def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, abreast: int) -> list[Tensor]:
+    def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, samples_per_lane: int) -> list[Tensor]:
         pool, used = self.device_data.pool(samples), self._trainer.used
         lanes, threads = self._lanes_for(len(tasks)), self._cohorts
-        found = outputs(pool, tasks, output=output, lanes=lanes, abreast=abreast, threads=threads, used=used)
+        found = outputs(
+            pool, tasks, output=output, lanes=lanes, samples_per_lane=samples_per_lane, threads=threads, used=used
+        )
         self._look_for_failures()
         return found
 

@@ -46,7 +46,7 @@ class ProgramRun:
     result: Any = None
     waiting: Request | None = None
     done: bool = False
-    fitted: bool = False
+    limited: bool = False
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,11 +71,11 @@ Reply = Callable[[list[Message]], Mapping[int, Any]]
 """The server's answer to messages that wait for one, by owner."""
 
 
-def fit_into(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
+def limit_to_budget(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
     """Have each program's next training take so many steps, by owner."""
     for p in programs:
         assert isinstance(p.waiting, Train)
-        p.waiting, p.fitted = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
+        p.waiting, p.limited = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
 
 
 def advance(p: ProgramRun, answer: Any) -> None:

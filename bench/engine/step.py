@@ -50,7 +50,7 @@ def rebuild(flat: Flat, known: Kinds) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Slices:
     """Some slices of a part's flat weights: those that train, or those that stay as they are."""
 
     runs: tuple[tuple[int, int], ...]
@@ -85,8 +85,8 @@ class Recipe:
     Attributes:
         parts, context: kinds of the parts and of the context's entries.
         optimizers: (part, optimizer without its learning rate), for the parts that train.
-        cuts: (part, what of it trains), for model values that train.
-        fixed: (part, what of it stays as it was whatever a step does), for model values with frozen layers.
+        slices: (part, the slices that train), for model values that train.
+        fixed: (part, the slices that no step changes), for model values with frozen layers.
         widths: batch widths of the main feed and the side feeds.
         frozen: running statistics are used and not moved (a client of one sample).
         bf16: whether networks compute in bfloat16.
@@ -99,8 +99,8 @@ class Recipe:
     parts: Kinds
     context: Kinds
     optimizers: tuple[tuple[str, Optimizer], ...]
-    cuts: tuple[tuple[str, Cut], ...]
-    fixed: tuple[tuple[str, Cut], ...]
+    slices: tuple[tuple[str, Slices], ...]
+    fixed: tuple[tuple[str, Slices], ...]
     feeds: tuple[Hashable, ...]
     draws: Hashable
     frozen: bool
@@ -217,7 +217,7 @@ class _Do:
         self._recipe = recipe
         self._differentiate = differentiate
         self._optimizers = dict(recipe.optimizers)
-        self._cuts = dict(recipe.cuts)
+        self._slices = dict(recipe.slices)
         self._lr = lr
         self._batches = batches
         self.state = dict(state)
@@ -255,13 +255,13 @@ class _Do:
 
     def _take(self, name: str, value: Any) -> Tensor:
         if isinstance(value, Params):
-            return self._cuts[name].take(value.weights)
+            return self._slices[name].take(value.weights)
         tensor: Tensor = value
         return tensor
 
     def _put(self, name: str, value: Any, trained: Tensor) -> Any:
         if isinstance(value, Params):
-            return value.with_weights(self._cuts[name].put(value.weights, trained))
+            return value.with_weights(self._slices[name].put(value.weights, trained))
         return trained
 
 
@@ -293,9 +293,9 @@ def make_step(
             assert recipe.loss is not None, "a Train request needs a loss or a step"
             gradients, values = do.gradient(recipe.loss, values, inside, ctx)
             values = do.update(values, gradients)
-        for name, cut in recipe.fixed:
-            before = cut.take(parts[f"{name}/weights"])
-            values = {**values, name: values[name].with_weights(cut.put(values[name].weights, before))}
+        for name, slices in recipe.fixed:
+            before = slices.take(parts[f"{name}/weights"])
+            values = {**values, name: values[name].with_weights(slices.put(values[name].weights, before))}
         count(do.reads)
         loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
         return flatten(values), do.state, loss

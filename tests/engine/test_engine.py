@@ -325,7 +325,7 @@ def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: py
     """With one and with three clients or cohorts at a time, before and after steps are recorded."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 3)
     monkeypatch.setattr(device, "_MOST", 3)
-    monkeypatch.setattr(outputs, "_WORTH", 0)
+    monkeypatch.setattr(outputs, "_THREADS_PAY", 0)
     found = []
     for threads in (1, 3):
         federation = toy(method, executor=executor, dtype="float32")

@@ -36,7 +36,7 @@ def trained(**options: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("model", ["cnn", "mlp"])
 def test_the_number_of_clients_at_a_time_changes_no_byte(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, with batches of several sizes, personal and generic models, several times over."""
-    monkeypatch.setattr(outputs, "_WORTH", 0)
+    monkeypatch.setattr(outputs, "_THREADS_PAY", 0)
     settings = {"model": model}
     alone = trained(settings=settings, executor="sequential", threads=1)
     for threads in (2, 5, 2, 5):
@@ -54,7 +54,7 @@ def test_small_dense_models_are_scored_in_one_thread(
         asked.add(threads)
         return real(threads, *jobs)
 
-    monkeypatch.setattr(outputs, "_WORTH", worth)
+    monkeypatch.setattr(outputs, "_THREADS_PAY", worth)
     monkeypatch.setattr(outputs, "side_by_side", watched)
     trained(settings={"model": model}, threads=3)
     assert asked == {threads}
