@@ -2,11 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench import lanes
 
-State = dict[str, Tensor]
+OptimizerState = dict[str, Tensor]
 Schedule = Literal["constant", "cosine"]
 
 
@@ -43,11 +43,11 @@ class SGD:
         """Whether no setting asks for SGD in particular, so that the cell's optimizer is used."""
         return self.momentum is None and self.weight_decay is None and self.nesterov is None
 
-    def init(self, w: Tensor) -> State:
+    def init(self, w: Tensor) -> OptimizerState:
         """Fresh state for weights `w [d]`."""
         return {"velocity": torch.zeros_like(w)} if self.momentum else {}
 
-    def update(self, w: Tensor, g: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+    def update(self, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor) -> tuple[Tensor, OptimizerState]:
         """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""
         g = _regularised(self.clip, self.weight_decay, w, g)
         if not self.momentum:
@@ -68,11 +68,11 @@ class Adam:
     clip: float | None = None
     schedule: Schedule = "constant"
 
-    def init(self, w: Tensor) -> State:
+    def init(self, w: Tensor) -> OptimizerState:
         """Fresh state for weights `w [d]`."""
         return {"mean": torch.zeros_like(w), "square": torch.zeros_like(w), "step": w.new_zeros(())}
 
-    def update(self, w: Tensor, g: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+    def update(self, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor) -> tuple[Tensor, OptimizerState]:
         """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""
         g = _regularised(self.clip, self.weight_decay, w, g)
         first, second = self.betas
@@ -88,7 +88,7 @@ class Adam:
 class AdamW(Adam):
     """Adam with weight decay applied directly to the weights (Loshchilov and Hutter 2019), like torch.optim.AdamW."""
 
-    def update(self, w: Tensor, g: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+    def update(self, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor) -> tuple[Tensor, OptimizerState]:
         """One step: weights `[d]`, gradient `[d]`, learning rate `[]` -> new weights and state."""
         return Adam.update(replace(self, weight_decay=0.0), w - lr * self.weight_decay * w, g, state, lr)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from torch import Tensor
 
 from bench.forward import Forward
-from bench.optim import Optimizer, State
+from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Prefixes
 
 Value = Params | Tensor
@@ -146,7 +146,7 @@ class Train(NamedTuple):  # not a frozen dataclass: one per client and round is 
     feed: Feed = Feed()
     side: Mapping[str, Feed] = _NOTHING
     optimizer: Optimizer | Mapping[str, Optimizer] | None = None
-    optimizer_state: Mapping[str, State] | None = None
+    optimizer_state: Mapping[str, OptimizerState] | None = None
     only: Mapping[str, Prefixes] = _NOTHING
     context: Mapping[str, Value] = _NOTHING
     draws: Mapping[str, Draw] = _NOTHING
@@ -157,7 +157,7 @@ class Trained:
     """The answer to `Train`: trained parts by name, optimizer states by part, number of steps, mean loss over them."""
 
     values: Mapping[str, Any]
-    optimizer_state: Mapping[str, State]
+    optimizer_state: Mapping[str, OptimizerState]
     steps: int
     loss: Tensor
 

@@ -9,10 +9,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.arrays import Array
 from datasets.assemble import assemble
 from datasets.words import FIRST, numbered, words_of
 

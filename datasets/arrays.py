@@ -3,14 +3,11 @@
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bench.data import Array
 from bench.errors import UserError
-
-Array = npt.NDArray[Any]
 
 
 def read_npz(file: Path) -> dict[str, Array]:

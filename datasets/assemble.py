@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.data import Dataset, Indices
+from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from bench.rng import generator
-from datasets.arrays import Array
 
 TEST_SHARE = 0.25
 _CHUNK = 256  # samples; limits the size of the float64 copies

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.plugin import DATASETS
-from datasets.arrays import Array
 from datasets.leaf import read_leaf, two_classes
 from datasets.resized import photographs
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.arrays import Array
 from datasets.assemble import assemble
 
 _SIDE = 28

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.plugin import DATASETS
-from datasets.arrays import Array
 from datasets.assemble import assemble
 from datasets.leaf import read_leaf
 

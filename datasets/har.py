@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.arrays import Array
 from datasets.assemble import assemble
 
 FOLDER = "UCI HAR Dataset"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.data import Array
 from bench.errors import UserError
-from datasets.arrays import Array
 
 Read = Callable[[list[Any], list[Any]], tuple[Array, Array]]  # makes arrays of a user's `x` and `y`, or a ValueError
 

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.plugin import DATASETS
 from bench.rng import generator
-from datasets.arrays import Array
 from datasets.assemble import assemble, held_out_order
 
 _CONCENTRATION = 0.1  # of the Dirichlet draw of a chain's row; mostly only one or two letters are likely to follow

@@ -7,7 +7,7 @@ from bench.data import Dataset, Indices
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
-from datasets.partitions import NONE, Shares, Split, dealt, finish, kept_of
+from datasets.partitions import NONE, Split, SplitShares, dealt, finish, kept_of
 
 
 @PARTITIONS.register("natural")
@@ -19,7 +19,7 @@ def natural(
     min_samples: PositiveInt = 1,
     pooled: bool = False,
     held_out: tuple[str | int, ...] = (),
-    shares: Shares | None = None,
+    shares: SplitShares | None = None,
     fixed_tests: bool = False,
 ) -> Split:
     """One client per group of the data, with the group's training samples, and its test samples as local test.

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.data import Dataset, Indices
+from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.arrays import Array, read_npz
+from datasets.arrays import read_npz
 from datasets.assemble import assemble, held_out_order
 
 _PARTS = ("train", "val", "test")

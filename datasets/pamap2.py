@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.arrays import Array
 from datasets.assemble import assemble, held_out_order
 
 FOLDER = Path("PAMAP2_Dataset", "Protocol")

@@ -27,7 +27,7 @@ MAX_DRAWS = 1000
 NONE: Indices = np.empty(0, np.int64)
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Shares = tuple[Share | list[Share], Share, Share]  # for training (or values to draw from), validation and test
+SplitShares = tuple[Share | list[Share], Share, Share]  # for training (or values to draw from), validation and test
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def dirichlet(
     balanced: bool = False,
     min_samples: NonNegativeInt = 0,
     top_up: NonNegativeInt = 0,
-    shares: Shares | None = None,
+    shares: SplitShares | None = None,
     fixed_tests: bool = False,
 ) -> Split:
     """Label skew: of each class, client i gets the share d_i of a draw d ~ Dir(alpha * 1_N) (SCD, Appendix B).
@@ -169,7 +169,9 @@ def dirichlet(
 
 
 @PARTITIONS.register("iid")
-def iid(dataset: Dataset, *, clients: int, seed: int, shares: Shares | None = None, fixed_tests: bool = False) -> Split:
+def iid(
+    dataset: Dataset, *, clients: int, seed: int, shares: SplitShares | None = None, fixed_tests: bool = False
+) -> Split:
     """Samples at random, in numbers that differ by at most one; `shares` and `fixed_tests` as in `dirichlet`.
 
     Raises:
@@ -244,7 +246,7 @@ def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
 
 
 def cut(
-    own: Indices, shares: Shares, seed: int, client: int, kept: npt.NDArray[np.bool_] | None = None
+    own: Indices, shares: SplitShares, seed: int, client: int, kept: npt.NDArray[np.bool_] | None = None
 ) -> list[Indices]:
     """Cut a client's samples at random into training, validation and test; the rest, if any, is not used.
 
@@ -275,12 +277,12 @@ def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
     return np.split(pool, np.minimum(cuts, len(pool)))
 
 
-def dealt(dataset: Dataset, shares: Shares | None) -> Indices:
+def dealt(dataset: Dataset, shares: SplitShares | None) -> Indices:
     """Labels of the samples that are divided: all samples with `shares`, else the official training part."""
     return dataset.y[: dataset.n_train] if shares is None else dataset.y
 
 
-def kept_of(y: Indices, shares: Shares | None, fixed_tests: bool) -> npt.NDArray[np.bool_]:
+def kept_of(y: Indices, shares: SplitShares | None, fixed_tests: bool) -> npt.NDArray[np.bool_]:
     """Mark those of the divided samples that are kept for tests whatever the seed; none without `fixed_tests`."""
     return kept_for_tests(y, shares[2]) if fixed_tests and shares else np.zeros(len(y), bool)
 
@@ -328,7 +330,7 @@ def _topped_up(own: list[Indices], least: int, seed: int) -> list[Indices]:
     return own
 
 
-def finish(own: list[Indices], shares: Shares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
+def finish(own: list[Indices], shares: SplitShares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
     if shares is None:
         return Split(own)
     train, validation, test = zip(*(cut(one, shares, seed, i, kept) for i, one in enumerate(own)), strict=True)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.data import Dataset, Indices
+from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
-from datasets.arrays import Array
 from datasets.assemble import assemble, channel_statistics, content_checksum
 from datasets.image_folder import picture
 

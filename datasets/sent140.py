@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.plugin import DATASETS
-from datasets.arrays import Array
 from datasets.assemble import assemble
 from datasets.leaf import read_leaf, two_classes
 from datasets.words import FIRST, numbered, words_of

@@ -12,11 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bench.data import Dataset, Indices, Partition
+from bench.data import Array, Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.plugin import SHIFTS
 from bench.rng import generator
-from datasets.arrays import Array
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")

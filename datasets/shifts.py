@@ -12,14 +12,13 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from bench.data import Indices
+from bench.data import Array, Indices
 from bench.errors import UserError
 from bench.plugin import SHIFTS
-from datasets.arrays import Array
+from datasets.partitions import Share
 from datasets.shifting import Own
 
 Groups = Annotated[int, Field(ge=2)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @SHIFTS.register("rotation")

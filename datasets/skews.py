@@ -14,7 +14,7 @@ from bench.data import Dataset, Indices
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
-from datasets.partitions import Share, Shares, Split, dealt, divide, finish, kept_of, spread
+from datasets.partitions import Share, Split, SplitShares, dealt, divide, finish, kept_of, spread
 
 Kept = npt.NDArray[np.bool_]
 Deal = Callable[[Indices, Kept, np.random.Generator], list[Indices]]
@@ -22,7 +22,7 @@ Deal = Callable[[Indices, Kept, np.random.Generator], list[Indices]]
 
 @PARTITIONS.register("shards")
 def shards(
-    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 2, shares: Shares | None = None,
+    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 2, shares: SplitShares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
     """Samples sorted by label and cut into shards; each client gets k at random (McMahan et al. 2017: k = 2).
@@ -43,7 +43,7 @@ def shards(
 
 @PARTITIONS.register("exdir")
 def exdir(
-    dataset: Dataset, *, clients: int, alpha: float, seed: int, k: PositiveInt, shares: Shares | None = None,
+    dataset: Dataset, *, clients: int, alpha: float, seed: int, k: PositiveInt, shares: SplitShares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
     """Extended Dirichlet: k classes per client, and each class in Dirichlet shares over the clients that have it.
@@ -78,7 +78,7 @@ def exdir(
 @PARTITIONS.register("quantity")
 def quantity(
     dataset: Dataset, *, clients: int, seed: int, law: Literal["dirichlet", "lognormal", "power"],
-    parameter: Annotated[float, Field(gt=0)], min_samples: PositiveInt = 1, shares: Shares | None = None,
+    parameter: Annotated[float, Field(gt=0)], min_samples: PositiveInt = 1, shares: SplitShares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
     """Quantity skew without label skew: each client gets samples at random, in numbers that follow `law`.
@@ -113,7 +113,7 @@ def quantity(
 
 @PARTITIONS.register("mix")
 def mix(
-    dataset: Dataset, *, clients: int, alpha: float, seed: int, iid: Share, shares: Shares | None = None,
+    dataset: Dataset, *, clients: int, alpha: float, seed: int, iid: Share, shares: SplitShares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
     """A share `iid` of each class is divided equally, the rest by the shares of a draw from Dir(alpha)."""
@@ -131,7 +131,13 @@ def mix(
 
 @PARTITIONS.register("balanced_dirichlet")
 def balanced_dirichlet(
-    dataset: Dataset, *, clients: int, alpha: float, seed: int, shares: Shares | None = None, fixed_tests: bool = False
+    dataset: Dataset,
+    *,
+    clients: int,
+    alpha: float,
+    seed: int,
+    shares: SplitShares | None = None,
+    fixed_tests: bool = False,
 ) -> Split:
     """Sizes differ by at most one; every client draws its label mix from Dir(alpha), as in FedDyn (Acar et al. 2021).
 
@@ -158,7 +164,7 @@ def balanced_dirichlet(
 
 @PARTITIONS.register("superclasses")
 def superclasses(
-    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 1, shares: Shares | None = None,
+    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt = 1, shares: SplitShares | None = None,
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
     """k superclasses per client, each divided equally among the clients that have it (CIFAR-100 has 20).
@@ -201,7 +207,7 @@ def _by_class(y: Indices, kept: Kept, rng: np.random.Generator, classes: int | N
     ]
 
 
-def _split(dataset: Dataset, seed: int, name: str, shares: Shares | None, fixed_tests: bool, deal: Deal) -> Split:
+def _split(dataset: Dataset, seed: int, name: str, shares: SplitShares | None, fixed_tests: bool, deal: Deal) -> Split:
     y = dealt(dataset, shares)
     kept = kept_of(y, shares, fixed_tests)
     own = [np.sort(one) for one in deal(y, kept, generator(seed, "partition", name))]

@@ -9,10 +9,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.plugin import DATASETS
 from bench.rng import generator
-from datasets.arrays import Array
 from datasets.assemble import assemble, held_out_order
 
 FEATURES, CLASSES = 60, 10

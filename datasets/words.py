@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from datasets.arrays import Array
+from bench.data import Array
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
 _WORD = re.compile(r"\w+")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.runs.results import WINDOW
+from bench.runs.reported import WINDOW
 from reports import statistics
 from reports.figure import Figure, scores
 from reports.load import Store

@@ -1,13 +1,16 @@
 """Comparisons with the best: which method may be called best, which equal it, and which cannot be told apart.
 
-The model: a block is a task with one of its units (partition or seed), in which all methods share data, initial weights
-and client sampling. Of two methods, the differences of their accuracies' logits vary around the mean of the task with
-one variance; what is estimated is the mean over the tasks at hand of those means. With few seeds a variance is hardly
-known, so the variances of all pairs are moderated (Smyth 2004, "Linear models and empirical Bayes methods", equation
-for the posterior variance; the prior's degrees of freedom by his moments of log variances). The intervals are
-simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons with the best), so that
-the choice of the best on the same data is paid for. The critical value is Bonferroni's over all pairs: Hsu's own
-does not control how often one of several exactly equal methods is called worse, and Tukey's supposes equal variances.
+- The model: a block is a task with one of its units (partition or seed), in which all methods share data, initial
+  weights and client sampling. For two methods, the differences of their accuracies' logits vary around the mean of the
+  task with one variance. The mean over the tasks of those means is estimated.
+- The variances: few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear
+  models and empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his
+  moments of log variances).
+- The intervals are simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons
+  with the best), because the best method is chosen on the same data.
+- The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
+  methods is called worse, and Tukey's supposes equal variances.
+
 `python -m reports.simulate` measures what this covers.
 """
 
@@ -19,7 +22,8 @@ from typing import Literal
 
 import numpy as np
 
-from reports.statistics import LEVEL, Floats
+from bench.data import Floats
+from reports.statistics import LEVEL
 
 MARGIN = 0.5
 """Percentage points: methods that differ by less count as equivalent."""

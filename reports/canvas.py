@@ -1,4 +1,4 @@
-"""What all pictures share: panels, colours, legends, and the two widths in which a picture is kept.
+"""The parts that all pictures have in common: panels, colours, legends, and the two widths in which a picture is kept.
 
 A picture is drawn once and laid out twice: for a page, with the legend beside the panels, and for a phone, with few
 panels side by side and the legend below. Same bytes every time; colours of Okabe and Ito (2008) for colour-blind
@@ -52,7 +52,7 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.6,
     "figure.facecolor": "white",
     "svg.fonttype": "none",  # text stays text: a third of the size, and it can be searched and edited
-    "svg.hashsalt": "pfl-bench",  # else names inside the SVG are random
+    "svg.hashsalt": "pfleague",  # else names inside the SVG are random
 }
 PANEL = (3.1, 2.3)  # inches
 _ACROSS = 4  # panels side by side at most

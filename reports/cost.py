@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bench.errors import UserError
-from bench.runs.results import WINDOW
+from bench.runs.reported import WINDOW
 from reports import statistics
 from reports.accuracy import GM, PM, SELECTION_TEXT, reference
 from reports.figure import Figure

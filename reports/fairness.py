@@ -7,6 +7,7 @@ counts nowhere.
 import numpy as np
 import pandas as pd
 
+from bench.data import Floats
 from bench.rng import generator
 from reports import statistics
 from reports.accuracy import PM
@@ -57,18 +58,18 @@ def gains(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
     return both.assign(gain=both["accuracy"] - both["accuracy_alone"]).drop(columns="accuracy_alone")
 
 
-def worst_decile(accuracies: statistics.Floats) -> statistics.Floats:
+def worst_decile(accuracies: Floats) -> Floats:
     """The accuracy that nine clients in ten reach, the 10 % quantile: `[..., clients]` -> `[...]`."""
     return np.asarray(np.quantile(accuracies, 0.1, axis=-1))
 
 
-def bottom_mean(accuracies: statistics.Floats, share: float = 0.1) -> statistics.Floats:
+def bottom_mean(accuracies: Floats, share: float = 0.1) -> Floats:
     """Mean accuracy of the worst `share` of clients, at least one: `[..., clients]` -> `[...]`."""
     count = max(1, round(share * accuracies.shape[-1]))
     return np.asarray(np.sort(accuracies, axis=-1)[..., :count].mean(axis=-1))
 
 
-def spread(accuracies: statistics.Floats) -> statistics.Floats:
+def spread(accuracies: Floats) -> Floats:
     """Standard deviation over clients (ddof 1): `[..., clients]` -> `[...]`."""
     return np.asarray(accuracies.std(axis=-1, ddof=1))
 
@@ -76,7 +77,7 @@ def spread(accuracies: statistics.Floats) -> statistics.Floats:
 MEASURES = {"worst decile": worst_decile, "bottom 10 %": bottom_mean, "spread": spread}
 
 
-def equal_clients(correct: statistics.Floats, samples: statistics.Floats, *address: int | str) -> statistics.Floats:
+def equal_clients(correct: Floats, samples: Floats, *address: int | str) -> Floats:
     """Accuracies in percent, `[draws, clients]`, of clients that differ in nothing but chance: the binomial null.
 
     Every client answers each of its own number of test samples with the probability that all have together.
@@ -90,7 +91,7 @@ def equal_clients(correct: statistics.Floats, samples: statistics.Floats, *addre
     return np.asarray(100 * drawn / samples)
 
 
-def correlation(correct: statistics.Floats, samples: statistics.Floats) -> float:
+def correlation(correct: Floats, samples: Floats) -> float:
     """How alike two test samples of one client are: the beta-binomial's rho by moments, 0 to 1 (0: equal clients).
 
     With p the pooled share and N all samples, the sum of n_k (p_k - p)^2 has the mean
@@ -106,7 +107,7 @@ def correlation(correct: statistics.Floats, samples: statistics.Floats) -> float
     return float(np.clip((seen - (len(samples) - 1)) / weight, 0, 1))
 
 
-def shrunk(correct: statistics.Floats, samples: statistics.Floats) -> statistics.Floats:
+def shrunk(correct: Floats, samples: Floats) -> Floats:
     """Accuracies in percent, each drawn towards the pooled one by as much as its test data are chance.
 
     The beta-binomial's posterior mean keeps the part w = n rho / (1 + (n - 1) rho) of a client's distance; its square
@@ -162,7 +163,7 @@ def _readings(tested: pd.DataFrame, *address: str) -> list[float]:
     return [float(measure(one).mean()) for measure in MEASURES.values() for one in accuracies]
 
 
-def _over_seeds(values: statistics.Floats) -> TableEntry:
+def _over_seeds(values: Floats) -> TableEntry:
     summary = statistics.summarise(values)
     if np.isnan(summary.mean):
         return words("–")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from bench.data import Floats
 from reports.accuracy import HEADLINE
 from reports.canvas import Picture, drawing, finish, legend, style_of, styles
 from reports.figure import Figure
 from reports.load import Store, setting_text
-from reports.statistics import CriticalDifference, Floats, summarise
+from reports.statistics import CriticalDifference, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,9 +24,9 @@ from reports.tradeoff import tradeoff
 
 _HERE = Path(__file__).parent
 _ALONE = ("local", "finetune")
-"""What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
+"""Baselines that a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
 _BOUND = "centralized"
-"""What no method may do: pool all clients' data."""
+"""The upper bound, which no method may use: training on all clients' data together."""
 _LEAST_ROOM = 1.0  # percentage points between the two, for a personalization score
 _LEADERS = 3  # methods that are named per task
 

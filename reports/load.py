@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.errors import UserError
 from bench.runs.results import CellView, dataset_name, load_run, tidy
-from bench.runs.store import COLUMNS, FINISHED, State, read_json
+from bench.runs.store import COLUMNS, FINISHED, CellState, read_json
 from bench.settings import Settings
 from reports.best import MARGIN
 
@@ -34,7 +34,7 @@ TASK_FIELDS = (
 
 _SEED_FIELDS = ("seed", "partition_seed")
 _NAMES = ("row", "task", "seed")
-_PREFERRED: tuple[State, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
+_PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
 """Which copy of a cell is shown where several runs have one."""
 _OWN = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
 _SHORT = {"alpha": "α", "participation": "C"}

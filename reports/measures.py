@@ -60,9 +60,9 @@ class Ours:
 
 
 def measured(ours: Ours, metric: str, place: Place) -> TableEntry:
-    """Ours for one printed number of a metric of `MEASURES`; where no cell is done, what became of them.
+    """Our value for one printed number of a metric of `MEASURES`; if no cell is done, the states of the cells.
 
-    `AMBIGUOUS` where the cells of a method there are not the seeds of one: their mean would be nobody's.
+    `AMBIGUOUS` if the cells of a method there differ in more than the seed, because their mean would mean nothing.
     """
     if not any(cell.state == "done" for cell in place.cells):
         states = Counter(cell.state for cell in place.cells)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from bench.data import Floats
 from reports import statistics
 from reports.canvas import Picture, drawing, finish, legend, styles
 from reports.load import Store
@@ -62,7 +63,7 @@ def newcomer_bars(store: Store, found: pd.DataFrame) -> Picture:
         return finish(canvas, "newcomers", "New clients", caption)
 
 
-def _of(found: pd.DataFrame, row: str, task: str, epochs: int) -> statistics.Floats:
+def _of(found: pd.DataFrame, row: str, task: str, epochs: int) -> Floats:
     own = found[(found["row"] == row) & (found["task"] == task) & (found["epochs"] == epochs)]
     return own["accuracy"].to_numpy(dtype=float)
 
@@ -71,7 +72,7 @@ def _after(epochs: int) -> str:
     return f"{epochs} epoch{'' if epochs == 1 else 's'}"
 
 
-def _entry(values: statistics.Floats) -> TableEntry:
+def _entry(values: Floats) -> TableEntry:
     if not len(values):
         return words("–")
     summary = statistics.summarise(values)

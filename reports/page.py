@@ -228,7 +228,7 @@ def _client_section(store: Store, clients: Any) -> Section:
 
 
 def cells_section(store: Store) -> Section:
-    """How every cell was set and how it ended; what is not done stands in plain sight."""
+    """The settings and the state of every cell; cells that are not done are listed first and not folded away."""
     undone = [cell for cell in store.cells if cell.state != "done"]
     seen = (_cells_table("undone", "Cells that are not done", undone),) if undone else ()
     return Section(

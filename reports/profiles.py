@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.data import Floats
 from bench.rng import generator
 from reports import statistics
 from reports.accuracy import HEADLINE, aggregates, reference
@@ -55,9 +56,7 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
         return finish(canvas, "profiles", "Performance profiles", caption)
 
 
-def profile(
-    tasks: list[statistics.Floats], across: statistics.Floats
-) -> tuple[statistics.Floats, statistics.Floats, statistics.Floats]:
+def profile(tasks: list[Floats], across: Floats) -> tuple[Floats, Floats, Floats]:
     """Share of runs above each accuracy of `across`, mean over tasks, with the ends of its bootstrap band.
 
     Args:

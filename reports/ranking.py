@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.data import Floats
 from reports.best import logits, moderate, pair_variances, pairwise_critical
-from reports.statistics import LEVEL, Floats
+from reports.statistics import LEVEL
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.data import Floats
 from reports.canvas import COLOURS, Picture, drawing, finish, legend
 from reports.load import Cell, Store
 from reports.sections import Section
-from reports.statistics import Floats
 
 _PANEL = (3.1, 2.7)  # inches: a square and its colour bar
 _TICKS = 6
@@ -29,7 +29,7 @@ def relations(store: Store) -> Section | None:
 
 
 def weight_of_others(matrix: Floats) -> Floats:
-    """Mean of each column without the diagonal, `[clients]`: what all others make of a client.
+    """Mean of each column without the diagonal, `[clients]`: the average weight that the others give to a client.
 
     Args:
         matrix: `[clients, clients]`.

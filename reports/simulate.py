@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
+from bench.data import Floats
 from bench.rng import generator
 from reports import best, fairness, ranking, statistics
-from reports.statistics import Floats
 
 METHODS = (5, 20, 70)
 SEEDS = (3, 5, 10)

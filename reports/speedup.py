@@ -14,7 +14,8 @@ from reports.published import PublishedTable
 from reports.tables import Column, Table, TableEntry, number, words
 
 WAITING = ("wait_free", "server", "pm_until_broadcast")
-"""Settings that say who waits for whom; cells that differ in nothing else are compared."""
+"""Settings that decide whether clients and the server wait for each other; cells that differ only in them are compared.
+"""
 
 
 def speedup_table(

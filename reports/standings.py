@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports import best, statistics
+from bench.data import Floats
+from reports import best
 from reports.figure import Figure, scores
 from reports.load import Store
 from reports.tables import Column, Mark, Table, TableEntry, number, words
@@ -25,7 +26,7 @@ class Family:
         left_out: the other rows, with the reason.
     """
 
-    scores: dict[str, list[statistics.Floats]]
+    scores: dict[str, list[Floats]]
     clones: dict[str, str]
     left_out: dict[str, str]
 
@@ -42,10 +43,10 @@ class Family:
 
 
 def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
-    """The rows with a trained, complete figure on all of the tasks, each model once."""
+    """The rows that have a trained, complete figure on all of the tasks; of rows with the same model only one."""
     f = store.figures
     derived = f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"]
-    compared: dict[str, list[statistics.Floats]] = {}
+    compared: dict[str, list[Floats]] = {}
     clones: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for row in store.rows:
@@ -67,7 +68,7 @@ def complete(store: Store, row: str, task: str, figure: Figure, chosen: str) -> 
     return store.complete(row, task, figure.metric, figure.on, figure.mean, chosen)
 
 
-def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> list[statistics.Floats]:
+def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> list[Floats]:
     """Accuracies in percent of a row, per task `[units]`, units in one order for all rows."""
     found = [scores(store, row, task, figure, chosen) for task in tasks]
     return [np.array([units[unit] for unit in sorted(units)]) for units in found]
@@ -115,6 +116,6 @@ def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEnt
     return part
 
 
-def _same(one: list[statistics.Floats], other: list[statistics.Floats]) -> bool:
+def _same(one: list[Floats], other: list[Floats]) -> bool:
     units = np.concatenate(one)
     return len(units) >= _CLONE_UNITS and np.allclose(units, np.concatenate(other), rtol=1e-9, atol=0)

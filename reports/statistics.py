@@ -16,9 +16,9 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from bench.data import Floats
 from bench.rng import generator
 
-Floats = npt.NDArray[np.float64]
 LEVEL = 0.05
 _ROUNDING = 1e-9
 """Of a score: what differs by less is equal but for rounding."""

@@ -95,7 +95,7 @@ def cells_again(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
 
 
 def _spent(folders: Sequence[Path]) -> tuple[int, float]:
-    """Rounds trained in some cells, and hours of wall time of their workers."""
+    """The number of rounds trained in some cells, and the wall time of their workers in hours."""
     rounds = sum(store.read_status(folder).rounds for folder in folders)
     seconds = [(store.read_json(folder / "timing.json") or {}).get("seconds", 0.0) for folder in folders]
     return rounds, sum(seconds) / 3600
@@ -156,7 +156,8 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
 
 
 def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
-    """What the search was not."""
+    """Notes on how the search was done: what trial 0 was, how many trials TPE drew at random, and whether finalists
+    ran again."""
     said = []
     if not choices[0].arm.points:
         without = ", ".join(dict.fromkeys(choice.arm.label for choice in choices if choice.arm.defaults is None))

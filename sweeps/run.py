@@ -24,7 +24,8 @@ from bench.runs import store
 from bench.runs.crew import CellTask, Crew
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
-from bench.runs.results import accuracy_curves, choose_round, read_table, selection_curve, trailing_means
+from bench.runs.reported import accuracy_curves, choose_round, selection_curve, trailing_means
+from bench.runs.tables import read_table
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def tune(
     worker.mkdir(parents=True)
     with store.locked(worker):
         tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
-        completed = crew.run(tuner.tasks(), tuner.hear, tuner.unwanted)
+        completed = crew.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
 
@@ -163,7 +164,7 @@ def mean_curve(cells: list[Path], metric: str) -> "pd.Series":
 
 
 def best_value(curve: "pd.Series") -> float:
-    """What a validation curve is worth: its best mean of a few rounds, as the round that is reported is chosen."""
+    """The objective of a validation curve: its best mean of a few rounds, by which the reported round is chosen too."""
     return float(trailing_means(curve).max())
 
 
@@ -200,7 +201,7 @@ class _Tuner:
                 self.unwanted.discard(cell.id)
                 yield CellTask(cell.settings, self.folder / cell.id, self.options)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of what happened to a cell."""
         for live in [live for live in self._live if event.cell in {cell.id for cell in live.cells}]:
             if event.state in ("diverged", "failed"):
@@ -249,7 +250,7 @@ class _Tuner:
         return folder.is_dir() and not store.is_locked(folder)
 
     def _ask(self, arm: Arm, trials: "list[FrozenTrial]") -> "Trial":
-        """A new trial. It is queued first, for then it has its worker's name from its first moment."""
+        """A new trial. It is put into the queue first, so that it has its worker's name from the beginning."""
         from optuna.trial import TrialState
 
         optuna_study = self.studies[arm.name]
@@ -277,7 +278,7 @@ class _Tuner:
         return live
 
     def _draw_again(self, arm: Arm, trial: "Trial", before: "FrozenTrial") -> None:
-        """Bring the sampler to where a killed worker's was, or the values not yet stored would repeat earlier draws."""
+        """Repeat the draws of a killed worker, so that the values it had not stored do not repeat its earlier draws."""
         optuna_study = self.studies[arm.name]
         for dimension in arm.dimensions:
             stored = before.distributions.get(dimension.key)

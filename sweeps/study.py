@@ -333,7 +333,8 @@ def _ends(dimension: Dimension) -> list[dict[str, Any]]:
 
 
 def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyFile) -> str:
-    """What two searches must share to be one: their trials can be told apart by nothing else."""
+    """A digest of everything that two commands must have in common to continue one search; trials of different searches
+    are told apart by it alone."""
     said = json.dumps([cells, [[one.key, one.text] for one in dimensions], content.objective])
     return f"{key(said, content.sampler, content.pruner):032x}"[:8]
 

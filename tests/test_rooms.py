@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tests.conftest import ROOT
@@ -66,6 +67,23 @@ def test_methods_see_the_interface_only() -> None:
     assert {below for above, below in arrows() if above == "methods"} == {"base"}
 
 
+def file_of(module: str) -> Path | None:
+    """The file that has a module, or a name in a module; None for what is not ours."""
+    while module:
+        for path in (ROOT / module.replace(".", "/") / "__init__.py", ROOT / f"{module.replace('.', '/')}.py"):
+            if path.exists():
+                return path
+        module = module.rpartition(".")[0]
+    return None
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count: a circle that only they close is a circle of what the files are about."""
+    files = list((ROOT / "bench").rglob("*.py"))
+    graph = {file: {found for module in imports(file) if (found := file_of(module)) in files} for file in files}
+    TopologicalSorter(graph).prepare()  # raises a CycleError that lists the circle
+
+
 def test_the_drawing_in_the_docs_is_of_the_code() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     drawing = re.search(r"```mermaid\n(.*?)```", text, re.DOTALL)
@@ -74,12 +92,23 @@ def test_the_drawing_in_the_docs_is_of_the_code() -> None:
     assert drawn == arrows(), "draw the arrows of docs/architecture.md again"
 
 
+def types_in(file: Path, *, aliases: bool) -> Iterator[str]:
+    """The classes that a file defines and, if wanted, its other names in CamelCase: type aliases and type variables."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif aliases and isinstance(node, ast.Assign | ast.AnnAssign):
+            names = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            yield from (n.id for n in names if isinstance(n, ast.Name) and n.id[0].isupper() and not n.id.isupper())
+
+
 def test_no_two_public_types_have_one_name() -> None:
-    """A name in a message or a signature says which class is meant; `Hyper` is every method's own."""
+    """A name in a message or a signature says which class is meant; `Hyper` is every method's own. A method's aliases
+    do not count: they are part of its cells' ids."""
     found: dict[str, list[str]] = {}
     for package in ("bench", *PACKAGES):
         for file in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(file.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Hyper":
-                    found.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+            for name in types_in(file, aliases=package != "methods"):
+                if not name.startswith("_") and name != "Hyper":
+                    found.setdefault(name, []).append(str(file.relative_to(ROOT)))
     assert {name: files for name, files in found.items() if len(files) > 1} == {}

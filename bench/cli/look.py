@@ -160,11 +160,13 @@ def print_summary(run: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from bench.runs.results import tidy
     from bench.runs.summary import summary, undone
 
-    if text := undone(run):
+    figures = tidy(run)
+    if text := undone(figures):
         print(text)
-    for title, entries in summary(run):
+    for title, entries in summary(figures):
         table = Table(title=title)
         table.add_column("")
         for name in entries.columns:

@@ -16,8 +16,9 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, require
-from bench.cluster.node import Broken, CellWorker, DeviceLost, Needs, NodeMessage, Plugin, look, versions
+from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
 from bench.cluster.parcels import FilePart, Home, Link, Report
+from bench.cluster.requirements import Needs, Plugin, look, versions
 from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
 from bench.plugin import loaded_modules

@@ -11,10 +11,10 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, last_line
-from bench.cluster.node import Needs, data_root, look, provide
+from bench.cluster.requirements import Needs, data_root, look, provide
 from bench.cluster.wire import Parcel, Wire, flat
 from bench.data import Dataset
-from bench.engine.team import Condition, Errand, News, serve
+from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.errors import Lost, UserError
 from bench.runs.cell import Options, build
 from bench.runs.loading import read_data
@@ -53,8 +53,8 @@ class DeviceWorker:
             shared: references to tensors that several devices get, by number; Ray's memory holds them once.
         """
         parcel.tensors |= dict(zip(shared, ray.get(list(shared.values())), strict=True))
-        errand, condition = self._wire.unpack(parcel)
-        found = self._wire.pack(serve(self._engine, errand, condition))
+        assignment, state = self._wire.unpack(parcel)
+        found = self._wire.pack(serve(self._engine, assignment, state))
         found.tensors = {number: flat(tensor) for number, tensor in found.tensors.items()}
         return found
 
@@ -103,13 +103,13 @@ class Devices:
         self._wires = [Wire(home, near=True) for _ in self._actors]
         return self
 
-    def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
+    def begin(self, assignments: Sequence[Assignment | None], state: SharedState) -> list[Callable[[], HelperAnswer]]:
         """Send work to the devices, and return one function per device that waits for its answer.
 
         A tensor that goes to several devices is sent once.
         """
-        asked = [(k, errand) for k, errand in enumerate(errands) if errand]
-        parcels = {k: self._wires[k].pack((errand, condition)) for k, errand in asked}
+        asked = [(k, assignment) for k, assignment in enumerate(assignments) if assignment]
+        parcels = {k: self._wires[k].pack((assignment, state)) for k, assignment in asked}
         tensors = {id(t): t for parcel in parcels.values() for t in parcel.tensors.values()}
         used = Counter(id(t) for parcel in parcels.values() for t in parcel.tensors.values())
         flats = {at: flat(t) for at, t in tensors.items()}
@@ -122,10 +122,10 @@ class Devices:
             waits.append(self._waiting(k, self._actors[k].answer.remote(parcel, shared)))
         return waits
 
-    def _waiting(self, k: int, asked: Any) -> Callable[[], News]:
-        def wait() -> News:
-            news: News = self._wires[k].unpack(self._get(k, asked))
-            return news
+    def _waiting(self, k: int, asked: Any) -> Callable[[], HelperAnswer]:
+        def wait() -> HelperAnswer:
+            answer: HelperAnswer = self._wires[k].unpack(self._get(k, asked))
+            return answer
 
         return wait
 

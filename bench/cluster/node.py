@@ -1,48 +1,32 @@
-"""Code that runs on the nodes of a cluster: the check of a node, and the worker that trains.
+"""The worker that trains cells on a node of a cluster.
 
 Ray calls everything here in a separate process. Arguments and answers are plain values, so that even a node with
 another version of pFLeague can read them and report the difference.
 """
 
 import contextlib
-import functools
-import importlib.metadata
 import os
-import platform
 import queue
 import shutil
 import socket
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.cluster.parcels import FilePart, Link, Report, Sender, write
+from bench.cluster.requirements import Needs, data_root, look, provide
+from bench.cluster.scratch import scratch
 from bench.data import Dataset
-from bench.errors import Lost, UserError
+from bench.errors import Lost
 from bench.runs import store
 from bench.runs.crew import CellTask, Held
 from bench.runs.progress import Event
-from bench.runs.provenance import harness_code
 
 if TYPE_CHECKING:
     from bench.cluster.devices import Devices
-
-DATA_ROOT = "BENCH_DATA_ROOT"
-"""Environment variable with the data folder of a node, where it is not the one of `--data-root`."""
-
-PREFIX = "pfleague-"
-"""First characters of the name of a worker's scratch folder."""
-
-_ABANDONED_SECONDS = 600.0
-_HELD = ExitStack()
-_VERSIONS = ("torch", "torchvision", "numpy")
-_DRIVER = "where the command was given"
 
 
 @dataclass(frozen=True)
@@ -60,141 +44,6 @@ class DeviceLost:
 
 
 NodeMessage = Event | Held | FilePart | Link | Report | Broken | DeviceLost
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A plug-in: its file and the neighbouring modules it imports, as (path relative to its folder, content) pairs."""
-
-    path: str
-    files: tuple[tuple[str, bytes], ...]
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What a run requires on every node.
-
-    Attributes:
-        cwd: current directory of the command; relative paths start there.
-        versions: result of `versions()` where the command was given.
-        harness: result of `harness_code()` there.
-        plugins: plug-ins to load.
-        code: digests of `bench.config.identity.used_code`.
-        data: checksums of data sets, by name and options (`bench.runs.loading.data_of`).
-        files: digests, by path, of the files that cells read beside their data: partitions and weights.
-        data_root: folder of the data sets.
-    """
-
-    cwd: str
-    versions: dict[str, str]
-    harness: str
-    plugins: tuple[Plugin, ...]
-    code: dict[tuple[str, str], str]
-    data: dict[tuple[str, str], str]
-    files: dict[str, str]
-    data_root: str
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that must be equal on all nodes. The build of torch (CPU, CUDA) may differ."""
-    from bench import __version__
-
-    found = {"pFLeague": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
-    for package in _VERSIONS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package).partition("+")[0]
-    return found
-
-
-def look(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
-    """Check whether this node can run cells.
-
-    Returns:
-        A message that says what is wrong (empty if nothing is), and the data sets that are missing here.
-    """
-    if os.path.isdir(needs.cwd):
-        os.chdir(needs.cwd)
-    try:
-        _same_versions(needs)
-        for plugin in needs.plugins:
-            _load(plugin)
-        _same_code(needs)
-        return "", _missing_data(needs)
-    except UserError as error:
-        return str(error), []
-
-
-def _same_versions(needs: Needs) -> None:
-    own = versions()
-    for name, version in needs.versions.items():
-        if own.get(name) != version:
-            raise UserError(f"{name} is {own.get(name, 'missing')}, and {version} {_DRIVER}")
-    if harness_code() != needs.harness:
-        place = Path(__file__).parents[2]
-        raise UserError(f"pFLeague {own['pFLeague']} in {place} has other source files than {_DRIVER}")
-
-
-@functools.cache
-def _load(plugin: Plugin) -> None:
-    """Load a plug-in: from its own path if this node has the same files there, otherwise from a copy."""
-    from bench.plugin import load_file
-
-    folder = Path(plugin.path).parent
-    if all((folder / name).is_file() for name, _ in plugin.files):
-        for name, content in plugin.files:
-            if (folder / name).read_bytes() != content:
-                raise UserError(f"plug-in {folder / name} is another version than {_DRIVER}")
-    else:
-        folder = Path(tempfile.mkdtemp(dir=_scratch()))
-        for name, content in plugin.files:
-            write(folder, FilePart(name, 0, content))
-    load_file(folder / Path(plugin.path).name)
-
-
-def _same_code(needs: Needs) -> None:
-    from bench.config.identity import code_of
-
-    for (kind, name), digest in needs.code.items():
-        try:
-            same = code_of(kind, name) == digest
-        except UserError:
-            raise UserError(f"{kind} {name!r} is not known here: install its package on this node, too") from None
-        if not same:
-            raise UserError(f"{kind} {name!r} is another version than {_DRIVER}")
-
-
-def _missing_data(needs: Needs) -> list[tuple[str, str]]:
-    from bench.config.identity import content
-    from bench.runs.loading import read_data
-
-    for path, digest in needs.files.items():
-        if not Path(path).exists():
-            raise UserError(f"{path}, which a cell reads, is not here: copy it to the same place")
-        if content(Path(path)) != digest:
-            raise UserError(f"{path}, which a cell reads, is another file than {_DRIVER}")
-    missing = []
-    for (name, options), checksum in needs.data.items():
-        try:
-            found = read_data(name, options, data_root(needs.data_root)).checksum
-        except Exception:  # a loader may raise anything if its files are missing
-            missing.append((name, options))
-            continue
-        if found != checksum:
-            raise UserError(f"data set {name!r} has checksum {found} here, and {checksum} {_DRIVER}")
-    return missing
-
-
-def data_root(given: str) -> Path:
-    """Return the data folder of this node."""
-    return Path(os.environ.get(DATA_ROOT, given))
-
-
-def provide(name: str, options: str, dataset: Dataset) -> None:
-    """Receive a data set that is missing on this node. Ray holds it there once for all workers."""
-    from bench.runs import loading
-
-    # copied because arrays in Ray's memory are read-only, which torch does not support
-    loading.provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))
 
 
 class CellWorker:
@@ -239,7 +88,7 @@ class CellWorker:
 
     def receive(self, cell: str, part: FilePart) -> None:
         """Receive a file of a cell that was begun earlier. Used where the run folder is not shared."""
-        write(_scratch() / cell, part)
+        write(scratch() / cell, part)
 
     def begin(self, task: CellTask, shared: bool) -> None:
         """Start a cell; `take` returns its messages."""
@@ -260,7 +109,7 @@ class CellWorker:
 
     def _run(self, task: CellTask, shared: bool) -> None:
         cell = task.folder.name
-        folder = task.folder if shared else _scratch() / cell
+        folder = task.folder if shared else scratch() / cell
         try:
             self._train(task, folder, self._messages.put if shared else self._send_from(folder))
         except store.BusyError as error:
@@ -306,15 +155,3 @@ class CellWorker:
             self._messages.put(sender.report(event))
 
         return report
-
-
-@functools.cache
-def _scratch() -> Path:
-    """Return a folder for this process alone. Also removes the folders that killed processes have left behind."""
-    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # it belongs to another user
-            if time.time() - old.stat().st_mtime > _ABANDONED_SECONDS and not store.is_locked(old):
-                shutil.rmtree(old)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    _HELD.enter_context(store.locked(folder))
-    return folder

@@ -21,9 +21,9 @@ from bench.conformance.toy_problem import (
     Log,
     advance,
     difference,
+    isolate,
     outcome,
     same,
-    set_apart,
     toy_federation,
     watch,
 )
@@ -154,7 +154,7 @@ def in_place(case: Case) -> str:
 def messages(case: Case) -> str:
     """Nothing but messages passes between clients and server."""
     federation = case.federation()
-    set_apart(federation, case.federation(seed=1))
+    isolate(federation, case.federation(seed=1))
     where = difference(case.expected, advance(federation, ROUNDS))
     return where and f"with clients and server kept apart, {where}"
 

@@ -1,4 +1,4 @@
-"""`bench new-method`: a method that works, with comments where one's own goes, and its test."""
+"""`bench new-method`: writes a working method with comments that mark where one's own code goes, and its test."""
 
 import keyword
 import os

@@ -38,7 +38,8 @@ class Finding:
 
 
 def check(name: str, hp: dict[str, Any] | None = None) -> list[Finding]:
-    """Check a registered method: one finding per check, up to the first that fails of those that others rest on.
+    """Check a registered method, with one finding per check. Stops after the first failed check that others depend on
+    (`first`).
 
     Args:
         name: of the method.

@@ -1,7 +1,7 @@
-"""Properties that hold only if a method aggregates correctly: some changes of the problem must not matter.
+"""Properties that hold only if a method aggregates correctly: some changes of the problem must not change its result.
 
-With full batches nothing is drawn at random, so a method must not notice how clients are numbered, nor that every
-sample is there twice (all weights n_i / n stay). Methods for which that is not so say `symmetric = False`.
+With full batches nothing is drawn at random, so the result must not depend on how clients are numbered, nor on whether
+every sample is there once or twice (all weights n_i / n stay). Other methods set `symmetric = False`.
 """
 
 from dataclasses import replace

@@ -44,14 +44,14 @@ def toy_federation(method: str, **changes: Any) -> Federation:
 
 def problem() -> tuple[Dataset, Partition]:
     """Return the data set and its partition."""
-    return _samples("trial", sum(SIZES), TESTS), _partition()
+    return _samples("toy problem", sum(SIZES), TESTS), _partition()
 
 
 def _samples(purpose: str, train: int, test: int) -> Dataset:
     """Noisy points around one centre per class."""
-    rng, n = generator("trial", purpose), train + test
+    rng, n = generator("toy problem", purpose), train + test
     y = rng.integers(0, CLASSES, n)
-    x = generator("trial").normal(size=(CLASSES, FEATURES))[y] + 0.5 * rng.normal(size=(n, FEATURES))
+    x = generator("toy problem").normal(size=(CLASSES, FEATURES))[y] + 0.5 * rng.normal(size=(n, FEATURES))
     zeros, ones = (0.0,) * FEATURES, (1.0,) * FEATURES
     return Dataset(purpose, x.astype(np.float32), y, train, CLASSES, zeros, ones, purpose)
 
@@ -93,16 +93,16 @@ class Log:
     losses: list[Callable[..., Any]] = field(default_factory=list)
     looked: bool = False
     changed: list[str] = field(default_factory=list)
-    _held: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)
+    _kept: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)
 
-    def hold(self, values: Any, where: str) -> None:
+    def remember(self, values: Any, where: str) -> None:
         """Keep copies of tensors, to find later changes."""
-        self._held += [(at, leaf, leaf.clone()) for at, leaf in leaves(values, where) if isinstance(leaf, Tensor)]
+        self._kept += [(at, leaf, leaf.clone()) for at, leaf in leaves(values, where) if isinstance(leaf, Tensor)]
 
-    def look(self) -> None:
+    def note_changes(self) -> None:
         """Record which of the kept tensors have changed."""
-        self.changed += [at for at, tensor, kept in self._held if not same(tensor, kept)]
-        self._held.clear()
+        self.changed += [at for at, tensor, kept in self._kept if not same(tensor, kept)]
+        self._kept.clear()
 
     def relay(self, program: Program, down: State) -> Program:
         """Pass on what a program asks for; `down` is what its client received."""
@@ -127,10 +127,10 @@ class Log:
                 self.losses.append(request.loss)
             case Upload() | Exchange():
                 self.uploads.append((request.values, down))
-                self.hold(request.values, "upload")
+                self.remember(request.values, "upload")
 
 
-class Watched(Method):
+class Observed(Method):
     """Wraps a method and records everything that passes between server, clients and engine in a log."""
 
     _bench_log: Log
@@ -138,8 +138,8 @@ class Watched(Method):
     def client_round(self, client: Client, down: State) -> Program:
         log = self._bench_log
         log.downloads.append(down)
-        log.hold(down, "down")
-        log.hold(client.state, "client.state")
+        log.remember(down, "down")
+        log.remember(client.state, "client.state")
         return (yield from log.relay(super().client_round(client, down), down))
 
     def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
@@ -160,12 +160,12 @@ class Watched(Method):
         return found if found is None or isinstance(found, Params) else self._bench_log.relay(found, {})
 
 
-class Apart(Method):
-    """Stands before a method's own class: server and clients know of each other what messages tell, and nothing else.
+class Isolated(Method):
+    """A base class put in front of the method's class. Server and clients then share nothing but messages.
 
-    Every client's program runs on a copy of its own of the method as `init` left it, the server does not see what
-    clients keep, and before the clients and the server get to work, a federation of another seed does a round: what
-    the method keeps anywhere but in states and messages is a stranger's by then.
+    Each client's program runs on its own copy of the method as `init` left it, and the server does not see the states
+    of clients. Before the clients and the server start to work, a federation of another seed runs a round, so that
+    anything kept in the method object or in globals is overwritten.
     """
 
     _bench_original: Method
@@ -189,16 +189,16 @@ class Apart(Method):
 
 def watch(federation: Federation, log: Log) -> None:
     """Make a federation record what its method does in a log."""
-    _stand_before(federation, Watched, _bench_log=log)
+    _replace_class(federation, Observed, _bench_log=log)
 
 
-def set_apart(federation: Federation, stranger: Federation) -> None:
+def isolate(federation: Federation, stranger: Federation) -> None:
     """Make server and clients of a federation share nothing but messages."""
     original = copy.deepcopy(federation.method)
-    _stand_before(federation, Apart, _bench_original=original, _bench_stranger=stranger, _bench_fresh=True)
+    _replace_class(federation, Isolated, _bench_original=original, _bench_stranger=stranger, _bench_fresh=True)
 
 
-def _stand_before(federation: Federation, kind: type[Method], **attributes: Any) -> None:
+def _replace_class(federation: Federation, kind: type[Method], **attributes: Any) -> None:
     method: Any = federation.method
     method.__class__ = type(kind.__name__, (kind, type(method)), {})
     vars(method).update(attributes)
@@ -215,12 +215,12 @@ def advance(federation: Federation, rounds: int, *, evaluate: bool = True, log: 
     """
     log = log or Log()
     for k in range(rounds):
-        log.hold(federation.server.state, "server.state")
-        log.hold(federation.clients.states(), "client.state")
+        log.remember(federation.server.state, "server.state")
+        log.remember(federation.clients.states(), "client.state")
         federation.advance()
         if evaluate and k < rounds - 1:
             federation.evaluate()
-        log.look()
+        log.note_changes()
     return outcome(federation)
 
 

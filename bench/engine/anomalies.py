@@ -11,7 +11,7 @@ from bench.engine.step import Flat, Objective, differentiate_alone, flatten
 from bench.params import Params, Spec
 from bench.requests import ClassSums, Trained
 
-_NAMED = 4  # layers in a message; one bad number soon is in all of them
+_NAMED = 4  # at most so many layers in a message, because one bad number soon spreads to all
 
 
 class Diverged(Exception):
@@ -33,7 +33,7 @@ class Diverged(Exception):
         return self.what
 
 
-def who(owner: int) -> str:
+def owner_name(owner: int) -> str:
     """Return `the server` or the client's number, for messages."""
     return "the server" if owner == SERVER else f"client {owner}"
 
@@ -50,9 +50,9 @@ def check(one: Prepared, trained: Trained, first: str = "") -> None:
     began, owner = f"; first {first}" if first else "", one.address.owner
     for name, value in trained.values.items():
         if not _is_finite(value.weights if isinstance(value, Params) else value):
-            raise Diverged(f"part {name!r} of {who(owner)} is not finite after training{began}", owner=owner)
+            raise Diverged(f"part {name!r} of {owner_name(owner)} is not finite after training{began}", owner=owner)
     if not _is_finite(trained.loss):
-        raise Diverged(f"the loss of {who(owner)} is not finite{began}", owner=owner)
+        raise Diverged(f"the loss of {owner_name(owner)} is not finite{began}", owner=owner)
 
 
 def check_sums(owner: int, sums: ClassSums) -> None:
@@ -62,7 +62,7 @@ def check_sums(owner: int, sums: ClassSums) -> None:
         Diverged: they are not.
     """
     if not (_is_finite(sums.sum) and (sums.outer is None or _is_finite(sums.outer))):
-        raise Diverged(f"the class statistics of {who(owner)} are not finite", owner=owner)
+        raise Diverged(f"the class statistics of {owner_name(owner)} are not finite", owner=owner)
 
 
 class Watch:
@@ -76,7 +76,7 @@ class Watch:
         self.first = ""
         self._one = one
         self._step = 0
-        self._kinds, self._cuts = dict(one.recipe.parts), dict(one.recipe.cuts)
+        self._kinds, self._slices = dict(one.recipe.parts), dict(one.recipe.slices)
         self._note([f"weight {name}" for name in self._bad(flatten(one.request.values))])
 
     def differentiate(self, objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
@@ -102,10 +102,10 @@ class Watch:
     def _whole(self, name: str, gradient: Tensor) -> Tensor:
         """The gradient of a part with zeros where it is frozen."""
         kind = self._kinds[name]
-        return self._cuts[name].put(gradient.new_zeros(kind.d), gradient) if isinstance(kind, Spec) else gradient
+        return self._slices[name].put(gradient.new_zeros(kind.d), gradient) if isinstance(kind, Spec) else gradient
 
     def _bad(self, parts: Mapping[str, Tensor]) -> Iterator[str]:
-        """Names of what is not finite: a tensor's in its model and the part's, or that of a part that is a tensor."""
+        """Names of values that are not finite: layer and part for a model, the part alone for a tensor."""
         for key, flat in parts.items():
             name, _, buffers = key.partition("/")
             kind = self._kinds[name]

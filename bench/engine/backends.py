@@ -1,6 +1,6 @@
 """Ways to run a step, each faster and more fragile than the one before it, and the choice between them.
 
-A step is a function of a list of tensors. `eager` calls it as it is. `graph` plays back the tensor operations that it
+A step is a function of a list of tensors. `eager` calls it as it is. `graph` replays the tensor operations that it
 comes down to (`bench/engine/recording.py`). `torchscript` does the same without Python between the operations, and
 with the loop around them (`bench/engine/loops.py`). A backend is taken only if it gives eager's bytes; one that fails,
 at its import or later, leaves the work to the one before it.
@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-Function = Callable[[list[Tensor]], list[Tensor]]
-Around = Callable[[Any], nn.Module]
-Run = Callable[..., list[Tensor]]
+from bench.engine.loops import Function
+
+MakeLoop = Callable[[Any], nn.Module]
+LoopFunction = Callable[..., list[Tensor]]
 
 _RECORD_AFTER = 100  # calls; recording costs about as much as so many save
 
@@ -34,45 +35,51 @@ class Backend(Protocol):
     name: str
     devices: tuple[str, ...]
 
-    def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
-        """The loop `around` a step, with the new step as its only child; whatever it raises, the backend is not taken.
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        """Build the loop around this backend's version of the step; that version is the loop's only submodule.
+
+        If anything is raised, the backend is not used.
 
         Args:
-            step: of the backend before: the function itself, then each one's child.
-            like: tensors such as the step gets.
-            around: see `Recorded`.
+            step: the step of the backend before; of the first one, the function itself.
+            examples: examples of the tensors that the step gets.
+            make_loop: see `Recorded`.
             in_place: see `Recorded`.
         """
 
-    def playing(self) -> contextlib.AbstractContextManager[None]:
+    def running(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the loop has to run."""
 
 
 class Graph:
-    """The tensor operations, played back in Python."""
+    """The tensor operations, replayed from Python."""
 
     name = "graph"
     devices: tuple[str, ...] = ("cpu", "cuda")
 
-    def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         from bench.engine.recording import of_list, record  # loads PyTorch's tracer
         from bench.engine.tidying import update_in_place
 
-        # Samples and weights in reverse: what was read in Python, or lost, would stay what it was.
-        recorded = record(step, [t.flip(0) if t.dim() else t for t in like])
-        return around(of_list(update_in_place(recorded) if in_place else recorded))
+        # The example is the real input in reverse order. If the function read a number in Python, or lost an input,
+        # the recording then gives other bytes than eager and is refused.
+        recorded = record(step, [t.flip(0) if t.dim() else t for t in examples])
+        return make_loop(of_list(update_in_place(recorded) if in_place else recorded))
 
-    def playing(self) -> contextlib.AbstractContextManager[None]:
+    def running(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
 class TorchScript:
-    """The tensor operations and the loop in one call: threads do not wait for Python. On a GPU it gains nothing."""
+    """Runs the operations and the loop around them in one call, so that threads do not wait for Python.
+
+    It is not used on GPUs, where it gains nothing.
+    """
 
     name = "torchscript"
     devices: tuple[str, ...] = ("cpu",)
 
-    def make(self, step: Any, like: list[Tensor], around: Around, *, in_place: bool) -> nn.Module:
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         from torch.jit import script
 
         from bench.engine.recording import named_by_packet
@@ -80,11 +87,11 @@ class TorchScript:
         with warnings.catch_warnings():
             # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models.
             warnings.filterwarnings("ignore", "`torch.jit")
-            scripted: nn.Module = script(around(named_by_packet(step)))
+            scripted: nn.Module = script(make_loop(named_by_packet(step)))
         return scripted
 
-    def playing(self) -> contextlib.AbstractContextManager[None]:
-        """It replaces some operations by others, which round differently, unless it is told not to."""
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """TorchScript without its optimizer, which would replace some operations by others that round differently."""
         from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
         found: contextlib.AbstractContextManager[None] = optimized_execution(False)
@@ -106,11 +113,11 @@ def fastest(device: str, failed: Iterable[str] = ()) -> str:
     return found
 
 
-class Made(NamedTuple):
-    """A loop and the backend that made it (None: eager)."""
+class BuiltLoop(NamedTuple):
+    """A loop and the backend that built it (None: eager)."""
 
     backend: Backend | None
-    run: Run
+    run: LoopFunction
 
     @property
     def name(self) -> str:
@@ -125,92 +132,94 @@ class Recorded:
 
     Args:
         function: what is recorded.
-        around: makes, of the function or its recording, what is run; a module that TorchScript can translate.
-        patience: how many times the usual number of calls the first shape waits for: with it, PyTorch loads its tracer,
-            which takes seconds. Infinity: it is never recorded.
-        in_place: whether a recording may change vectors that it is given where they lie; its arguments are lists of
-            tensors then, and it is checked. Else it returns inference tensors, which is a tenth faster for small ones.
+        make_loop: builds the loop that is run, from the function or from its recording; the loop is a module that
+            TorchScript can translate.
+        patience: factor on the number of calls before the first recording, because that one loads PyTorch's tracer,
+            which takes seconds. Infinity: never record.
+        in_place: whether a recording may overwrite its arguments; these are then lists of tensors, and all steps are
+            checked. Otherwise it returns inference tensors, which are a tenth faster for small models.
 
     Attributes:
         ever: whether it is ever recorded.
         failed: by name of a backend that was not taken, why, in one line.
     """
 
-    def __init__(self, function: Function, around: Around, *, patience: float = 1, in_place: bool = False) -> None:
+    def __init__(self, function: Function, make_loop: MakeLoop, *, patience: float = 1, in_place: bool = False) -> None:
         self._function = function
-        self._around = around
+        self._make_loop = make_loop
         self._patience = patience
         self.ever = patience < math.inf
         self._in_place = in_place
-        self._eager = Made(None, around(function))
+        self._eager = BuiltLoop(None, make_loop(function))
         self._calls: dict[Any, int] = {}
-        self._recorded: dict[Any, Made] = {}
-        self._door, self._inside, self._running = threading.Lock(), threading.Condition(), 0
+        self._recorded: dict[Any, BuiltLoop] = {}
+        self._recording, self._no_unrecorded_call, self._running = threading.Lock(), threading.Condition(), 0
         self.failed: dict[str, str] = {}
 
-    def run(self, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+    def run(self, examples: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
         """Run it on `args`, in which the function is called so many times.
 
         Args:
-            like: tensors of the shapes that the function gets, and with numbers such as it gets.
+            examples: tensors of the shapes that the function gets, and with numbers such as it gets.
         """
-        at = tuple(t.shape for t in like)
-        if at not in self._recorded and self._comes_in(at, like, calls, args):
+        at = tuple(t.shape for t in examples)
+        if at not in self._recorded and self._begin_unrecorded(at, examples, calls, args):
             try:
                 return self._eager.run(*args)
             finally:
-                self._goes_out()
-        return self._play(self._recorded[at], args)
+                self._end_unrecorded()
+        return self._call(self._recorded[at], args)
 
-    def _play(self, made: Made, args: Any, run: Run | None = None) -> list[Tensor]:
+    def _call(self, built: BuiltLoop, args: Any, run: LoopFunction | None = None) -> list[Tensor]:
         """Run a loop, or its step alone, in the context that its backend needs."""
-        if made.backend is None:
-            return made.run(*args)
-        with torch.no_grad() if self._in_place else torch.inference_mode(), made.backend.playing():
-            return (run or made.run)(*args)
+        if built.backend is None:
+            return built.run(*args)
+        with torch.no_grad() if self._in_place else torch.inference_mode(), built.backend.running():
+            return (run or built.run)(*args)
 
-    def _comes_in(self, at: Any, like: list[Tensor], calls: int, args: Any) -> bool:
+    def _begin_unrecorded(self, at: Any, examples: list[Tensor], calls: int, args: Any) -> bool:
         """Return whether the function should still run unrecorded. Otherwise it is recorded now, while no thread runs
         it, because tracing changes what calling a module does in all threads."""
-        with self._door:
+        with self._recording:
             if at in self._recorded:
                 return False
-            with self._inside:
+            with self._no_unrecorded_call:
                 if self._calls.get(at, 0) < _RECORD_AFTER * (1 if self._recorded else self._patience):
                     self._calls[at] = self._calls.get(at, 0) + calls
                     self._running += 1
                     return True
-                self._inside.wait_for(lambda: not self._running)
-            self._recorded[at] = self._record(like, args if self._in_place else None)
+                self._no_unrecorded_call.wait_for(lambda: not self._running)
+            self._recorded[at] = self._record(examples, args if self._in_place else None)
             return False
 
-    def _goes_out(self) -> None:
-        with self._inside:
+    def _end_unrecorded(self) -> None:
+        with self._no_unrecorded_call:
             self._running -= 1
-            self._inside.notify_all()
+            self._no_unrecorded_call.notify_all()
 
-    def _record(self, like: list[Tensor], args: Any = None) -> Made:
-        """What the last backend made of all that gave eager's bytes, each from the step of the one before.
+    def _record(self, examples: list[Tensor], args: Any = None) -> BuiltLoop:
+        """Try the backends in order, each on the step of the one before, and return the loop of the last one that gives
+        eager's bytes.
 
         Args:
-            args: of the loop, where it may change them: then all its steps are compared, too.
+            args: arguments of the loop if it may overwrite them; then all its steps are compared, too.
         """
-        right = self._function(_copies(like))
-        rights = self._play(self._eager, [_copies(one) for one in args]) if args else None
+        expected = self._function(_copies(examples))
+        expected_all = self._call(self._eager, [_copies(one) for one in args]) if args else None
         found, step = self._eager, self._function
         for backend in BACKENDS:
-            if like[0].device.type not in backend.devices:
+            if examples[0].device.type not in backend.devices:
                 continue
             try:
-                loop = backend.make(step, like, self._around, in_place=self._in_place)
-                made, (step,) = Made(backend, loop), loop.children()
-                _compare(self._play(made, [_copies(like)], step), right)
+                loop = backend.make(step, examples, self._make_loop, in_place=self._in_place)
+                built, (step,) = BuiltLoop(backend, loop), loop.children()
+                _compare(self._call(built, [_copies(examples)], step), expected)
                 if args:
-                    _compare(self._play(made, [_copies(one) for one in args]), rights)
+                    _compare(self._call(built, [_copies(one) for one in args]), expected_all)
             except Exception as error:  # the next simpler backend does it, whatever is wrong with this one
                 self.failed.setdefault(backend.name, one_line(error))
                 break
-            found = made
+            found = built
         return found
 
 
@@ -223,10 +232,10 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
     return [t.clone() for t in tensors]
 
 
-def _compare(found: list[Tensor], right: list[Tensor] | None) -> None:
-    assert right is not None
+def _compare(found: list[Tensor], expected: list[Tensor] | None) -> None:
+    assert expected is not None
     if not all(
         a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
-        for a, b in zip(found, right, strict=True)
+        for a, b in zip(found, expected, strict=True)
     ):
         raise ValueError("its bytes are not eager's")

@@ -22,7 +22,7 @@ def lanes_on(device: torch.device, size: int) -> int:
 
 
 def settle(device: torch.device, precision: str) -> None:
-    """Make torch compute the same bytes every time: algorithms must not be chosen by timing, nor depend on threads."""
+    """Make torch deterministic: it must not choose algorithms by timing, and results must not depend on threads."""
     if device.type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

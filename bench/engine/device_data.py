@@ -1,7 +1,7 @@
 """All samples on the device, and the positions of each owner's samples. Steps read them without a data loader.
 
-A set that is too large for the device stays on the host, perhaps in a file, and batches travel. Models that are too
-many for it rest on the host as well, and come for their training.
+A data set that is too large for the device stays in the host's memory or in a file, and its batches are copied. If
+there are too many models, they too are kept on the host and copied for their training.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from bench.rng import generator
 
 SERVER = -1
 GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
-ROW = 16  # bytes; where a GPU's libraries find a tensor at no multiple of them, they take other algorithms
+ROW = 16  # bytes; GPU libraries choose other algorithms for tensors whose address is not a multiple of this
 KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
 
 
@@ -90,7 +90,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def _home(size: int, device: torch.device) -> torch.device:
-    """Where samples of that many bytes lie: on the device unless they would take more than half of what is free."""
+    """Where samples of that many bytes lie: on the device unless they would take over half of its free memory."""
     if device.type == "cuda" and 2 * size > torch.cuda.mem_get_info(device)[0]:
         return torch.device("cpu")
     return device
@@ -104,7 +104,7 @@ class DeviceData:
 
     Attributes:
         device: where training and evaluation run.
-        home: where models rest in between: there, or in the host's memory.
+        home: where models are kept between trainings: on the device, or in the host's memory.
         counts: `[clients, classes]` training samples.
         largest: training samples of the client that has most.
     """

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from bench.data import Array
 from bench.engine.packing import IDLE, Packing, Phase, pack, phases_of, runs_of
-from bench.engine.prepare import Array, Prepared
+from bench.engine.prepare import Prepared
 from bench.engine.step import MAIN
 
 SHORT = -1
@@ -24,19 +25,21 @@ class DevicePacking(NamedTuple):
     """A packing whose plan is on the device.
 
     Attributes:
-        seated: per step the (lane, row) pairs that are seated before it, as in `Packing.load`.
+        starting: per step the (lane, row) pairs of clients that are put into their lanes before it (`Packing.load`).
         at: `[steps, lanes]` where in the arrays of `upload_arrays` each lane's step is (IDLE: it has none).
-        load, store: per step the lanes and the rows, `[2, pairs]`, of those seated before it and done after it.
+        load, store: per step the lanes and the rows, `[2, pairs]`, of clients that begin before it and that have ended
+            after it.
     """
 
-    seated: list[list[tuple[int, int]]]
+    starting: list[list[tuple[int, int]]]
     at: Tensor
     load: list[Tensor]
     store: list[Tensor]
 
 
 def upload_arrays(group: list[Prepared], to_device: ToDevice) -> dict[str, Any]:
-    """What the steps of all rows read, one row's after the other's: `[steps of all rows, ...]` each, by name.
+    """Arrays with the inputs of all steps, by name: `[steps of all rows, ...]`, the steps of the first row, then those
+    of the second, and so on.
 
     Beside what a `bench.requests.Batch` has there are `absolute`, positions in the pool, and `lr` by part.
     """
@@ -48,7 +51,7 @@ def upload_arrays(group: list[Prepared], to_device: ToDevice) -> dict[str, Any]:
 
 
 def phases_in(group: list[Prepared], *, by_epoch: bool, padded: bool = False) -> list[Phase]:
-    """All steps in one phase; with batch statistics one phase per batch size, so that nothing is padded.
+    """Divide the steps into phases: one phase, or with batch statistics one per batch size, so that nothing is padded.
 
     Side batches count too: sizes are compared stream by stream, the main one first. With `by_epoch` runs end with
     epochs, or clients without short batches would take all their epochs while the others take one. With `padded`, all
@@ -115,7 +118,7 @@ def _full_widths(one: Prepared) -> dict[str, int]:
 
 
 def _places(group: list[Prepared], packing: Packing, phase: Phase) -> Array:
-    """Where in the arrays the step is that a lane does, `[steps, lanes]`; IDLE where it does none."""
+    """For each step and lane, the position of its inputs in those arrays, `[steps, lanes]`; IDLE for an idle lane."""
     first = np.full(len(group) + 1, IDLE, np.int64)  # the last entry is that of IDLE, whose steps are 0
     before = np.cumsum([0, *(p.steps for p in group)])
     for row, start, _ in phase.rows:

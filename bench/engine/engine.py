@@ -1,43 +1,35 @@
 """Run client programs: collect their requests, answer them for all clients at once, and continue the programs."""
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import Indices
-from bench.engine.anomalies import Diverged, Watch, check, check_sums, who
+from bench.engine.anomalies import Diverged, Watch, check, owner_name
 from bench.engine.backends import EAGER, fastest, one_line
 from bench.engine.batches import DrawAddress
 from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
+from bench.engine.forward_requests import ForwardRequest, answer_forwards
 from bench.engine.gradient import as_train, gradient_of
 from bench.engine.packing import lanes_for
-from bench.engine.predict import Task, accuracy_and_loss, class_sums, outputs, samples_abreast
+from bench.engine.predict import Task, choose_samples_per_lane, outputs
 from bench.engine.prepare import Prepared, Preparer
-from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, fit_into
-from bench.engine.team import Errand, Helpers, Job, Team
+from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, limit_to_budget
+from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program
-from bench.params import Params, Spec
 from bench.requests import (
-    ClassStats,
-    ClassSums,
-    Evaluate,
     Exchange,
     Gradient,
-    Predict,
     Train,
     Trained,
 )
 from bench.settings import Settings
 
-Look = Predict | Evaluate | ClassStats
 Executor = Literal["auto", "sequential", "cohort", "debug"]
 
 
@@ -95,25 +87,25 @@ class Engine:
         self._team: Team | None = None
 
     def share_with(self, helpers: Helpers) -> None:
-        """Have a part of the clients trained and looked at by engines elsewhere; it changes no byte."""
+        """Let engines on other devices train and evaluate some of the clients. The results have the same bytes."""
         self._team = Team(helpers, [len(one) for one in self.device_data.partition.train])
 
     def run(self, programs: list[ProgramRun], reply: Reply | None = None, budget: Budget | None = None) -> None:
         """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.
 
-        With a `budget`, the first training after a program's upload has as many steps as that says, once every program
-        stands there or has ended.
+        With a `budget`, programs wait before their first training after an upload until all have reached that point or
+        ended; then the budget says how many steps each may take.
         """
         for p in programs:
             advance(p, None)
         while open_ := [p for p in programs if not p.done]:
-            fit = [p for p in open_ if budget and p.uploaded and not p.fitted and isinstance(p.waiting, Train)]
-            if budget and len(fit) == len(open_):
-                fit_into(fit, budget())
+            at_budget = [p for p in open_ if budget and p.uploaded and not p.limited and isinstance(p.waiting, Train)]
+            if budget and len(at_budget) == len(open_):
+                limit_to_budget(at_budget, budget())
                 continue
             work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
-            if fit:  # the others go on until all stand there
-                work = [p for p in work if id(p) not in map(id, fit)]
+            if at_budget:  # the others continue until all have reached that point
+                work = [p for p in work if id(p) not in map(id, at_budget)]
             answers = self._answer(work) if work else self._exchange(open_, reply)
             for p, answer in zip(work or open_, answers, strict=True):
                 advance(p, answer)
@@ -143,7 +135,7 @@ class Engine:
     def _answer(self, programs: list[ProgramRun]) -> list[Any]:
         """The answers to what the programs wait for, each kind of request in groups."""
         jobs: dict[int, Job] = {}
-        looks: dict[int, Look] = {}
+        forwards: dict[int, ForwardRequest] = {}
         for i, p in enumerate(programs):
             request = p.waiting
             if isinstance(request, Train):
@@ -151,16 +143,19 @@ class Engine:
             elif isinstance(request, Gradient):
                 jobs[i] = Job(request, p.address, None)  # a gradient is of all samples or wrong
             else:
-                assert isinstance(request, Look), f"not a request: {request!r}"
-                looks[i] = request
+                assert isinstance(request, ForwardRequest), f"not a request: {request!r}"
+                forwards[i] = request
         answers: dict[int, Any] = {}
         for (i, job), (answer, work) in zip(jobs.items(), self._trainings(list(jobs.values())), strict=True):
             answers[i] = answer
             self._note(programs[i], work)
             if job.limit is not None:
                 programs[i].limit = job.limit - work.steps
-        if looks:
-            answers |= self._look(programs, looks)
+        if forwards:
+            found, works = answer_forwards(self.device_data, self.outputs, programs, forwards)
+            answers |= found
+            for i, work in works.items():
+                self._note(programs[i], work)
         return [answers[i] for i in range(len(programs))]
 
     def _note(self, p: ProgramRun, work: Work) -> None:
@@ -176,11 +171,11 @@ class Engine:
             return self._train_here(jobs)
         return self._team.train(self, jobs)
 
-    def do(self, errand: Errand) -> list[Any]:
+    def do(self, assignment: Assignment) -> list[Any]:
         """Trainings or looks, on this device."""
-        if errand.jobs:
-            return self._train_here(errand.jobs)
-        return self._outputs_here(errand.samples, errand.tasks, errand.output, errand.abreast)
+        if assignment.jobs:
+            return self._train_here(assignment.jobs)
+        return self._outputs_here(assignment.samples, assignment.tasks, assignment.output, assignment.samples_per_lane)
 
     def _train_here(self, jobs: Sequence[Job]) -> list[tuple[Any, Work]]:
         """Train in groups of one recipe.
@@ -225,13 +220,13 @@ class Engine:
             Diverged: a trained value is not finite.
         """
         start = time.perf_counter()
-        slow_abreast = (
+        alone_is_faster = (
             self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.better_alone
         )
-        on_server = group[0].address.owner == SERVER  # the only program of its kind: all other lanes would be idle
+        on_server = group[0].address.owner == SERVER  # a single program: in a cohort all lanes but one would be idle
         if self.executor == "debug":
             trained, finite = [self._watched(one) for one in group], True
-        elif self.executor == "sequential" or slow_abreast or on_server:
+        elif self.executor == "sequential" or alone_is_faster or on_server:
             trained, finite = self._trainer.sequential(group, self.threads)
         else:
             trained, finite = self._cohort(group)
@@ -245,39 +240,42 @@ class Engine:
         return trained
 
     def _watched(self, one: Prepared) -> Trained:
-        """Train one client with an eye on every step; what `sequential` would go on with is a notice only."""
+        """Train one client and check every step. If values were not finite meanwhile but are at the end, as
+        `sequential` would not notice, this only adds a notice."""
         watch = Watch(one)
         trained = self._trainer.alone(one, watch)
         check(one, trained, watch.first)
         if watch.first:
-            self.notices.append(f"round {one.address.round + 1}: {who(one.address.owner)} was not finite {watch.first}")
+            self.notices.append(
+                f"round {one.address.round + 1}: {owner_name(one.address.owner)} was not finite {watch.first}"
+            )
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
-        """All at once, or, where models rest on the host, as many at a time as there are lanes."""
+        """All at once, or, if models are kept in the host's memory, as many at a time as there are lanes."""
         at_once = len(group) if self.device_data.home == self.device_data.device else self.lanes
-        parts = [self._fitted(group[i : i + at_once]) for i in range(0, len(group), at_once)]
+        parts = [self._cohort_that_fits(group[i : i + at_once]) for i in range(0, len(group), at_once)]
         return [one for trained, _ in parts for one in trained], all(finite for _, finite in parts)
 
-    def _fitted(self, group: list[Prepared]) -> Answers:
+    def _cohort_that_fits(self, group: list[Prepared]) -> Answers:
         while True:
             try:
                 return self._trainer.cohort(group, self.lanes, self._cohorts)
-            except Exception as error:  # of the map, or of the loss itself: then it is raised again, one by one
+            except Exception as error:  # the loss cannot be mapped, or has a bug; a bug is raised again one by one
                 if not gpu_memory_ran_out(error):
                     if shortage(error):
                         raise
-                    return self._unmapped(group, error)
+                    return self._run_one_by_one(group, error)
                 if self._lanes_for(len(group)) == 1:
                     raise
-            # Out here, as the error holds on to all that the attempt had.
+            # Outside the `except` block, because the error keeps the attempt's tensors in memory.
             self.lanes = self._lanes_for(len(group)) // 2
             self.notices.append(
                 f"GPU memory ran out: cohorts of {self.lanes} clients from here on; the bytes of this cell's results "
                 "are not promised to repeat"
             )
 
-    def _unmapped(self, group: list[Prepared], error: Exception) -> Answers:
+    def _run_one_by_one(self, group: list[Prepared], error: Exception) -> Answers:
         what = group[0].recipe.step or group[0].recipe.loss
         name = getattr(what, "__qualname__", repr(what))
         if not self.allow_fallback:
@@ -290,7 +288,7 @@ class Engine:
 
     @property
     def backend(self) -> str:
-        """The fastest backend that steps may take here; after a failure, the one that is left to all of them."""
+        """The fastest backend for this device that has not failed."""
         never = self.executor == "debug" or not self._trainer.records
         return EAGER if never else fastest(self.device_data.device.type, self.failed)
 
@@ -320,37 +318,6 @@ class Engine:
         """Lanes in which so many clients go side by side: a GPU takes no more than they need."""
         return self.lanes if self.device_data.device.type == "cpu" else lanes_for(clients, self.lanes)
 
-    def _look(self, programs: list[ProgramRun], asked: dict[int, Look]) -> dict[int, Any]:
-        """The answers to all requests that train nothing."""
-        by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
-        for i, request in asked.items():
-            subset = request.subset if isinstance(request, Predict) else None
-            positions = self.device_data.positions(
-                programs[i].owner, request.samples, subset, programs[i].address.round
-            )
-            models, output = _looked_at(request)
-            self._note(programs[i], Work(0, len(models) * len(positions)))
-            for k, w in enumerate(models):
-                by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
-        found: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
-        for (samples, kind, _), tasks in by_kind.items():
-            owners = [programs[i].owner for i, _, _ in tasks]
-            rows = self.outputs(samples, [task for _, _, task in tasks], kind, owners)
-            for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
-                found[i][k] = (row, positions)
-        answers: dict[int, Any] = {}
-        to_score: dict[Any, dict[int, list[tuple[Tensor, Indices]]]] = defaultdict(dict)
-        for i, request in asked.items():
-            if isinstance(request, Predict):
-                answers[i] = found[i][0][0].to(self.device_data.home)
-            elif isinstance(request, ClassStats):
-                answers[i] = self._class_sums(programs[i].owner, request, *found[i][0])
-            else:
-                to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
-        for samples, scored in to_score.items():
-            answers |= self._scores(samples, scored)
-        return answers
-
     def outputs(
         self, samples: Any, tasks: list[Task], output: Any = "logits", owners: Sequence[int] | None = None
     ) -> list[Tensor]:
@@ -359,45 +326,19 @@ class Engine:
         Args:
             owners: the client whose model each is, or SERVER, so that it is looked at where it was trained.
         """
-        abreast = 0 if self.executor in ("sequential", "debug") else samples_abreast(tasks)
+        samples_per_lane = 0 if self.executor in ("sequential", "debug") else choose_samples_per_lane(tasks)
         if not self._team:
-            return self._outputs_here(samples, tasks, output, abreast)
-        return self._team.look(self, samples, tasks, output, abreast, owners or [SERVER] * len(tasks))
+            return self._outputs_here(samples, tasks, output, samples_per_lane)
+        return self._team.evaluate(self, samples, tasks, output, samples_per_lane, owners or [SERVER] * len(tasks))
 
-    def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, abreast: int) -> list[Tensor]:
+    def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, samples_per_lane: int) -> list[Tensor]:
         pool, used = self.device_data.pool(samples), self._trainer.used
         lanes, threads = self._lanes_for(len(tasks)), self._cohorts
-        found = outputs(pool, tasks, output=output, lanes=lanes, abreast=abreast, threads=threads, used=used)
+        found = outputs(
+            pool, tasks, output=output, lanes=lanes, samples_per_lane=samples_per_lane, threads=threads, used=used
+        )
         self._look_for_failures()
         return found
-
-    def _class_sums(self, owner: int, request: ClassStats, rows: Tensor, positions: Indices) -> ClassSums:
-        pool, home = self.device_data.pool(request.samples), self.device_data.home
-        sums = class_sums(pool, rows, positions, self.device_data.num_classes, request.moments)
-        outer = None if sums.outer is None else sums.outer.to(home)
-        check_sums(owner, sums)
-        return ClassSums(sums.count.to(home), sums.sum.to(home), outer)
-
-    def _scores(
-        self, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
-    ) -> dict[int, tuple[Tensor, Tensor]]:
-        """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
-        rows = [row for own in models.values() for row in own]
-        logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
-        hit, loss = accuracy_and_loss(self.device_data.pool(samples), logits, positions)
-        lengths = [len(where) for _, where in rows]
-        parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
-        # A client without samples of that kind scores a loss of 0 with every model.
-        means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
-        both = {i: torch.stack([next(means) for _ in own], dim=1) for i, own in models.items()}
-        return {i: (losses, right) for i, (losses, right) in both.items()}
-
-
-def _looked_at(request: Look) -> tuple[Sequence[Params], str]:
-    """The models that a request looks at, and which of their outputs it is about."""
-    if isinstance(request, Evaluate):
-        return request.models, "logits"
-    return ([request.w], request.output) if isinstance(request, Predict) else ([request.model], request.of)
 
 
 def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

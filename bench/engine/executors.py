@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from bench.data import Array
 from bench.engine.anomalies import Watch
-from bench.engine.backends import Function, Recorded
+from bench.engine.backends import Recorded
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.device_plan import (
     SHORT,
@@ -31,9 +32,9 @@ from bench.engine.device_plan import (
     widths_in,
     without_padding,
 )
-from bench.engine.loops import ClientLoop, CohortLoop
+from bench.engine.loops import ClientLoop, CohortLoop, Function
 from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, runs_of
-from bench.engine.prepare import Array, Prepared, Stream
+from bench.engine.prepare import Prepared, Stream
 from bench.engine.step import (
     MAIN,
     Differentiate,
@@ -52,17 +53,20 @@ from bench.requests import Trained
 from bench.tree import filled, tensors_of
 
 Answers = tuple[list[Trained], bool]
-"""What was asked for, and whether all losses and trained values are finite; at times no, where finite numbers add up to
-infinity."""
+"""The answers, and whether all losses and trained values are finite. May be False although they are, when their sum
+overflows."""
 
 
 @dataclass
 class GraphCache:
-    """Steps by recipe, and whether for one client alone; how often a step reads each feed's batch; and recipes whose
-    batches must not be padded, because a loss gives BatchNorm other samples than the batch's.
+    """What is known of the steps of a method with its hyperparameters, on one device and in one type; cells that have
+    these in common may share it.
 
-    They hold for a method with its hyperparameters, on one device and in one type; cells that have these in common may
-    share them.
+    Attributes:
+        steps: recorded steps, by recipe and by whether they are for a single client.
+        reads: by recipe, how often a step reads each feed's batch.
+        unpadded: recipes whose batches must not be padded, because a loss gives BatchNorm other samples than the
+            batch's.
     """
 
     steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
@@ -70,8 +74,8 @@ class GraphCache:
     unpadded: set[Recipe] = field(default_factory=set)
 
     def forget_alone(self) -> None:
-        """Forget the steps of one client alone: one for each size of a short batch, some megabytes each, and little
-        beside the time that such networks train."""
+        """Forget the steps of single clients. There is one for each size of a short batch, of some megabytes; recording
+        them again costs little compared with training such networks."""
         self.steps = {(recipe, alone): step for (recipe, alone), step in self.steps.items() if not alone}
 
 
@@ -92,7 +96,7 @@ class Rows:
 
     @property
     def nested(self) -> tuple[Any, ...]:
-        """What trains: parts, optimizer states and the sum of the losses."""
+        """The trained values: parts, optimizer states and the sum of the losses."""
         return self.parts, self.state, self.loss
 
     def tensors(self) -> list[Tensor]:
@@ -100,7 +104,7 @@ class Rows:
         return list(tensors_of(self.nested))
 
     def finite(self) -> bool:
-        """The second of the `Answers`."""
+        """Whether all losses and trained values are finite (see `Answers`)."""
         return _finite([self.loss, *(t for name, t in self.parts.items() if not name.endswith("/buffers"))])
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
@@ -138,11 +142,11 @@ class Trainer:
         self.dtype = dtype
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
-        self._plays, self._reads, self._unpadded = recordings.steps, recordings.reads, recordings.unpadded
+        self._recorded_steps, self._reads, self._unpadded = recordings.steps, recordings.reads, recordings.unpadded
         self.used: set[Recorded] = set()
 
     def samples(self, group: list[Prepared]) -> list[int]:
-        """Samples that gradients were taken of, each as often as that was, of each one that has been trained."""
+        """For each trained client: the number of samples in its gradients, counted once per gradient."""
         reads = self._reads.get(group[0].recipe, {}).items()
         return [sum([n * one.samples[name] for name, n in reads]) for one in group]
 
@@ -162,102 +166,104 @@ class Trainer:
         """One client; a `watch` sees each step, and nothing is recorded."""
         parts, context = flatten(one.request.values), flatten(one.request.context)
         nested = parts, one.state, next(iter(parts.values())).new_zeros(())
-        # Tensors of its own: an answer is nobody else's, and two parts may have begun with the same buffers.
-        seats = [t.to(self.device_data.device, copy=True) for t in tensors_of(nested)]
+        # Copies, because an answer must not share memory with anything, and two parts may start from the same buffers.
+        state = [t.to(self.device_data.device, copy=True) for t in tensors_of(nested)]
         fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self._hp])]
-        drawn = upload_arrays([one], self._tensor)
-        at = torch.arange(one.steps, device=self.device_data.device)[:, None]
+        arrays = upload_arrays([one], self._tensor)
+        steps_at = torch.arange(one.steps, device=self.device_data.device)[:, None]
         names, sizes = sorted(one.streams), batch_sizes(one)
-        for first, batches in self._batches(one.streams, drawn, at):
+        for first, batches in self._batches(one.streams, arrays, steps_at):
             for widths, start, stop in runs_of(sizes[first : first + len(batches["weight"])]):
                 real = without_padding(batches, slice(start, stop), dict(zip(names, widths, strict=True)))
-                lr = {name: rate[first + start : first + stop] for name, rate in drawn["lr"].items()}
+                lr = {name: rate[first + start : first + stop] for name, rate in arrays["lr"].items()}
                 arguments = nested, (lr, real), context, self._hp
-                given = list(tensors_of((lr, real)))
+                inputs = list(tensors_of((lr, real)))
                 if watch:
-                    seats = ClientLoop(self._on_lists(one.recipe, arguments, watch=watch))(seats, given, fixed)
+                    state = ClientLoop(self._on_lists(one.recipe, arguments, watch=watch))(state, inputs, fixed)
                     continue
-                play = self._play(one.recipe, arguments, alone=True)
-                like = [*seats, *(values[0] for values in given), *fixed]
-                seats = play.run(like, stop - start, seats, given, fixed)
-        parts, state, loss = filled(nested, (t.to(self.device_data.home) for t in seats))
-        return Trained(rebuild(parts, one.recipe.parts), state, one.steps, loss / max(1, one.steps))
+                step = self._recorded_step(one.recipe, arguments, alone=True)
+                examples = [*state, *(values[0] for values in inputs), *fixed]
+                state = step.run(examples, stop - start, state, inputs, fixed)
+        parts, optimizers, loss = filled(nested, (t.to(self.device_data.home) for t in state))
+        return Trained(rebuild(parts, one.recipe.parts), optimizers, one.steps, loss / max(1, one.steps))
 
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
         """All clients side by side in lanes; where threads are given, in lanes of each of them."""
         rows = Rows(group, self.device_data)
-        drawn = upload_arrays(group, self._tensor)
+        arrays = upload_arrays(group, self._tensor)
         if self.device_data.device.type == "cpu":
             for phase in phases_in(group, by_epoch=False):
                 shares = [(share, pack(share.lengths(len(group)), lanes)) for share in shares_of(phase, threads)]
-                courses = itertools.chain.from_iterable(self._courses(rows, group, drawn, [share]) for share in shares)
-                side_by_side(threads, courses, len(shares))
+                jobs = itertools.chain.from_iterable(self._lane_jobs(rows, group, arrays, [share]) for share in shares)
+                side_by_side(threads, jobs, len(shares))
         else:
             padded = group[0].recipe.takes_padding and group[0].recipe not in self._unpadded
             phases = phases_in(group, by_epoch=True, padded=padded)
             wide = ((phase, pack(phase.lengths(len(group)), lanes)) for phase in phases)
             try:
-                for course in self._courses(rows, group, drawn, [(phase, p) for phase, w in wide for p in narrowed(w)]):
-                    course()
+                for job in self._lane_jobs(rows, group, arrays, [(phase, p) for phase, w in wide for p in narrowed(w)]):
+                    job()
             except PaddingUnknownError:
                 self._unpadded.add(group[0].recipe)
                 return self.cohort(group, lanes, threads)
         return rows.trained(group), rows.finite()  # in this order: the second waits for the device
 
-    def _courses(
-        self, rows: Rows, group: list[Prepared], drawn: dict[str, Any], packings: list[tuple[Phase, Packing]]
+    def _lane_jobs(
+        self, rows: Rows, group: list[Prepared], arrays: dict[str, Any], packings: list[tuple[Phase, Packing]]
     ) -> Iterator[Callable[[], None]]:
-        """What trains the rows of each packing, on lanes of its own."""
+        """For each packing, a function that trains its rows; each has its own lanes."""
         for (phase, _), packing in zip(packings, upload_packings(group, packings, self._tensor), strict=True):
             recipe = replace(group[0].recipe, padded=SHORT in phase.sizes)
-            yield self._course(rows, group, recipe, of_widths(drawn, widths_in(group, phase)), packing)
+            yield self._lane_job(rows, group, recipe, of_widths(arrays, widths_in(group, phase)), packing)
 
-    def _course(
-        self, rows: Rows, group: list[Prepared], recipe: Recipe, drawn: dict[str, Any], packing: DevicePacking
+    def _lane_job(
+        self, rows: Rows, group: list[Prepared], recipe: Recipe, arrays: dict[str, Any], packing: DevicePacking
     ) -> Callable[[], None]:
-        """What trains the rows of one packing."""
-        lanes, first = packing.at.shape[1], packing.seated[0][0][1]
-        at = packing.at.clamp(min=0)  # an idle lane has any batch, and a rate of 0
-        rates = {name: _at(rate, at).masked_fill_(packing.at == IDLE, 0.0) for name, rate in drawn["lr"].items()}
+        """A function that trains the rows of one packing."""
+        lanes, first = packing.at.shape[1], packing.starting[0][0][1]
+        steps_at = packing.at.clamp(min=0)  # an idle lane has any batch, and a rate of 0
+        rates = {name: _at(rate, steps_at).masked_fill_(packing.at == IDLE, 0.0) for name, rate in arrays["lr"].items()}
         matrices, fixed = rows.tensors(), list(tensors_of([self._hp]))
         context = [torch.stack([t] * lanes) for t in rows.context[first]]
-        chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, drawn, at)
-        # The first seats and chunk now, while the courses before are run: two threads in Python would wait for each
-        # other at every operation of torch.
-        # The chunk has no name, so that it goes when it is done with.
-        seats = [torch.stack([t[first]] * lanes) for t in matrices]
+        chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, arrays, steps_at)
+        # Gather the first batches now, while earlier jobs run: two threads that both run Python would wait for each
+        # other at every operation. The first chunk is not kept in a variable, so that its memory is freed after use.
+        state = [torch.stack([t[first]] * lanes) for t in matrices]
         chunks = itertools.chain([next(chunks)], chunks)
 
         def run() -> None:
-            nonlocal seats
+            nonlocal state
             for start, batches in chunks:
                 steps = slice(start, start + len(batches["weight"]))
                 nested = {name: rate[steps] for name, rate in rates.items()}, batches
-                play = self._play(recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
-                given = list(tensors_of(nested))
-                like = [*seats, *(values[0] for values in given), *context, *fixed]
-                moves = packing.seated[steps], packing.load[steps], packing.store[steps]
-                seats = play.run(like, len(moves[0]), *moves, matrices, rows.context, seats, context, given, fixed)
+                step = self._recorded_step(recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
+                inputs = list(tensors_of(nested))
+                examples = [*state, *(values[0] for values in inputs), *context, *fixed]
+                transfers = packing.starting[steps], packing.load[steps], packing.store[steps]
+                state = step.run(
+                    examples, len(transfers[0]), *transfers, matrices, rows.context, state, context, inputs, fixed
+                )
 
         return run
 
     @property
     def records(self) -> bool:
         """Whether steps are recorded once there have been enough of them; some networks' steps never are."""
-        taken = self.used & set(self._plays.values())
-        return not taken or any(play.ever for play in taken)
+        taken = self.used & set(self._recorded_steps.values())
+        return not taken or any(step.ever for step in taken)
 
-    def _play(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
-        """The step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
-        if (recipe, alone) not in self._plays:
-            # Another thread may be as fast.
-            self._plays.setdefault((recipe, alone), self._recorded(recipe, nested, alone=alone))
-        self.used.add(self._plays[recipe, alone])
-        return self._plays[recipe, alone]
+    def _recorded_step(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
+        """The recorded step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
+        if (recipe, alone) not in self._recorded_steps:
+            # Another thread may have added it meanwhile.
+            self._recorded_steps.setdefault((recipe, alone), self._recorded(recipe, nested, alone=alone))
+        self.used.add(self._recorded_steps[recipe, alone])
+        return self._recorded_steps[recipe, alone]
 
     def _recorded(self, recipe: Recipe, nested: Any, *, alone: bool) -> Recorded:
         on_lists = self._on_lists(recipe, nested, alone=alone)
-        # One client's step has more shapes, so it is recorded later, and what it returns may go into one that is not.
+        # A single client's step has more shapes, so it is recorded later. Its results may be passed to an unrecorded
+        # step, so they must not be inference tensors.
         patience = 5 if recipe.recordable else math.inf
         return (
             Recorded(on_lists, ClientLoop, patience=patience, in_place=True)
@@ -283,22 +289,22 @@ class Trainer:
         return on_lists
 
     def _batches(
-        self, streams: Mapping[str, Stream], drawn: dict[str, Any], at: Tensor
+        self, streams: Mapping[str, Stream], arrays: dict[str, Any], steps_at: Tensor
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """The batches of a schedule, `[steps, lanes, width, ...]` each, with the number of the first of these steps."""
-        samples = at.shape[1] * drawn["index"].shape[1]
+        samples = steps_at.shape[1] * arrays["index"].shape[1]
         chunk = max(1, GATHER // max(1, samples * self._bytes(streams[MAIN].feed.samples)))
-        for start in range(0, len(at), chunk):
-            yield start, self._gather(streams, drawn, at[start : start + chunk])
+        for start in range(0, len(steps_at), chunk):
+            yield start, self._gather(streams, arrays, steps_at[start : start + chunk])
 
     def _bytes(self, samples: Any) -> int:
         return 0 if samples == "none" else self.device_data.pool(samples).x[0].numel() * self.dtype.itemsize
 
     def _gather(
-        self, streams: Mapping[str, Stream], drawn: dict[str, Any], at: Tensor, name: str = MAIN
+        self, streams: Mapping[str, Stream], arrays: dict[str, Any], steps_at: Tensor, name: str = MAIN
     ) -> dict[str, Any]:
         """The batches of some steps, `[steps, lanes, width, ...]` each."""
-        found = {k: _at(v, at) for k, v in drawn.items() if isinstance(v, Tensor)}
+        found = {k: _at(v, steps_at) for k, v in arrays.items() if isinstance(v, Tensor)}
         absolute, codes = found.pop("absolute"), found.pop("augmentation", None)
         if streams[name].feed.samples != "none":
             pool = self.device_data.pool(streams[name].feed.samples)
@@ -307,8 +313,8 @@ class Trainer:
                 found["x"] = pool.crop_flip(found["x"], codes)
         return {
             **found,
-            "draws": {d: _at(v, at) for d, v in drawn["draws"].items()},
-            "side": {side: self._gather(streams, one, at, side) for side, one in drawn["side"].items()},
+            "draws": {d: _at(v, steps_at) for d, v in arrays["draws"].items()},
+            "side": {side: self._gather(streams, one, steps_at, side) for side, one in arrays["side"].items()},
         }
 
     def _tensor(self, array: Array) -> Tensor:
@@ -316,9 +322,9 @@ class Trainer:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
 
-def _at(drawn: Tensor, at: Tensor) -> Tensor:
-    """`drawn[at]`; for small entries four times as fast."""
-    return drawn.index_select(0, at.reshape(-1)).view(*at.shape, *drawn.shape[1:])
+def _at(values: Tensor, at: Tensor) -> Tensor:
+    """`values[at]`; for small entries four times as fast."""
+    return values.index_select(0, at.reshape(-1)).view(*at.shape, *values.shape[1:])
 
 
 def _channels_last(batch: dict[str, Any]) -> dict[str, Any]:

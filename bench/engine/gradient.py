@@ -1,4 +1,4 @@
-"""The gradient over all of a client's samples, as a training that adds up and moves nothing."""
+"""The gradient over all samples of a client, as a training that sums gradients and does not change the model."""
 
 import functools
 from typing import Any
@@ -14,7 +14,7 @@ _SUM = "sum of "
 
 
 def as_train(request: Gradient) -> Train:
-    """A full pass in stored order that adds up gradients and moves nothing."""
+    """A full pass in stored order that sums gradients and does not change the model."""
     sums = {_SUM + name: torch.zeros_like(_tensor(v)) for name, v in request.values.items()}
     some = _tensor(next(iter(request.values.values())))
     return Train(
@@ -42,7 +42,7 @@ def _accumulate(loss: Loss) -> Step:
 
 
 def gradient_of(request: Gradient, trained: Trained) -> tuple[dict[str, Tensor], Tensor]:
-    """The answer, from what that training gave."""
+    """The answer to the `Gradient` request, from the result of that training."""
     total = trained[_SUM]
     return {name: trained[_SUM + name] / total[1] for name in request.values}, total[0] / total[1]
 

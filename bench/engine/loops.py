@@ -1,6 +1,6 @@
-"""What calls a function of lanes again and again: training steps of a schedule, and outputs of many models.
+"""Loops around a step: the steps of a cohort's schedule, of one client, and the evaluation of many models.
 
-The same lines run in Python and, once the function is recorded, as TorchScript, where all its calls are one.
+They run in Python or, once the step is recorded, as one call of TorchScript.
 """
 
 from collections.abc import Callable
@@ -8,85 +8,96 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+Function = Callable[[list[Tensor]], list[Tensor]]
+"""A step, or another function, on a list of tensors: the form that can be recorded."""
+
 
 class CohortLoop(nn.Module):
-    """A schedule played: clients are seated in lanes, take their steps, and their results are taken down.
+    """Runs the steps of a schedule.
+
+    Before each step, clients that begin are copied into their lanes; after it, clients that have ended are copied back
+    to their rows.
 
     Args:
-        step: from what lanes hold, what a step is given, the lanes' contexts and fixed values to what lanes hold then.
+        step: maps (values in the lanes, inputs of the step, contexts of the lanes, fixed values) to the new values in
+            the lanes.
     """
 
-    def __init__(self, step: Callable[[list[Tensor]], list[Tensor]]) -> None:
+    def __init__(self, step: Function) -> None:
         super().__init__()
         self.step = step
 
     def forward(
         self,
-        seated: list[list[tuple[int, int]]],
+        starting: list[list[tuple[int, int]]],
         load: list[Tensor],
         store: list[Tensor],
         rows: list[Tensor],
-        contexts: list[list[Tensor]],
-        seats: list[Tensor],
-        context: list[Tensor],
-        given: list[Tensor],
+        row_contexts: list[list[Tensor]],
+        lanes: list[Tensor],
+        lane_context: list[Tensor],
+        inputs: list[Tensor],
         fixed: list[Tensor],
     ) -> list[Tensor]:
-        """Play some steps; returns what the lanes hold after them. The lists of tensors have one order.
+        """Run some steps and return the values in the lanes afterwards. All lists of tensors have the same order.
 
         Args:
-            seated, load, store: of `bench.engine.executors.DevicePacking`.
-            rows: `[clients, ...]` each, where clients come from and go to.
-            contexts: for each client the context of its lane.
-            seats: `[lanes, ...]` each, what lanes hold.
-            context: `[lanes, ...]` each; changed in place.
-            given: `[steps, lanes, ...]` each.
-            fixed: the same for all lanes and steps.
+            starting, load, store: see `bench.engine.device_plan.DevicePacking`.
+            rows: the clients' values, `[clients, ...]` each.
+            row_contexts: the context of each client.
+            lanes: the values in the lanes, `[lanes, ...]` each.
+            lane_context: the contexts in the lanes, `[lanes, ...]` each; changed in place.
+            inputs: the inputs of the steps, `[steps, lanes, ...]` each.
+            fixed: values that are the same for all lanes and steps.
         """
         for t in range(len(load)):
-            if len(seated[t]) > 0:
-                seats = _seat(load[t], rows, seats)
-                for lane, row in seated[t]:
-                    for i in range(len(context)):
-                        context[i][lane].copy_(contexts[row][i])
-            # An idle lane goes on with a learning rate of 0; nobody reads it until another client is seated there.
-            seats = self.step(seats + [values[t] for values in given] + context + fixed)
+            if len(starting[t]) > 0:
+                lanes = _load_lanes(load[t], rows, lanes)
+                for lane, row in starting[t]:
+                    for i in range(len(lane_context)):
+                        lane_context[i][lane].copy_(row_contexts[row][i])
+            # An idle lane keeps computing, with a learning rate of 0. Its result is not read, and the next client
+            # overwrites it.
+            lanes = self.step(lanes + [values[t] for values in inputs] + lane_context + fixed)
             if store[t].numel() > 0:
-                _take_down(store[t], rows, seats)
-        return seats
+                _store_rows(store[t], rows, lanes)
+        return lanes
 
 
 class ClientLoop(nn.Module):
     """Steps of one client that is trained by itself.
 
     Args:
-        step: from what trains, what a step is given and fixed values to what trains then.
+        step: maps (trained values, inputs of the step, fixed values) to the new trained values.
     """
 
-    def __init__(self, step: Callable[[list[Tensor]], list[Tensor]]) -> None:
+    def __init__(self, step: Function) -> None:
         super().__init__()
         self.step = step
 
-    def forward(self, seats: list[Tensor], given: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
-        """What trains, after as many steps as there are in `given`, `[steps, ...]` each."""
-        for t in range(given[0].shape[0]):
-            seats = self.step(seats + [values[t] for values in given] + fixed)
-        return seats
+    def forward(self, state: list[Tensor], inputs: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
+        """The trained values after one step for each entry of `inputs`, `[steps, ...]` each."""
+        for t in range(inputs[0].shape[0]):
+            state = self.step(state + [values[t] for values in inputs] + fixed)
+        return state
 
 
 class EvalLoop(nn.Module):
-    """Models in groups of as many as there are lanes, each on samples of its own.
+    """Evaluates models in groups of one model per lane, each on samples of its own.
 
     Args:
-        outputs: from weights `[lanes, d]`, buffers `[lanes, b]` and inputs `[lanes, samples, ...]` to outputs.
+        outputs: maps weights `[lanes, d]`, buffers `[lanes, b]` and inputs `[lanes, samples, ...]` to outputs.
     """
 
-    def __init__(self, outputs: Callable[[list[Tensor]], list[Tensor]]) -> None:
+    def __init__(self, outputs: Function) -> None:
         super().__init__()
         self.outputs = outputs
 
     def forward(self, weights: list[Tensor], buffers: list[Tensor], x: Tensor) -> list[Tensor]:
-        """`[lanes, samples, ...]` for each group; of models the vectors in a list, of inputs `[groups, lanes, ...]`."""
+        """Outputs `[lanes, samples, ...]` of each group of models.
+
+        Weights and buffers are lists with one vector per model; inputs are `[groups, lanes, ...]`.
+        """
         lanes = x.shape[1]
         found: list[Tensor] = []
         for k in range(x.shape[0]):
@@ -95,18 +106,20 @@ class EvalLoop(nn.Module):
         return found
 
 
-def _seat(load: Tensor, rows: list[Tensor], seats: list[Tensor]) -> list[Tensor]:
-    """Lanes with other clients in them; a seat may be the same tensor as a context, so none is changed in place."""
-    seated: list[Tensor] = []
-    for i in range(len(seats)):
-        if seats[i].numel() > 0:
-            seated.append(seats[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
+def _load_lanes(load: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> list[Tensor]:
+    """The lanes after new clients were copied in. A lane's tensor may also be a context, so the copy is never made in
+    place."""
+    loaded: list[Tensor] = []
+    for i in range(len(lanes)):
+        if lanes[i].numel() > 0:
+            loaded.append(lanes[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
         else:
-            seated.append(seats[i])
-    return seated
+            loaded.append(lanes[i])
+    return loaded
 
 
-def _take_down(store: Tensor, rows: list[Tensor], seats: list[Tensor]) -> None:
-    for i in range(len(seats)):
-        if seats[i].numel() > 0:
-            rows[i].index_copy_(0, store[1], seats[i].index_select(0, store[0]))
+def _store_rows(store: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> None:
+    """Copy clients that have ended from their lanes to their rows."""
+    for i in range(len(lanes)):
+        if lanes[i].numel() > 0:
+            rows[i].index_copy_(0, store[1], lanes[i].index_select(0, store[0]))

@@ -18,7 +18,7 @@ IDLE = -1
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """How many lanes a narrowed schedule may have: few, as each number is a shape of its own, to be recorded."""
 
-Run = tuple[tuple[int, ...], int, int]
+StepRange = tuple[tuple[int, ...], int, int]
 """Steps `start .. stop-1` of a client, with the batch size of each stream in all of them."""
 
 
@@ -42,8 +42,8 @@ class Packing:
 
     Attributes:
         row, step: `[steps, lanes]` each (row IDLE: nobody).
-        load: per step the (lane, row) pairs that are seated before it.
-        store: per step the (lane, row) pairs that are done after it.
+        load: per step the (lane, row) pairs of clients that are put into their lanes before it.
+        store: per step the (lane, row) pairs of clients that have ended after it.
     """
 
     row: npt.NDArray[np.int64]
@@ -52,18 +52,18 @@ class Packing:
     store: list[list[tuple[int, int]]]
 
 
-def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[Run]:
+def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[StepRange]:
     """Maximal runs of equal rows of `[steps, streams]` sizes; none goes beyond an `epoch` of so many steps (0: any)."""
     changes = (np.flatnonzero(np.diff(sizes, axis=0).any(axis=1)) + 1).tolist()
     marks = sorted({0, *changes, *(range(epoch, len(sizes), epoch) if epoch else ()), len(sizes)})
     return [(tuple(int(size) for size in sizes[a]), a, b) for a, b in itertools.pairwise(marks)]
 
 
-def phases_of(waiting: list[list[Run]]) -> list[Phase]:
-    """Runs of equal sizes side by side; each row's runs in their order.
+def phases_of(waiting: list[list[StepRange]]) -> list[Phase]:
+    """Group runs of equal batch size into phases, and keep the order of each row's runs.
 
-    The smallest size waiting goes first: short batches at the ends of epochs, so that all are together again for the
-    full ones.
+    The smallest waiting size comes first: so short batches at the end of an epoch are done before all rows continue
+    with full batches.
     """
     waiting = [list(runs) for runs in waiting]
     phases = []
@@ -106,11 +106,12 @@ def lanes_for(clients: int, most: int) -> int:
 
 
 def narrowed(packing: Packing) -> list[Packing]:
-    """The same steps at the same time in as few lanes as one of the `BUCKETS` has, one packing after the other.
+    """Split a packing where the number of busy lanes falls, each part with the smallest number of lanes from `BUCKETS`
+    that holds them.
 
     A row that continues in the next packing leaves its lane and enters a new one.
     """
-    # Nobody waits once a lane is idle, so these never rise.
+    # A lane is idle only when no client waits, so the widths never increase.
     widths = [lanes_for(busy, packing.row.shape[1]) for busy in (packing.row != IDLE).sum(axis=1).tolist()]
     cuts = [0, *(np.flatnonzero(np.diff(widths)) + 1).tolist(), len(widths)]
     return [_lanes_only(packing, a, b, widths[a]) for a, b in itertools.pairwise(cuts) if b > a]
@@ -127,10 +128,10 @@ def _lanes_only(packing: Packing, start: int, stop: int, lanes: int) -> Packing:
         [[(place[lane], row) for lane, row in pairs] for pairs in moves[start:stop]]
         for moves in (packing.load, packing.store)
     )
-    load[0] = _seated(rows[0])
-    store[-1] = _seated(rows[-1])
+    load[0] = _busy_lanes(rows[0])
+    store[-1] = _busy_lanes(rows[-1])
     return Packing(rows, steps, load, store)
 
 
-def _seated(rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _busy_lanes(rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     return [(lane, row) for lane, row in enumerate(rows.tolist()) if row != IDLE]

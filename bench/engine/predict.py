@@ -23,10 +23,12 @@ from bench.requests import ClassSums
 Output = Literal["probabilities", "logits", "features", "directions"]
 Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
 
-_ABREAST = (16, 32)  # samples per call and lane of a cohort: of the two what is less work
-_PER_CALL = 16  # samples: a lane's weights cost about as much
-_FEW = 128  # samples: models with more of them are run alone
-_WORTH = 10**8  # samples times weights: with fewer, threads gain nothing: one waits for Python while the other has it
+_SAMPLES_PER_LANE = (16, 32)
+"""The two possible numbers of samples per call and lane; the one that needs less work is taken."""
+_COST_OF_A_LANE = 16  # a call costs as much per lane as about so many samples
+_FEW_SAMPLES = 128  # samples: models with more of them are run alone
+_THREADS_PAY = 10**8
+"""Samples x weights; with less work than this, threads gain nothing because they wait for each other's Python code."""
 
 
 def outputs(
@@ -35,38 +37,38 @@ def outputs(
     *,
     output: Output = "logits",
     lanes: int = 0,
-    abreast: int = 0,
+    samples_per_lane: int = 0,
     threads: int = 1,
     used: set[Recorded] | None = None,
 ) -> list[Tensor]:
-    """For each task `[samples, ...]` outputs, detached; small models on few samples go side by side.
+    """For each task its outputs `[samples, ...]`, detached; small models on few samples run side by side.
 
     Args:
         lanes: models side by side.
-        abreast: what `samples_abreast` says of these tasks, and of those that other devices have.
-        used: what is recorded is put into it.
+        samples_per_lane: what `choose_samples_per_lane` returned for these tasks and those of other devices together.
+        used: recorded functions are added to it.
     """
     one_by_one = any(better_alone(w.spec) for w, _ in tasks)
-    if not one_by_one and sum(w.spec.d * len(positions) for w, positions in tasks) < _WORTH:
+    if not one_by_one and sum(w.spec.d * len(positions) for w, positions in tasks) < _THREADS_PAY:
         threads = 1
-    few = [_is_few(task) and abreast > 0 for task in tasks]
+    few = [_is_few(task) and samples_per_lane > 0 for task in tasks]
     many = [task for task, one in zip(tasks, few, strict=True) if not one]
     small = [task for task, one in zip(tasks, few, strict=True) if one]
     if not small:
         return _alone(pool, tasks, output, threads)
-    look = _look(small[0][0].spec, output, pool.dtype, pool.y.device)
+    model = _recorded_model(small[0][0].spec, output, pool.dtype, pool.y.device)
     if used is not None:
-        used.add(look)
-    side = iter(_abreast(pool, small, look, lanes, abreast, threads))
+        used.add(model)
+    side = iter(_in_lanes(pool, small, model, lanes, samples_per_lane, threads))
     alone = iter(_alone(pool, many, output, threads))
     return [next(side if one else alone) for one in few]
 
 
 def _is_few(task: Task) -> bool:
-    return 0 < len(task[1]) <= _FEW
+    return 0 < len(task[1]) <= _FEW_SAMPLES
 
 
-def samples_abreast(tasks: Sequence[Task]) -> int:
+def choose_samples_per_lane(tasks: Sequence[Task]) -> int:
     """Samples per call and lane where the small models of these tasks go side by side; 0: each model is run alone.
 
     Bytes depend on it, so it is decided for all tasks together, however many devices share them.
@@ -80,14 +82,14 @@ def samples_abreast(tasks: Sequence[Task]) -> int:
 @functools.lru_cache(64)  # asked for the same clients again and again
 def _piece(lengths: tuple[int, ...]) -> int:
     n = np.array(lengths)
-    return min(_ABREAST, key=lambda length: int((-(-n // length)).sum() * (length + _PER_CALL)))
+    return min(_SAMPLES_PER_LANE, key=lambda length: int((-(-n // length)).sum() * (length + _COST_OF_A_LANE)))
 
 
 def cut(task: Task, parts: int, device: str) -> list[Task]:
-    """A task as up to so many, for several devices; no call on samples is another one for it."""
+    """Split a task into at most `parts` tasks for several devices, at places where a new call begins anyway."""
     w, positions = task
     size = samples_at_once(device, convolutional=is_convolutional(w.spec))
-    calls = len(positions) // size  # what is left over stays with the last of them
+    calls = len(positions) // size  # the last part also has the samples of an incomplete call
     parts = max(1, min(parts, calls))
     marks = [calls * k // parts * size for k in range(parts)] + [len(positions)]
     return [(w, positions[a:b]) for a, b in itertools.pairwise(marks)]
@@ -144,21 +146,24 @@ def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
     return torch.split(positions, samples_at_once(positions.device.type, convolutional=is_convolutional(spec)))
 
 
-def _abreast(pool: Pool, tasks: Sequence[Task], look: Recorded, lanes: int, length: int, threads: int) -> list[Tensor]:
-    """Pieces of a fixed number of samples, one per lane; what fills them up is read by nobody."""
+def _in_lanes(
+    pool: Pool, tasks: Sequence[Task], model: Recorded, lanes: int, length: int, threads: int
+) -> list[Tensor]:
+    """Evaluate small models side by side: each lane gets a fixed number of samples, padded where needed; outputs of
+    padding are dropped."""
     lengths = tuple(len(positions) for _, positions in tasks)
     pieces, places, real = _pieces(lengths, lanes, length)
     models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
     models += [models[0]] * (-len(models) % lanes)
     weights, buffers = [w.weights for w in models], [w.buffers for w in models]
     samples = _on_device(pool, np.concatenate([positions for _, positions in tasks])[places])
-    like = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]
+    examples = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]
 
     def run(first: int, x: Tensor) -> list[Tensor]:
         own = slice(first * lanes, (first + len(x)) * lanes)
         with torch.no_grad():
             there = [[t.to(x.device) for t in flat[own]] for flat in (weights, buffers)]
-            return look.run([*like, x[0]], len(x), *there, x)
+            return model.run([*examples, x[0]], len(x), *there, x)
 
     found = []
     at_once = max(1, GATHER // (places[0].size * pool.x[0].numel() * pool.dtype.itemsize))
@@ -191,8 +196,8 @@ def _pieces(lengths: tuple[int, ...], lanes: int, length: int) -> tuple[list[int
 
 
 @functools.cache
-def _look(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Recorded:
-    """One for each type and place of tensors: a recording is of these."""
+def _recorded_model(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Recorded:
+    """The recorded function for one network, output, dtype and device."""
 
     def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         return _run(Params(weights, buffers, spec), x, output)

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
-
+from bench.data import Array
 from bench.engine.batches import (
     Batches,
     DrawAddress,
@@ -16,13 +15,11 @@ from bench.engine.batches import (
     steps_per_epoch,
 )
 from bench.engine.device_data import DeviceData
-from bench.engine.step import MAIN, Cut, Kinds, Recipe, kinds
-from bench.optim import SGD, Adam, AdamW, Optimizer, State, learning_rates
+from bench.engine.step import MAIN, Kinds, Recipe, Slices, kinds
+from bench.optim import SGD, Adam, AdamW, Optimizer, OptimizerState, learning_rates
 from bench.params import Params, Prefixes
 from bench.requests import Feed, Train
 from bench.settings import Settings
-
-Array = npt.NDArray[Any]
 
 
 class Stream(NamedTuple):
@@ -52,7 +49,7 @@ class Prepared(NamedTuple):
     streams: dict[str, Stream]
     draws: dict[str, Array]
     lr: dict[str, Array]
-    state: Mapping[str, State]
+    state: Mapping[str, OptimizerState]
 
 
 @dataclass(frozen=True)
@@ -60,17 +57,18 @@ class _Plan:
     """What requests have in common that differ in their values only.
 
     Attributes:
-        recipe: of them, and of those with one sample, whose batch would have no statistics.
+        recipe: their recipe.
+        of_one_sample: the recipe of a client with one sample, whose batch would have no statistics.
         optimizers: by part, with nothing left open.
-        cuts: by part, what of it trains.
-        statistics: whether batches have statistics.
+        slices: by part, the slices that train.
+        statistics: whether BatchNorm uses batch statistics.
         feeds, widths: by name of the stream.
     """
 
     recipe: Recipe
     of_one_sample: Recipe
     optimizers: dict[str, Optimizer]
-    cuts: dict[str, Cut]
+    slices: dict[str, Slices]
     statistics: bool
     feeds: dict[str, Feed]
     widths: dict[str, int]
@@ -116,7 +114,7 @@ class Preparer:
             },
             lr={name: learning_rates(o, steps) for name, o in plan.optimizers.items()},
             state={
-                name: given.get(name) or o.init(_trained(request, plan.cuts, name))
+                name: given.get(name) or o.init(_trained(request, plan.slices, name))
                 for name, o in plan.optimizers.items()
             },
         )
@@ -133,14 +131,14 @@ class Preparer:
         optimizers = _optimizers(request, self._settings, round)
         feeds = {MAIN: request.feed, **request.side}
         widths = {name: _width(feed, self._device_data, self._settings) for name, feed in feeds.items()}
-        cuts = _cuts(request, optimizers)
+        slices = _slices(request, optimizers)
         recipe = Recipe(
             loss=request.loss,
             step=request.step,
             parts=parts,
             context=context,
             optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
-            cuts=tuple(cuts.items()),
+            slices=tuple(slices.items()),
             fixed=_fixed(request, self._settings.frozen),
             feeds=tuple((name, feed, widths[name]) for name, feed in sorted(feeds.items())),
             draws=tuple(sorted(request.draws.items())),
@@ -151,7 +149,7 @@ class Preparer:
         frozen = replace(recipe, frozen=True)
         known = self._recipes.setdefault
         statistics = recipe.batch_statistics and request.feed.samples != "none"
-        return _Plan(known(recipe, recipe), known(frozen, frozen), optimizers, cuts, statistics, feeds, widths)
+        return _Plan(known(recipe, recipe), known(frozen, frozen), optimizers, slices, statistics, feeds, widths)
 
 
 def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
@@ -173,30 +171,31 @@ def _resolve(optimizer: Optimizer, settings: Settings, round: int) -> Optimizer:
     return replace(optimizer, **{name: value for name, value in cell.items() if getattr(optimizer, name) is None})
 
 
-def _cuts(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Cut]:
-    cuts = {}
+def _slices(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Slices]:
+    slices = {}
     for name in sorted(optimizers):
         value = request.values[name]
         if isinstance(value, Params):
             runs = value.spec.slices(request.only[name]) if name in request.only else [slice(0, value.spec.d)]
-            cuts[name] = Cut(tuple((r.start, r.stop) for r in runs), value.spec.d)
-    return cuts
+            slices[name] = Slices(tuple((r.start, r.stop) for r in runs), value.spec.d)
+    return slices
 
 
-def _fixed(request: Train, layers: Prefixes) -> tuple[tuple[str, Cut], ...]:
-    """What of each model value the cell's frozen layers are; what is none of the cell's model may have none."""
+def _fixed(request: Train, layers: Prefixes) -> tuple[tuple[str, Slices], ...]:
+    """For each model value, the slices of the cell's frozen layers; a value that is not the cell's model may have none
+    of these layers."""
     found = []
     for name, value in sorted(request.values.items()):
         if isinstance(value, Params):
             own = tuple(layer for layer in layers if any(entry.under((layer,)) for entry in value.spec.params))
             if own:
-                found.append((name, Cut(tuple((r.start, r.stop) for r in value.spec.slices(own)), value.spec.d)))
+                found.append((name, Slices(tuple((r.start, r.stop) for r in value.spec.slices(own)), value.spec.d)))
     return tuple(found)
 
 
-def _trained(request: Train, cuts: Mapping[str, Cut], name: str) -> Any:
+def _trained(request: Train, slices: Mapping[str, Slices], name: str) -> Any:
     value = request.values[name]
-    return cuts[name].take(value.weights) if isinstance(value, Params) else value
+    return slices[name].take(value.weights) if isinstance(value, Params) else value
 
 
 def _width(feed: Feed, device_data: DeviceData, settings: Settings) -> int:

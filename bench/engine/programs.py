@@ -10,7 +10,8 @@ from bench.requests import Request, Train, Upload
 
 
 class Work(NamedTuple):
-    """What a program had done, for the clock: steps, and samples, each as often as a gradient or a look read it."""
+    """The work done for a program, from which the clock computes seconds: steps, and samples read, counted once for
+    each gradient or forward pass."""
 
     steps: int
     samples: int
@@ -45,11 +46,12 @@ class ProgramRun:
     result: Any = None
     waiting: Request | None = None
     done: bool = False
-    fitted: bool = False
+    limited: bool = False
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no program: a round without a `yield` is an ordinary function, which has run already."""
+        """Raise an error if this is not a generator: a round without `yield` is an ordinary function and has already
+        run."""
         if not hasattr(self.program, "send"):
             raise TypeError(
                 f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "
@@ -69,11 +71,11 @@ Reply = Callable[[list[Message]], Mapping[int, Any]]
 """The server's answer to messages that wait for one, by owner."""
 
 
-def fit_into(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
+def limit_to_budget(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
     """Have each program's next training take so many steps, by owner."""
     for p in programs:
         assert isinstance(p.waiting, Train)
-        p.waiting, p.fitted = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
+        p.waiting, p.limited = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
 
 
 def advance(p: ProgramRun, answer: Any) -> None:

@@ -5,23 +5,21 @@ The graph has the same operations on the same shapes, so its bytes are the same.
 
 import copy
 import operator
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from bench.engine.loops import Function
 from bench.engine.tidying import tidy, writes
 
-Function = Callable[[list[Tensor]], list[Tensor]]
 
-
-def record(function: Function, like: list[Tensor]) -> fx.GraphModule:
+def record(function: Function, examples: list[Tensor]) -> fx.GraphModule:
     """Return a function's operations as a graph with one argument per tensor, without what changes no number."""
-    recorded = make_fx(lambda *tensors: function(list(tensors)))(*like)
+    recorded = make_fx(lambda *tensors: function(list(tensors)))(*examples)
     if any(writes(node) for node in recorded.graph.nodes):  # the backward pass of an FFT does
-        recorded = make_fx(functionalize(recorded))(*like)
+        recorded = make_fx(functionalize(recorded))(*examples)
     return tidy(recorded)
 
 

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.compose import Composed
 from bench.forward import Forward
 from bench.lanes.norm import has_lane_norm
-from bench.optim import Optimizer, State
+from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
 
@@ -50,7 +50,7 @@ def rebuild(flat: Flat, known: Kinds) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Slices:
     """Some slices of a part's flat weights: those that train, or those that stay as they are."""
 
     runs: tuple[tuple[int, int], ...]
@@ -85,8 +85,8 @@ class Recipe:
     Attributes:
         parts, context: kinds of the parts and of the context's entries.
         optimizers: (part, optimizer without its learning rate), for the parts that train.
-        cuts: (part, what of it trains), for model values that train.
-        fixed: (part, what of it stays as it was whatever a step does), for model values with frozen layers.
+        slices: (part, the slices that train), for model values that train.
+        fixed: (part, the slices that no step changes), for model values with frozen layers.
         widths: batch widths of the main feed and the side feeds.
         frozen: running statistics are used and not moved (a client of one sample).
         bf16: whether networks compute in bfloat16.
@@ -99,8 +99,8 @@ class Recipe:
     parts: Kinds
     context: Kinds
     optimizers: tuple[tuple[str, Optimizer], ...]
-    cuts: tuple[tuple[str, Cut], ...]
-    fixed: tuple[tuple[str, Cut], ...]
+    slices: tuple[tuple[str, Slices], ...]
+    fixed: tuple[tuple[str, Slices], ...]
     feeds: tuple[Hashable, ...]
     draws: Hashable
     frozen: bool
@@ -175,7 +175,8 @@ def differentiate(objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tens
 
 
 def differentiate_alone(objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
-    """The same of one client: the backward pass keeps nothing for a second one, which a CNN gains a quarter by."""
+    """The same for one client without `torch.func`: nothing is kept for second derivatives, so a CNN takes a quarter
+    less time."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
     value, (loss, buffers) = objective(leaves)
     gradients: tuple[Tensor, ...]
@@ -208,7 +209,7 @@ class _Do:
     def __init__(
         self,
         recipe: Recipe,
-        state: dict[str, State],
+        state: dict[str, OptimizerState],
         lr: Mapping[str, Tensor],
         batches: Mapping[str, _NotedBatch],
         differentiate: Differentiate,
@@ -216,7 +217,7 @@ class _Do:
         self._recipe = recipe
         self._differentiate = differentiate
         self._optimizers = dict(recipe.optimizers)
-        self._cuts = dict(recipe.cuts)
+        self._slices = dict(recipe.slices)
         self._lr = lr
         self._batches = batches
         self.state = dict(state)
@@ -229,7 +230,8 @@ class _Do:
             one.seen = False
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
-            recipe, raw = self._recipe, vars(batch)  # reading the batch itself would count as the method's doing
+            # `vars` bypasses `_NotedBatch`, so that this access is not counted as the loss's own.
+            recipe, raw = self._recipe, vars(batch)
             padded = (raw["x"], raw["weight"]) if recipe.padded else None
             model = Forward(frozen=recipe.frozen, bf16=recipe.bf16, lane_kernels=recipe.lane_kernels, padded=padded)
             full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
@@ -253,17 +255,17 @@ class _Do:
 
     def _take(self, name: str, value: Any) -> Tensor:
         if isinstance(value, Params):
-            return self._cuts[name].take(value.weights)
+            return self._slices[name].take(value.weights)
         tensor: Tensor = value
         return tensor
 
     def _put(self, name: str, value: Any, trained: Tensor) -> Any:
         if isinstance(value, Params):
-            return value.with_weights(self._cuts[name].put(value.weights, trained))
+            return value.with_weights(self._slices[name].put(value.weights, trained))
         return trained
 
 
-StepFunction = Callable[..., tuple[Flat, dict[str, State], Tensor]]
+StepFunction = Callable[..., tuple[Flat, dict[str, OptimizerState], Tensor]]
 
 
 def make_step(
@@ -279,8 +281,8 @@ def make_step(
     """
 
     def step(
-        parts: Flat, state: dict[str, State], lr: Flat, batch: dict[str, Any], context: Flat, hp: Flat
-    ) -> tuple[Flat, dict[str, State], Tensor]:
+        parts: Flat, state: dict[str, OptimizerState], lr: Flat, batch: dict[str, Any], context: Flat, hp: Flat
+    ) -> tuple[Flat, dict[str, OptimizerState], Tensor]:
         values = rebuild(parts, recipe.parts)
         ctx = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
         inside = _batch(batch)
@@ -291,9 +293,9 @@ def make_step(
             assert recipe.loss is not None, "a Train request needs a loss or a step"
             gradients, values = do.gradient(recipe.loss, values, inside, ctx)
             values = do.update(values, gradients)
-        for name, cut in recipe.fixed:
-            before = cut.take(parts[f"{name}/weights"])
-            values = {**values, name: values[name].with_weights(cut.put(values[name].weights, before))}
+        for name, slices in recipe.fixed:
+            before = slices.take(parts[f"{name}/weights"])
+            values = {**values, name: values[name].with_weights(slices.put(values[name].weights, before))}
         count(do.reads)
         loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
         return flatten(values), do.state, loss

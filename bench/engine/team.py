@@ -17,7 +17,7 @@ from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.predict import Task, cut
 from bench.requests import Gradient, Train
 
-_SLACK = 1.1  # of a device's even share: so much it may have for its clients to be trained where their state is
+_SLACK = 1.1  # a device may get this multiple of an even share, so that clients train on the device with their state
 
 
 class Job(NamedTuple):
@@ -29,13 +29,17 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Errand:
+class Assignment:
     """Work for one engine: trainings, or evaluations of models, with one answer for each.
 
     Attributes:
-        owners: of each of them, a client's id or SERVER; costs: samples, to share them out by.
+        owners: for each training or evaluation, a client's id or SERVER.
+        costs: its samples, by which work is divided.
         jobs: the trainings.
-        tasks: the looks, on `samples` for an `output`, `abreast` (see `bench.engine.predict.samples_abreast`).
+        tasks: the evaluations.
+        samples: the kind of samples that the tasks are about.
+        output: what they compute of them.
+        samples_per_lane: see `bench.engine.predict.choose_samples_per_lane`.
     """
 
     owners: Sequence[int]
@@ -44,10 +48,10 @@ class Errand:
     tasks: Sequence[Task] = ()
     samples: Any = "train"
     output: Any = "logits"
-    abreast: int = 0
+    samples_per_lane: int = 0
 
-    def only(self, places: Sequence[int]) -> "Errand":
-        """That part of it."""
+    def subset(self, places: Sequence[int]) -> "Assignment":
+        """The assignment with only the entries at these positions."""
         return replace(
             self,
             owners=[self.owners[i] for i in places],
@@ -57,7 +61,7 @@ class Errand:
         )
 
 
-class Condition(NamedTuple):
+class SharedState(NamedTuple):
     """What the engines of a cell have found out while running (see `bench.engine.engine.Engine`)."""
 
     lanes: int
@@ -65,11 +69,11 @@ class Condition(NamedTuple):
     fallbacks: list[str]
 
 
-class News(NamedTuple):
+class HelperAnswer(NamedTuple):
     """A helper's reply: the answers or the error that prevented them, and what it has found out."""
 
     found: "list[Any] | Exception"
-    condition: Condition
+    state: SharedState
     notices: list[str]
 
 
@@ -82,7 +86,7 @@ class SharingEngine(Protocol):
     fallbacks: list[str]
     notices: list[str]
 
-    def do(self, errand: Errand) -> list[Any]:
+    def do(self, assignment: Assignment) -> list[Any]:
         """Do it here."""
 
 
@@ -92,39 +96,40 @@ class Helpers(Protocol):
     def __len__(self) -> int:
         """Number of helpers."""
 
-    def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
-        """Have each of them do an errand (see `serve`), if it has one; what is returned waits for what comes of these.
+    def begin(self, assignments: Sequence[Assignment | None], state: SharedState) -> list[Callable[[], HelperAnswer]]:
+        """Start the helpers on their assignments (see `serve`; None: nothing to do). Returns one function per
+        assignment that waits for its answer.
 
         Raises:
-            bench.errors.Lost: a helper is no more. The functions that are returned raise it, too.
+            bench.errors.Lost: a helper is gone. The returned functions raise it, too.
         """
 
 
-def serve(engine: SharingEngine, errand: Errand, condition: Condition) -> News:
+def serve(engine: SharingEngine, assignment: Assignment, state: SharedState) -> HelperAnswer:
     """Do the work that a helper is asked for."""
-    _heed(engine, condition)
-    found = _attempt(engine, errand)
+    _adopt(engine, state)
+    found = _attempt(engine, assignment)
     if isinstance(found, Exception):
         found.add_note("".join(traceback.format_exception(found)))  # it has another one where it is raised again
     notices = list(engine.notices)
     engine.notices.clear()
-    return News(found, _condition(engine), notices)
+    return HelperAnswer(found, _shared_state(engine), notices)
 
 
-def _condition(engine: SharingEngine) -> Condition:
-    return Condition(engine.lanes, list(engine.failed), list(engine.fallbacks))
+def _shared_state(engine: SharingEngine) -> SharedState:
+    return SharedState(engine.lanes, list(engine.failed), list(engine.fallbacks))
 
 
-def _heed(engine: SharingEngine, condition: Condition) -> None:
+def _adopt(engine: SharingEngine, state: SharedState) -> None:
     """Tell an engine what another one has found out."""
-    engine.lanes = min(engine.lanes, condition.lanes)
-    engine.failed += [name for name in condition.failed if name not in engine.failed]
-    engine.fallbacks += [name for name in condition.fallbacks if name not in engine.fallbacks]
+    engine.lanes = min(engine.lanes, state.lanes)
+    engine.failed += [name for name in state.failed if name not in engine.failed]
+    engine.fallbacks += [name for name in state.fallbacks if name not in engine.fallbacks]
 
 
-def _attempt(engine: SharingEngine, errand: Errand) -> list[Any] | Exception:
+def _attempt(engine: SharingEngine, assignment: Assignment) -> list[Any] | Exception:
     try:
-        return engine.do(errand)
+        return engine.do(assignment)
     except Exception as error:  # it is raised where the shares come together
         return error
 
@@ -140,25 +145,25 @@ class Team:
 
     helpers: Helpers
     sizes: Sequence[int]
-    _homes: list[int] = field(init=False)
+    _usual_device: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         shares = _shares(range(len(self.sizes)), self.sizes, 1 + len(self.helpers), [])
-        homes = {client: device for device, share in enumerate(shares) for client in share}
-        self._homes = [homes[client] for client in range(len(self.sizes))]
+        usual_device = {client: device for device, share in enumerate(shares) for client in share}
+        self._usual_device = [usual_device[client] for client in range(len(self.sizes))]
 
     def train(self, engine: SharingEngine, jobs: Sequence[Job]) -> list[Any]:
         """The answers to trainings of clients."""
         owners = [job.address.owner for job in jobs]
-        return self._do(engine, Errand(owners, [self.sizes[i] for i in owners], jobs=jobs))
+        return self._do(engine, Assignment(owners, [self.sizes[i] for i in owners], jobs=jobs))
 
-    def look(
+    def evaluate(
         self,
         engine: SharingEngine,
         samples: Any,
         tasks: Sequence[Task],
         output: Any,
-        abreast: int,
+        samples_per_lane: int,
         owners: Sequence[int],
     ) -> list[Tensor]:
         """The outputs of models; those of a client's where it trains, those of the server's by all devices."""
@@ -170,42 +175,49 @@ class Team:
         whose = [owner for owner, own in zip(owners, parts, strict=True) for _ in own]
         pieces = [piece for own in parts for piece in own]
         costs = [len(positions) for _, positions in pieces]
-        errand = Errand(whose, costs, tasks=pieces, samples=samples, output=output, abreast=abreast)
-        found = iter(self._do(engine, errand))
+        assignment = Assignment(
+            whose, costs, tasks=pieces, samples=samples, output=output, samples_per_lane=samples_per_lane
+        )
+        found = iter(self._do(engine, assignment))
         return [torch.cat([next(found) for _ in own]) for own in parts]
 
-    def _do(self, engine: SharingEngine, errand: Errand) -> list[Any]:
+    def _do(self, engine: SharingEngine, assignment: Assignment) -> list[Any]:
         """Do the work on all devices; the answers are in the order of the requests.
 
         Raises:
             Diverged: of the first client for which it is so.
         """
-        shares = _shares(errand.owners, errand.costs, 1 + len(self.helpers), self._homes)
-        waits = self.helpers.begin([errand.only(share) if share else None for share in shares[1:]], _condition(engine))
-        found = [_attempt(engine, errand.only(shares[0]))] if shares[0] else []
+        shares = _shares(assignment.owners, assignment.costs, 1 + len(self.helpers), self._usual_device)
+        waits = self.helpers.begin(
+            [assignment.subset(share) if share else None for share in shares[1:]], _shared_state(engine)
+        )
+        found = [_attempt(engine, assignment.subset(shares[0]))] if shares[0] else []
         for wait in waits:
-            news = wait()
-            _heed(engine, news.condition)
-            engine.notices += [text for text in news.notices if text not in engine.notices]
-            found.append(news.found)
+            answer = wait()
+            _adopt(engine, answer.state)
+            engine.notices += [text for text in answer.notices if text not in engine.notices]
+            found.append(answer.found)
         errors = [one for one in found if isinstance(one, Exception)]
         if errors:
-            raise min(errors, key=lambda e: errand.owners.index(e.owner) if isinstance(e, Diverged) else -1)
+            raise min(errors, key=lambda e: assignment.owners.index(e.owner) if isinstance(e, Diverged) else -1)
         places = [i for share in shares for i in share]
         answers = dict(zip(places, (one for own in found if isinstance(own, list) for one in own), strict=True))
         return [answers[i] for i in range(len(places))]
 
 
-def _shares(owners: Sequence[int], costs: Sequence[int], devices: int, homes: Sequence[int]) -> list[list[int]]:
-    """Places by device: clients first, the largest of all, at home as far as that keeps the shares even; what is left
-    goes where least is."""
+def _shares(owners: Sequence[int], costs: Sequence[int], devices: int, usual_device: Sequence[int]) -> list[list[int]]:
+    """For each device, the positions of its work.
+
+    Clients come first, largest first, on their usual device unless its share would become too large; everything else
+    goes to the device with the least work.
+    """
     found: list[list[int]] = [[] for _ in range(devices)]
     loads = [0.0] * devices
     limit = max(_SLACK * sum(costs) / devices, *costs, 0) if costs else 0.0
     for i in sorted(range(len(owners)), key=lambda i: (owners[i] == SERVER, -costs[i])):
         device = loads.index(min(loads))
-        if homes and owners[i] != SERVER and loads[homes[owners[i]]] + costs[i] <= limit:
-            device = homes[owners[i]]
+        if usual_device and owners[i] != SERVER and loads[usual_device[owners[i]]] + costs[i] <= limit:
+            device = usual_device[owners[i]]
         found[device].append(i)
         loads[device] += costs[i]
     return [sorted(share) for share in found]

@@ -35,9 +35,9 @@ def tidy(recorded: fx.GraphModule) -> fx.GraphModule:
 
 
 def update_in_place(recorded: fx.GraphModule) -> fx.GraphModule:
-    """Have a large vector of weights change where it lies, tensor by tensor, each as soon as its gradient is there.
+    """Update a large weight vector in place, one tensor at a time, as soon as that tensor's gradient is computed.
 
-    Gradients put side by side first, and weights in new memory, would take three ways through memory more.
+    Concatenating the gradients and writing new weights would need three more passes over memory.
     """
     for node in recorded.graph.nodes:
         if _name(node) == "addcmul" and _in_pieces(node):
@@ -59,7 +59,7 @@ def _in_pieces(update: fx.Node) -> bool:
     same = others[0].args[1:] == ([piece.meta["val"].numel() for piece in pieces],)
     used = {user.args[1] for user in others[0].users} == set(range(len(pieces)))
     returned: Any = update.graph.output_node().args[0]
-    # Under two names, the next step would change both where it means one.
+    # If the vector were returned twice, the next step would change both copies.
     once = len(update.users) == 1 and list(returned).count(update) == 1
     return same and used and once and not any(user.op == "output" for user in _uses(others[0]))
 
@@ -88,7 +88,7 @@ def _uses(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _move_up(node: fx.Node) -> None:
-    """Put a view right behind what it shows."""
+    """Move a view directly behind the tensor that it is a view of."""
     source = node.args[0]
     if _shows(node) and isinstance(source, fx.Node):
         _move_up(source)
@@ -163,7 +163,7 @@ def _keep_constants(recorded: fx.GraphModule) -> None:
 
 
 def _call_methods(graph: fx.Graph) -> None:
-    """A tensor's own method is the same operation without the way through Python, two microseconds a call."""
+    """Call the tensor's method instead: the same operation, two microseconds faster because it needs no Python code."""
     for node in graph.nodes:
         name = _name(node) if node.op == "call_function" else ""
         if name in _METHODS and isinstance(node.args[0], fx.Node):

@@ -27,13 +27,13 @@ from bench.federation.evaluation import Evaluator
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState
 from bench.federation.scores import Evaluation
+from bench.federation.selection import Selector
 from bench.federation.setup import degenerate, divide_clients, make_method, make_selection
 from bench.federation.snapshot import Packer, unpack
-from bench.federation.timeline import Span, Timer, Trip
+from bench.federation.timeline import ComputedRound, Span, Timer
 from bench.federation.traffic import Ledger
 from bench.method import Arrivals, Everyone, Message, Tick
 from bench.params import Params
-from bench.rng import generator
 from bench.settings import Settings
 
 __all__ = ["Diverged", "Evaluation", "Federation"]
@@ -71,7 +71,7 @@ class Federation:
             check_lane_kernels(device, settings.precision)
         self._lane_kernels = lane_kernels
         self.method = make_method(settings)
-        self._selection = make_selection(settings, self.method)
+        selection = make_selection(settings, self.method)
         ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings, partition.new)
         self._device_data = DeviceData(
             dataset,
@@ -108,6 +108,7 @@ class Federation:
         self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._device_data, new)
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
+        self._selector = Selector(selection, self.method, self.server, self._clock, settings)
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
         self.version = 0
@@ -116,12 +117,11 @@ class Federation:
         self.ledger: list[dict[str, Any]] = []
         self.work: dict[str, int] = {}
         self.warnings = degenerate(self.method) + self._too_few() + self._no_tf32()
-        self._flights: list[InFlight] = []
-        self._starts = 0
-        self._begun: dict[int, int] = {}
-        self._held: dict[int, dict[str, Any]] = {}
-        self._unattended: dict[int, int] = {}
-        self._local: dict[int, Params] = {}
+        self._in_flight: list[InFlight] = []
+        self._rounds_started: dict[int, int] = {}
+        self._last_download: dict[int, dict[str, Any]] = {}
+        self._steps_since_selected: dict[int, int] = {}
+        self._local_models: dict[int, Params] = {}
 
     # -- one server version -------------------------------------------------------------------------------------------
 
@@ -146,24 +146,24 @@ class Federation:
                 self._aggregate(inbox)
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
-        self._note()
+        self._collect_notices()
         self.version += 1
         self.work = _work_since(before, self.engine.done)
         self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
 
-    def _note(self) -> None:
+    def _collect_notices(self) -> None:
         self.warnings += self.engine.notices
         self.engine.notices.clear()
 
     def _everyone(self) -> list[Message]:
         """All selected clients answer; a client's later work overlaps with the network and the server."""
-        self.server.selected = self._select()
-        flights = self._launch(self.server.selected, self.now)
-        self._land(flights)
-        self._settled = max((f.end for f in flights), default=self.now)
+        self.server.selected = self._selector.select(self.version)
+        started = self._start_clients(self.server.selected, self.now)
+        self._commit(started)
+        self._settled = max((f.end for f in started), default=self.now)
         self._train_unselected()
-        arrived = [(time, m) for f in flights for time, m in f.messages]
-        self.now = max((time for time, _ in arrived), default=max((f.end for f in flights), default=self.now))
+        arrived = [(time, m) for f in started for time, m in f.messages]
+        self.now = max((time for time, _ in arrived), default=max((f.end for f in started), default=self.now))
         return [m for _, m in arrived]
 
     def _train_unselected(self) -> None:
@@ -172,43 +172,46 @@ class Federation:
         if policy == "idle":
             return
         for i in self.server.selected:
-            self._unattended[i] = 0
-        others = [i for i in self._present(self.clients.ids) if i not in self.server.selected]
+            self._steps_since_selected[i] = 0
+        others = [i for i in self._selector.present(self.clients.ids, self.version) if i not in self.server.selected]
         if policy == "cap":
-            others = [i for i in others if self._unattended.get(i, limit) < limit]
-        trips = []
+            others = [i for i in others if self._steps_since_selected.get(i, limit) < limit]
+        computed = []
         for i in others:
             size = None
             if policy == "broadcast":
-                self._held[i] = self.clients.down(i)
-                size = self._traffic.download(self._held[i])
+                self._last_download[i] = self.clients.down(i)
+                size = self._traffic.download(self._last_download[i])
             client = self.clients.copy(i)
-            program = self.method.unselected_round(client, self._held[i])
+            program = self.method.unselected_round(client, self._last_download[i])
             if program is not None:
-                left = limit - self._unattended.get(i, 0) if policy == "cap" else None
+                left = limit - self._steps_since_selected.get(i, 0) if policy == "cap" else None
                 running = ProgramRun(i, program, self._address(i), limit=left)
-                trips.append(Trip(client, running, self._held[i], size, "personal training"))
-        self.engine.run([trip.program for trip in trips])
-        for trip in trips:
-            work = [event for event in trip.program.events if isinstance(event, Work)]
-            if len(work) < len(trip.program.events):
+                computed.append(ComputedRound(client, running, self._last_download[i], size, "personal training"))
+        self.engine.run([round_.program for round_ in computed])
+        for round_ in computed:
+            work = [event for event in round_.program.events if isinstance(event, Work)]
+            if len(work) < len(round_.program.events):
                 raise ValueError(f"{type(self.method).__name__}.unselected_round sends messages: it must not")
-            self._unattended[trip.client.id] = self._unattended.get(trip.client.id, 0) + sum(w.steps for w in work)
-            self.clients.commit(trip.client, own=True)
-        for flight in self._timer.flights(trips, self.version, self.now):
+            i, steps = round_.client.id, sum(w.steps for w in work)
+            self._steps_since_selected[i] = self._steps_since_selected.get(i, 0) + steps
+            self.clients.commit(round_.client, own=True)
+        for flight in self._timer.time_rounds(computed, self.version, self.now):
             self._settled = max(self._settled, flight.end)
 
     def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
         """The next k messages; a client that has finished makes room for another one."""
         inbox: list[Message] = []
         while len(inbox) < min(k, len(self.clients.ids)):
-            room = (concurrency or self._share()) - len(self._flights)
-            self._flights += self._launch(self._pick_idle(room, {m.client for m in inbox}), self.now)
-            flight = min(self._flights, key=lambda f: f.next)
+            working = {f.client.id for f in self._in_flight}
+            room = (concurrency or self._selector.count) - len(self._in_flight)
+            idle = self._selector.pick_idle(room, working | {m.client for m in inbox}, at_least_one=not working)
+            self._in_flight += self._start_clients(idle, self.now)
+            flight = min(self._in_flight, key=lambda f: f.next)
             self.now = flight.next[0]
             if flight.messages:
                 inbox.append(flight.messages.pop(0)[1])
-            self._land_finished()
+            self._commit_finished()
         return inbox
 
     def _too_few(self) -> list[str]:
@@ -222,27 +225,27 @@ class Federation:
             return []
         return ["precision tf32 changes nothing on a CPU: the products of this cell are in float32"]
 
-    def _land_finished(self) -> None:
-        self._land(sorted((f for f in self._flights if f.landed(self.now)), key=lambda f: f.client.id))
-        self._flights = [f for f in self._flights if not f.landed(self.now)]
+    def _commit_finished(self) -> None:
+        self._commit(sorted((f for f in self._in_flight if f.ended(self.now)), key=lambda f: f.client.id))
+        self._in_flight = [f for f in self._in_flight if not f.ended(self.now)]
 
     def _tick(self) -> list[Message]:
         """One tick of the round clock: idle clients start, and what is due arrives."""
-        busy = {f.client.id for f in self._flights}
-        self.server.selected = [i for i in self._select() if i not in busy]
-        flights = self._launch(self.server.selected, self.now)
+        busy = {f.client.id for f in self._in_flight}
+        self.server.selected = [i for i in self._selector.select(self.version) if i not in busy]
+        started = self._start_clients(self.server.selected, self.now)
         self._timer.spans.clear()  # ticks are no seconds
-        for flight in flights:
-            begun = self._begun.get(flight.client.id, 0)
-            self._begun[flight.client.id] = begun + 1
+        for flight in started:
+            begun = self._rounds_started.get(flight.client.id, 0)
+            self._rounds_started[flight.client.id] = begun + 1
             due = self.now + 1 + self._clock.delay(flight.client.id, begun)
             flight.end, flight.messages = due, [(due, m) for _, m in flight.messages]
-            self._flights.append(flight)
+            self._in_flight.append(flight)
         self.now += 1
-        arrived = [m for f in self._flights for time, m in f.messages if time <= self.now]
-        for flight in self._flights:
+        arrived = [m for f in self._in_flight for time, m in f.messages if time <= self.now]
+        for flight in self._in_flight:
             flight.messages = [(time, m) for time, m in flight.messages if time > self.now]
-        self._land_finished()
+        self._commit_finished()
         return arrived
 
     def _aggregate(self, inbox: list[Message]) -> None:
@@ -254,57 +257,29 @@ class Federation:
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def _share(self) -> int:
-        return max(1, round(self.settings.participation * len(self.clients.ids)))
-
-    def _select(self) -> list[int]:
-        ids = self.clients.ids
-        if self.method.everyone or self._share() == len(ids):
-            return self._present(ids)
-        rng = generator("selection", self.settings.seed, self.version)
-        sizes = [self.server.sizes[i] for i in ids]
-        return self._present(sorted(self._selection(ids, sizes, self._share(), self.version, rng)))
-
-    def _present(self, ids: list[int]) -> list[int]:
-        return [i for i in ids if not self._clock.drops_out(i, self.version)]
-
-    def _pick_idle(self, room: int, waiting: set[int]) -> list[int]:
-        """Clients to start: neither at work nor in the buffer already (a client appears once per version)."""
-        busy = {f.client.id for f in self._flights} | waiting
-        idle = [i for i in self.clients.ids if i not in busy]
-        if room <= 0 or not idle:
-            return []
-        while True:
-            rng = generator("start", self.settings.seed, self._starts)
-            picked = sorted(int(i) for i in rng.choice(idle, min(room, len(idle)), replace=False))
-            present = [i for i in picked if not self._clock.drops_out(i, self._starts)]
-            self._starts += 1
-            if present or self._flights:
-                return present
-
-    def _launch(self, ids: list[int], now: float) -> list[InFlight]:
+    def _start_clients(self, ids: list[int], now: float) -> list[InFlight]:
         """Send the current version to clients and compute their rounds, side by side."""
-        trips = []
+        computed = []
         for i in ids:
             down = self.clients.down(i)
             if self.settings.unselected == "cap":
-                self._held[i] = down
+                self._last_download[i] = down
             client = self.clients.copy(i)
             program = ProgramRun(i, self.method.client_round(client, down), self._address(i))
-            trips.append(Trip(client, program, down, self._traffic.download(down)))
+            computed.append(ComputedRound(client, program, down, self._traffic.download(down)))
         budget: Budget | None = None
         if self.settings.pm_until_broadcast:
-            budget = partial(self._timer.steps_until_broadcast, trips, self.version, now, self.settings.batch_size)
-        self.engine.run([trip.program for trip in trips], self._reply, budget)
+            budget = partial(self._timer.steps_until_broadcast, computed, self.version, now, self.settings.batch_size)
+        self.engine.run([round_.program for round_ in computed], self._reply, budget)
         if self.clients.local_buffers:
-            for trip in trips:
-                self._keep_buffers(trip)
-        return self._timer.flights(trips, self.version, now)
+            for round_ in computed:
+                self._keep_buffers(round_)
+        return self._timer.time_rounds(computed, self.version, now)
 
-    def _keep_buffers(self, trip: Trip) -> None:
-        for event in trip.program.events:
+    def _keep_buffers(self, round_: ComputedRound) -> None:
+        for event in round_.program.events:
             if isinstance(event, Sent) and not event.waits:
-                self.clients.keep_buffers(trip.client, event.values)
+                self.clients.keep_buffers(round_.client, event.values)
 
     def _reply(self, messages: list[Message]) -> dict[int, Any]:
         messages.sort(key=lambda m: m.client)
@@ -313,30 +288,32 @@ class Federation:
             self._traffic.download(replies[message.client])
         return replies
 
-    def _land(self, flights: list[InFlight]) -> None:
+    def _commit(self, started: list[InFlight]) -> None:
         """Make the new states of clients visible."""
         own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
-        for flight in flights:
+        for flight in started:
             self.clients.commit(flight.client, own=own)
             if flight.local is not None:
-                self._local[flight.client.id] = flight.local
+                self._local_models[flight.client.id] = flight.local
 
     @property
     def spans(self) -> list[Span]:
-        """What the clients that were started in the last version did, and when; of the first versions only."""
+        """When the clients of the last version downloaded, trained and uploaded; recorded for the first versions
+        only."""
         return self._timer.spans
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
     @property
     def derived(self) -> list[str]:
-        """Metrics that the method does not train and Remark 4.1 of the SCD paper supplies; all of a bound."""
+        """Metrics derived by Remark 4.1 of the SCD paper because the method trains no such model; both metrics for a
+        `bound`."""
         return ["gm", "pm"] if self.method.bound else {"gm": ["pm"], "pm": ["gm"], "both": []}[self.method.trains]
 
     def evaluate(self) -> Evaluation:
         """Scores of the current version: generic, personalized and local models."""
-        found = self.evaluator.evaluate(self.version, self._local)
-        self._note()
+        found = self.evaluator.evaluate(self.version, self._local_models)
+        self._collect_notices()
         return found
 
     def relations(self) -> dict[str, Any]:
@@ -371,21 +348,23 @@ class Federation:
         known = {
             "version": self.version,
             "now": self.now,
-            "starts": self._starts,
-            "begun": self._begun,
+            "starts": self._selector.start_draws,
+            "begun": self._rounds_started,
             "lanes": self.engine.lanes,
             "failed": self.engine.failed,
             "fallbacks": self.engine.fallbacks,
             "warnings": self.warnings,
             "free": self._timer.free,
             "ledger": self.ledger,
-            "unattended": self._unattended,
+            "unattended": self._steps_since_selected,
         }
         server = packer.pack(self.server.state, "server")
         # A group of its own for each client: what did not change is not written again.
         clients = {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()}
-        local = {str(i): packer.pack(w, f"local-{i}") for i, w in self._local.items()}
-        underway = packer.pack({"held": self._held, "flights": [f.plain() for f in self._flights]}, "underway")
+        local = {str(i): packer.pack(w, f"local-{i}") for i, w in self._local_models.items()}
+        underway = packer.pack(
+            {"held": self._last_download, "flights": [f.plain() for f in self._in_flight]}, "underway"
+        )
         plain = {
             "known": packer.pack(known),
             "server": server,
@@ -403,16 +382,16 @@ class Federation:
             return unpack(value, placed, self.server.specs)
 
         known, underway = back(plain["known"]), back(plain["underway"])
-        self.version, self.now, self._starts = known["version"], known["now"], known["starts"]
-        self._begun = known["begun"]
+        self.version, self.now, self._selector.start_draws = known["version"], known["now"], known["starts"]
+        self._rounds_started = known["begun"]
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])
-        self._timer.free, self.ledger, self._unattended = known["free"], known["ledger"], known["unattended"]
+        self._timer.free, self.ledger, self._steps_since_selected = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
-        self._local = {int(i): back(w) for i, w in plain["local"].items()}
-        self._held = underway["held"]
-        self._flights = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
+        self._local_models = {int(i): back(w) for i, w in plain["local"].items()}
+        self._last_download = underway["held"]
+        self._in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
 
 
 def _work_since(before: dict[str, Work], after: dict[str, Work]) -> dict[str, int]:

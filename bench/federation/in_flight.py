@@ -28,7 +28,7 @@ class InFlight:
         """Return the time of its next event, with the client's id to break ties."""
         return (self.messages[0][0] if self.messages else self.end), self.client.id
 
-    def landed(self, now: float) -> bool:
+    def ended(self, now: float) -> bool:
         """Whether all its events are over."""
         return not self.messages and self.end <= now
 

@@ -91,10 +91,10 @@ class ServerState:
 
 
 class Clients:
-    """All clients that can train; their states come into being at first use.
+    """All clients that can train. A client's state is created when it is first used.
 
     Attributes:
-        ids: theirs, sorted.
+        ids: their ids, sorted.
         local_buffers: whether BatchNorm buffers stay with the clients (the policy `local`).
     """
 

@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bench.data import Indices
+from bench.data import Floats, Indices
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.engine.predict import Task, accuracy_and_loss
 from bench.params import Params
 
 SPLITS = ("validation", "test")
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -26,7 +25,7 @@ class Evaluation:
         metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
         clients: rows of metric, client, split, correct, samples.
         hits: rows of metric (gm|pm), on (global|local) and bits: which test samples were classified correctly, as
-            `packed`; of local ones client after client. Not of metrics that are another's.
+            `packed`, for local tests one client after another. Metrics that are derived from another have none.
         generic: the generic model that was scored, if there is one.
         personal: the personalized models by client; none where the method trains none: the generic model stands in.
     """
@@ -38,7 +37,7 @@ class Evaluation:
     personal: dict[int, Params] = field(default_factory=dict)
 
 
-class _Places:
+class _SamplePositions:
     """Positions of the clients' samples in a list of scored samples; clients without samples are left out.
 
     Attributes:
@@ -78,10 +77,11 @@ class Scorer:
         self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in whole.items()}
         self._samples = {s: {i: len(parts[s][i]) for i in ids} for s in SPLITS}
         self._local_at = {
-            s: _Places(ids, self._counted(s, ids), np.searchsorted(self._needed, union[s]), sizes) for s in SPLITS
+            s: _SamplePositions(ids, self._counted(s, ids), np.searchsorted(self._needed, union[s]), sizes)
+            for s in SPLITS
         }
         self._own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
-        self._known: tuple[list[int], dict[str, _Places]] = [], {}
+        self._known: tuple[list[int], dict[str, _SamplePositions]] = [], {}
 
     def score(
         self, generic: Params | None, names: tuple[str, ...], own: dict[str, dict[int, Params]], into: Evaluation
@@ -97,47 +97,49 @@ class Scorer:
         if not tasks:
             return
         owners = [] if generic is None else [SERVER]
-        hit, loss = self._look(tasks, owners + [i for models in own.values() for i in sorted(models)])
+        hit, loss = self._evaluate(tasks, owners + [i for models in own.values() for i in sorted(models)])
         begin = 0
         if generic is not None:
             begin = len(self._needed)
-            self._globally(hit[:begin], loss[:begin], into)
-            self._locally(names, self._local_at, hit[:begin], loss[:begin], into)
+            self._score_globally(hit[:begin], loss[:begin], into)
+            self._score_locally(names, self._local_at, hit[:begin], loss[:begin], into)
         for name, models in own.items():
             ids = sorted(models)
             end = begin + sum(len(self._own[i]) for i in ids)
-            self._locally((name,), self._places(ids), hit[begin:end], loss[begin:end], into)
+            self._score_locally((name,), self._places(ids), hit[begin:end], loss[begin:end], into)
             begin = end
 
-    def _globally(self, hit: Floats, loss: Floats, into: Evaluation) -> None:
+    def _score_globally(self, hit: Floats, loss: Floats, into: Evaluation) -> None:
         for split, at in self._global_at.items():
             if len(at):
                 _add(into, "gm", "global", "", split, float(hit[at].mean()), float(loss[at].mean()))
                 if split == "test":
                     into.hits.append({"metric": "gm", "on": "global", "bits": packed(hit[at])})
 
-    def _places(self, ids: list[int]) -> dict[str, _Places]:
+    def _places(self, ids: list[int]) -> dict[str, _SamplePositions]:
         """Return the places in a list that has each client's validation samples and then its test samples."""
         if ids != self._known[0]:  # mostly it is asked for all clients
             samples = [self._counted(s, ids) for s in SPLITS]
             split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
             at = [np.flatnonzero(split == k) for k in range(len(SPLITS))]
-            found = {s: _Places(ids, n, there, self._sizes) for s, n, there in zip(SPLITS, samples, at, strict=True)}
+            found = {
+                s: _SamplePositions(ids, n, there, self._sizes) for s, n, there in zip(SPLITS, samples, at, strict=True)
+            }
             self._known = ids, found
         return self._known[1]
 
     def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
 
-    def _look(self, tasks: list[Task], owners: list[int]) -> tuple[Floats, Floats]:
+    def _evaluate(self, tasks: list[Task], owners: list[int]) -> tuple[Floats, Floats]:
         """Return, for each sample of the tasks in order, whether it is classified correctly, and its loss."""
         logits = self._engine.outputs("train", tasks, owners=owners)
         found = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate([p for _, p in tasks]))
         right, loss = torch.stack([values.to(torch.float64) for values in found]).cpu().numpy()
         return right, loss
 
-    def _locally(
-        self, names: tuple[str, ...], places: dict[str, _Places], hit: Floats, loss: Floats, into: Evaluation
+    def _score_locally(
+        self, names: tuple[str, ...], places: dict[str, _SamplePositions], hit: Floats, loss: Floats, into: Evaluation
     ) -> None:
         """Add scores per client, and their means weighted by training samples and equally."""
         for split, own in places.items():

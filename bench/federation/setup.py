@@ -42,7 +42,7 @@ def architectures(settings: Settings, sizes: Sequence[int]) -> list[str]:
 
 
 def degenerate(method: Method) -> list[str]:
-    """What the settings of a method and of its server rule amount to, where they lose their point."""
+    """Warnings about settings that make the method or its server rule pointless."""
     return list(dict.fromkeys(method.hp.degenerate() + method.rule.hp.degenerate()))
 
 

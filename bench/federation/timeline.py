@@ -32,7 +32,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Trip(NamedTuple):
+class ComputedRound(NamedTuple):
     """A client's round, computed but not yet timed.
 
     Attributes:
@@ -63,40 +63,49 @@ class Timer:
         self._wait_free = wait_free
         self._draws = True
 
-    def flights(self, trips: list[Trip], version: int, now: float) -> list[InFlight]:
+    def time_rounds(self, computed: list[ComputedRound], version: int, now: float) -> list[InFlight]:
         """Time the rounds of clients that are sent a version now; an `Exchange` waits for the slowest of them."""
         self._draws = version < TIMELINE_VERSIONS
-        flights = [InFlight(t.client, now, local=t.program.result) for t in trips]
-        walks = [self._walk(trip, flight, version, now) for trip, flight in zip(trips, flights, strict=True)]
+        in_flight = [InFlight(t.client, now, local=t.program.result) for t in computed]
+        walks = [
+            self._time_client(round_, flight, version, now) for round_, flight in zip(computed, in_flight, strict=True)
+        ]
         waiting = {i: next(walk, None) for i, walk in enumerate(walks)}
         while arrivals := [arrival for arrival in waiting.values() if arrival is not None]:
             ready = max(arrivals)
-            waiting = {i: _go_on(walks[i], ready) for i, arrival in waiting.items() if arrival is not None}
-        return flights
+            waiting = {i: _resume(walks[i], ready) for i, arrival in waiting.items() if arrival is not None}
+        return in_flight
 
-    def steps_until_broadcast(self, trips: list[Trip], version: int, now: float, batch_size: int) -> dict[int, int]:
-        """How many steps each client can take after its upload until the next version has come; one at least.
+    def steps_until_broadcast(
+        self, computed: list[ComputedRound], version: int, now: float, batch_size: int
+    ) -> dict[int, int]:
+        """How many steps each client can take between its upload and the arrival of the next version, at least one.
 
-        That arrives when the slowest upload has come in and a download as large as this round's is over.
+        The version arrives after the slowest upload and a download of this round's size.
         """
-        dry = Timer(self._clock, Ledger(buffers_travel=self._traffic.buffers_travel), [], wait_free=True)
-        dry.free = dict(self.free)
-        ready = max(arrival for flight in dry.flights(trips, version, now) for arrival, _ in flight.messages)
+        forecast = Timer(self._clock, Ledger(buffers_travel=self._traffic.buffers_travel), [], wait_free=True)
+        forecast.free = dict(self.free)
+        ready = max(
+            arrival for flight in forecast.time_rounds(computed, version, now) for arrival, _ in flight.messages
+        )
         steps = {}
-        for trip in trips:
-            i = trip.client.id
-            assert trip.size is not None, "a client that uploads has downloaded"
-            next_model = ready + self._clock.down(i, trip.size)
-            one = self._clock.work(i, Work(1, min(batch_size, trip.client.n_train)), version)
-            steps[i] = max(1, int((next_model - dry.free[i]) / one))
+        for round_ in computed:
+            i = round_.client.id
+            assert round_.size is not None, "a client that uploads has downloaded"
+            next_model = ready + self._clock.down(i, round_.size)
+            one = self._clock.work(i, Work(1, min(batch_size, round_.client.n_train)), version)
+            steps[i] = max(1, int((next_model - forecast.free[i]) / one))
         return steps
 
-    def _walk(self, trip: Trip, flight: InFlight, version: int, now: float) -> Generator[float, float, None]:
-        """Time a client's events; at an `Exchange` yields its arrival and takes when the server is ready."""
-        i = trip.client.id
-        there = now if trip.size is None else self._span(i, "download", now, self._clock.down(i, trip.size))
-        time, training, held = max(there, self.free[i]), trip.kind, []
-        for event in trip.program.events:
+    def _time_client(
+        self, round_: ComputedRound, flight: InFlight, version: int, now: float
+    ) -> Generator[float, float, None]:
+        """Time a client's events. At an `Exchange` it yields the arrival time of the message and is sent the time at
+        which the server is ready."""
+        i = round_.client.id
+        there = now if round_.size is None else self._span(i, "download", now, self._clock.down(i, round_.size))
+        time, training, uploads = max(there, self.free[i]), round_.kind, []
+        for event in round_.program.events:
             if isinstance(event, Work):
                 time = self._span(i, training, time, self._clock.work(i, event, version))
             elif event.waits:
@@ -104,12 +113,12 @@ class Timer:
                 time = self._span(i, "download", ready, self._clock.down(i, self._traffic.size(event.reply)))
             else:
                 training = "personal training"
-                held.append((time, event))
+                uploads.append((time, event))
         arrival = now
-        for moment, event in held:  # one after the other: messages of a client share its uplink
+        for moment, event in uploads:  # one after the other: messages of a client share its uplink
             arrival = self._upload(i, event, max(moment if self._wait_free else time, arrival))
-            weight = trip.client.n_train if event.weight is None else event.weight
-            flight.messages.append((arrival, Message(i, event.values, weight, version, base=trip.down)))
+            weight = round_.client.n_train if event.weight is None else event.weight
+            flight.messages.append((arrival, Message(i, event.values, weight, version, base=round_.down)))
         self.free[i] = time
         flight.end = max(time, arrival)
 
@@ -123,7 +132,7 @@ class Timer:
         return start + seconds
 
 
-def _go_on(walk: Generator[float, float, None], ready: float) -> float | None:
+def _resume(walk: Generator[float, float, None], ready: float) -> float | None:
     try:
         return walk.send(ready)
     except StopIteration:

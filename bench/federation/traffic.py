@@ -40,7 +40,8 @@ class Ledger:
         self._up: list[Size] = []
         self._down: list[Size] = []
         self._distinct: list[Size] = []
-        # What was received is kept, so that nothing new can take over an address within a version.
+        # Received tensors are kept until the version ends; otherwise a new tensor at the address of a freed one would
+        # count as received.
         self._seen: dict[tuple[Any, ...], Tensor] = {}
         self._known: dict[int, tuple[Any, Size]] = {}
 

@@ -5,18 +5,17 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from bench.data import Floats
 from bench.errors import UserError
 
-Array = npt.NDArray[np.float64]
-Rule = Callable[[nn.Module, str, np.random.Generator], Array]  # (layer, name of its tensor, generator) -> values
+Rule = Callable[[nn.Module, str, np.random.Generator], Floats]  # (layer, name of its tensor, generator) -> values
 Rules = Mapping[type[nn.Module], Rule]
 
 
-def uniform_fan_in(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+def uniform_fan_in(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
     """Weights and biases from U(-1/√fan_in, 1/√fan_in): torch's default for linear and convolutional layers.
 
     He et al. 2015 (arXiv:1502.01852), eq. 10 with the gain of a leaky ReLU of slope √5.
@@ -25,7 +24,7 @@ def uniform_fan_in(layer: nn.Module, name: str, rng: np.random.Generator) -> Arr
     return rng.uniform(-bound, bound, layer.get_parameter(name).shape)
 
 
-def kaiming_normal_fan_out(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+def kaiming_normal_fan_out(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
     """Weights from N(0, 2/fan_out), He et al. 2015 (arXiv:1502.01852), eq. 14, and biases of zero: for convolutions."""
     weight = layer.get_parameter(name)
     if name == "bias":
@@ -34,13 +33,13 @@ def kaiming_normal_fan_out(layer: nn.Module, name: str, rng: np.random.Generator
     return rng.normal(0.0, math.sqrt(2 / fan_out), weight.shape)
 
 
-def unit(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+def unit(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
     """Initial values of a normalisation layer: scale and variance one, shift and mean zero."""
     tensor: Tensor = getattr(layer, name)
     return np.full(tensor.shape, 1.0 if name in ("weight", "running_var") else 0.0)
 
 
-def normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+def normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
     """Weights from N(0, 1): torch's default for embeddings."""
     return rng.normal(0.0, 1.0, layer.get_parameter(name).shape)
 

@@ -6,13 +6,14 @@ from typing import ClassVar
 import numpy as np
 from torch import nn
 
-from bench.models.init import Array, Rules, kaiming_normal_fan_out
+from bench.data import Floats
+from bench.models.init import Rules, kaiming_normal_fan_out
 from bench.models.network import Network, need_images
 from bench.models.resnet import SMALL
 from bench.plugin import MODELS
 
 
-def normal_linear(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+def normal_linear(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
     """Weights from N(0, 0.01^2) and zero biases, as torchvision draws the linear layers of MobileNetV3."""
     shape = layer.get_parameter(name).shape
     return np.zeros(shape) if name == "bias" else rng.normal(0.0, 0.01, shape)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.models.init import Array
+from bench.data import Floats
 
 
 class Recurrent(nn.Module):
@@ -72,7 +72,7 @@ class GRU(Recurrent):
         return torch.stack(found, dim=1)
 
 
-def uniform_hidden(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+def uniform_hidden(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
     """Weights and biases from U(-1/√hidden, 1/√hidden): torch's default for recurrent layers."""
     bound = 1 / math.sqrt(layer.get_parameter("weight_hh").shape[1])
     return rng.uniform(-bound, bound, layer.get_parameter(name).shape)

@@ -11,8 +11,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from bench.data import Floats
 from bench.errors import UserError
-from bench.models.init import Array, Rules
+from bench.models.init import Rules
 from bench.models.network import Network, need_images, need_tokens
 from bench.models.sequences import PADDING
 from bench.plugin import MODELS
@@ -168,7 +169,7 @@ class _OfPatches(nn.Module):
         return found
 
 
-def small_normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Array:
+def small_normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
     """Weights from N(0, 0.02^2), as for the embeddings and positions of ViT and BERT."""
     return rng.normal(0.0, 0.02, layer.get_parameter(name).shape)
 

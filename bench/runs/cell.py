@@ -151,12 +151,12 @@ class _Run:
         except UserError as error:
             state, reason = "failed", str(error)
             self._write_error(f"{error}\n")
-        except Exception as error:  # the one place that keeps the failure of one cell, whatever it is, from the others
+        except Exception as error:  # any error of one cell is caught here, so that the other cells run
             state, reason = "failed", shortage(error) or f"{type(error).__name__}: {error}"
             self._write_error(traceback.format_exc())
         try:
             self._conclude(state, reason)
-        except OSError as error:  # the event alone says it
+        except OSError as error:  # then the status cannot be written; only the event reports it
             if state in store.FINISHED:
                 state, reason = "failed", shortage(error) or f"its end could not be written: {error}"
                 self.status = replace(self.status, state=state, reason=reason)
@@ -164,7 +164,7 @@ class _Run:
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status
 
-    def _conclude(self, state: store.State, reason: str) -> None:
+    def _conclude(self, state: store.CellState, reason: str) -> None:
         """Write how it ended, and clean up."""
         self.status = replace(self.status, state=state, reason=reason)
         if state not in store.FINISHED:
@@ -173,7 +173,7 @@ class _Run:
         checksums = {name: known for name, (_, known) in self.tables.sync().items()}
         self.status = replace(self.status, checksums=checksums)
         self._write_status()
-        with contextlib.suppress(OSError):  # not before: a kill would leave neither a result nor what leads to it
+        with contextlib.suppress(OSError):  # only now: if the process is killed earlier, the checkpoint is still there
             if self.options.keep in ("none", "best"):
                 checkpoint.remove(self.folder / "checkpoint")
             store.remove_leftovers(self.folder, self.status)
@@ -182,7 +182,7 @@ class _Run:
         with contextlib.suppress(OSError):
             store.write_text(self.folder / "error.txt", text)
 
-    def _train(self) -> tuple[store.State, str]:
+    def _train(self) -> tuple[store.CellState, str]:
         federation, dataset, partition = build(self.settings, self.options)
         store.write_json(self.folder / "partition.json", partition_record(dataset, partition))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))
@@ -213,7 +213,7 @@ class _Run:
         """Go on from the newest checkpoint that is whole and was made on the same path; else start again."""
         for saved in checkpoint.load(self.folder / "checkpoint"):
             if "known" not in saved.rest["federation"]:
-                continue  # what `--keep server` leaves: nothing goes on from it
+                continue  # left by `--keep server`; training cannot continue from it
             if saved.rest["path"] != self.status.path or saved.rest["partition"] != self.status.partition["hash"]:
                 log.warning(
                     "the checkpoint of round %d is from another path (%s): starting again",
@@ -348,8 +348,8 @@ def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Pa
 
 
 def _recordings(settings: Settings, device: str) -> GraphCache:
-    """What cells that differ in seed or partition share where one process runs them after each other: to record a
-    method's steps takes as long as tens of their rounds."""
+    """Recorded steps of the last method in this process. Cells that differ in seed or partition share them, because
+    recording takes as long as tens of rounds."""
     found = _last_recordings(settings.method, json.dumps(settings.hp), settings.dtype, device)
     found.forget_alone()
     return found

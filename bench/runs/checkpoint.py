@@ -47,7 +47,8 @@ class Writer:
         self._checksums: dict[str, str] = {}
 
     def save(self, checkpoint: Checkpoint, *, generations: int = GENERATIONS) -> None:
-        """Add a generation and remove all but the newest ones; a kill at any moment leaves the older ones."""
+        """Add a generation, then remove all but the newest ones; if the process is killed meanwhile, the older ones
+        remain."""
         self._folder.mkdir(exist_ok=True)
         final = self._folder / f"{checkpoint.version:08d}"
         temporary = final.with_name(final.name + ".tmp")
@@ -72,7 +73,8 @@ class Writer:
             shutil.rmtree(old)
 
     def _group(self, group: str, tensors: dict[str, torch.Tensor], into: Path) -> str:
-        """Link or write the file of a group; its checksum. State is never changed in place: same object, same bytes."""
+        """Link or write the file of a group, and return its checksum. State is never changed in place, so the same
+        object has the same bytes."""
         name = f"{group}.pt"
         before = self._written.get(group, {})
         if self._last and before.keys() == tensors.keys() and all(before[n]() is t for n, t in tensors.items()):
@@ -85,7 +87,7 @@ class Writer:
 
 
 def load(folder: Path) -> Iterator[Checkpoint]:
-    """The whole generations, newest first, tensors on the CPU; a damaged one is logged and passed over."""
+    """The undamaged generations, newest first, tensors on the CPU; a damaged one is logged and skipped."""
     for path in _newest_first(folder):
         problem = _problem(path)
         if problem:

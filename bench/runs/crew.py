@@ -82,7 +82,7 @@ class Backlog:
 
     @property
     def held(self) -> bool:
-        """Whether cells are waited for that another process holds."""
+        """Whether there are cells that another process holds, to be tried again later."""
         return bool(self._held)
 
     def next(self) -> CellTask | None:
@@ -93,7 +93,7 @@ class Backlog:
         return self._returned.popleft() if self._returned else next(self._tasks, None)
 
     def put_back(self, task: CellTask) -> None:
-        """It was not run: it is the next one."""
+        """The task was not run; put it at the front of the queue."""
         self._returned.appendleft(task)
 
     def put_off(self, task: CellTask, holder: str) -> None:
@@ -109,17 +109,17 @@ class Backlog:
         self._held.clear()
 
     def record(self, event: Event) -> None:
-        """Take note of an event and pass it on."""
+        """Record an event and pass it to the caller."""
         self._last[event.cell] = event
         self._on_event(event)
 
-    def say(self, task: CellTask, state: store.State, text: str) -> None:
-        """Pass on what a worker can no longer say of its cell."""
+    def say(self, task: CellTask, state: store.CellState, text: str) -> None:
+        """Report the state of a cell whose worker is gone."""
         last = self._last.get(task.folder.name, Event(task.folder.name, state, 0, task.settings.rounds))
         self._on_event(replace(last, state=state, text=text))
 
     def fail(self, task: CellTask, reason: str) -> None:
-        """Note the failure of a cell whose worker is no more."""
+        """Record the failure of a cell whose worker is gone."""
         folder = task.folder
         with contextlib.suppress(store.BusyError):
             folder.mkdir(parents=True, exist_ok=True)

@@ -89,7 +89,8 @@ def load_model(cell: "CellView", client: int | None = None, data_root: Path | st
 
 def keep_reported(folder: Path, version: int, evaluation: Evaluation, protocol: str, clients: list[int]) -> None:
     """Keep the models just evaluated if their round is the reported one so far, in place of those kept before."""
-    from bench.runs.results import read_table, reported_round  # pandas has a thread, and workers are forked before
+    from bench.runs.reported import reported_round  # loads pandas, which has a thread, and workers are forked before
+    from bench.runs.tables import read_table
 
     metrics = read_table(folder, "metrics")
     for metric in METRICS:
@@ -117,7 +118,7 @@ def _of_reported_round(
     cell: "CellView", federation: Federation, client: int | None
 ) -> tuple[Params | None, int] | None:
     metric = METRICS[client is not None]
-    from bench.runs.results import reported_round
+    from bench.runs.reported import reported_round
 
     wanted = reported_round(cell.table("metrics"), metric, cell.settings.protocol)
     for saved in checkpoint.load(cell.folder / FOLDER / metric):

@@ -1,4 +1,4 @@
-"""MLflow as a mirror of the run store (docs/tracking.md): filled from the store's files, never a condition of a run.
+"""MLflow as a copy of the run store (docs/tracking.md): filled from the store's files; no run depends on it.
 
 `bench run` starts one process for it beside its workers (bench/runs/mlflow_process.py). What MLflow has is derived
 from the files alone, so anybody can fill in later what an outage left out (`bench track`): a cell's MLflow run is found
@@ -105,10 +105,10 @@ class Mirror:
         self._marked: set[str] = set()
 
     def update(self, written: Callable[[], None] = lambda: None, *, skip_new: bool = False) -> int:
-        """Write what is new, calling `written` after each cell; the number of cells that have begun.
+        """Write what is new, calling `written` after each cell, and return the number of cells that have begun.
 
-        With `skip_new`, running cells that the last call did not see are left to the next: by then short ones are over
-        and written once.
+        With `skip_new`, running cells that the last call did not see are left to the next call, so that a short cell
+        has ended by then and is written once.
         """
         from bench.runs.results import load_run
 
@@ -263,7 +263,7 @@ def _reported(cell: "CellView") -> list[_Point]:
 
 
 def _continues(tags: Mapping[str, str], cell: "CellView", points: Sequence[_Point]) -> bool:
-    """Whether what MLflow has is the beginning of what the cell has: a cell that was started again has other values."""
+    """Whether MLflow has the first values of this cell. If not, the cell was started again and has other values."""
     if tags.get("status") == "failed" and cell.status.state != "failed":
         return False  # tried again: its error is no longer true
     rounds = int(tags.get("mirrored_rounds", 0))
@@ -334,7 +334,7 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """What a store raises that is not there, not writable, not MLflow's or lacks a driver here, and others."""
+    """Exceptions of a tracking store that is missing, read-only, not MLflow's, or has no driver here; and `others`."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -342,7 +342,7 @@ def outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def explain(error: Exception, uri: str) -> str:
-    """One short line: what the system or the database said, where one did, else the beginning of MLflow's message."""
+    """One short line: the message of the system or the database if there is one, else the start of MLflow's message."""
     from sqlalchemy.exc import SQLAlchemyError
 
     chain: list[BaseException] = [error]

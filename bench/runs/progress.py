@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bench.runs.store import State
+from bench.runs.store import CellState
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -22,7 +22,7 @@ class Event:
     """One thing that happened to a cell; `figures` are accuracies such as `{"gm": 0.81}`."""
 
     cell: str
-    state: State
+    state: CellState
     round: int = 0
     rounds: int = 0
     figures: dict[str, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.rounds = rounds
         self.done_rounds: dict[str, int] = {}
         self.first_round: dict[str, int] = {}
-        self.ended: dict[str, State] = {}
+        self.ended: dict[str, CellState] = {}
         self.start: float | None = None
 
     def __exit__(

@@ -1,19 +1,9 @@
-"""What a run found: its cells as tables, and the figures that reports print, each chosen as its protocol says.
+"""What a run found: its cells as tables, and the figures that reports print of the rounds that their protocols choose.
 
-The code that chooses a round (`choose_round`) sees validation columns only. Under `honest` one round is chosen for all
-clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation accuracies
-weighted with the clients' data sizes; the test figure of that round is reported. The round is that of the best mean of
-the last `WINDOW` validation accuracies, the latest of equals: the peak of a noisy curve mostly lies in an early lucky
-round (docs/examples/reported_round.py). Beside it stand the test figures of that peak (`peak`), of the last round
-(`last`) and the mean of the last `WINDOW` evaluations (`tail`). `paper` has no validation data and reports the best
-test figure over the evaluated rounds, as the papers do. A model right after local training (`lm`) exists only of
-clients that have trained: for it, both choose among the rounds in which as many clients are scored as in the last one,
-else the best round is one of the few clients that happened to come first.
+How rounds are chosen is in `bench/runs/reported.py`.
 """
 
 import base64
-import io
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,14 +14,13 @@ import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import UserError
+from bench.runs.reported import WINDOW, accuracy_curves, chosen_rounds, selection_curve
 from bench.runs.store import COLUMNS, Status, read_json, read_status
+from bench.runs.tables import read_table
 from bench.settings import Settings
 
 if TYPE_CHECKING:
     from bench.runs.kept import KeptModel
-
-WINDOW = 5
-"""Evaluations over which a validation curve is averaged before its best round is taken."""
 
 FIGURE_COLUMNS = (
     "method",
@@ -51,10 +40,6 @@ FIGURE_COLUMNS = (
     "value",
     "derived",
 )
-
-
-Curves = dict[tuple[str, str, str, str], pd.Series]
-"""Accuracies by round, for each split, metric, place (`on`) and mean."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +113,7 @@ class RunView:
         """What a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
         from bench.runs.summary import to_html
 
-        return to_html(self.path)
+        return to_html(self.path, self.results)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -201,25 +186,6 @@ def tidy(run: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(FIGURE_COLUMNS)).astype({"alpha": float, "value": float, "round": "Int64"})
 
 
-def choose_round(validation: pd.Series) -> int:
-    """The round with the best mean of the last `WINDOW` validation accuracies, the latest of equals.
-
-    Args:
-        validation: accuracies by round, at least one.
-    """
-    means = trailing_means(validation)
-    return int(means.index[len(means) - 1 - int(means.to_numpy()[::-1].argmax())])
-
-
-def trailing_means(curve: pd.Series) -> pd.Series:
-    """At each round, in order, the mean of the last `WINDOW` values, or of as many as there are; equal but for rounding
-    is equal."""
-    ordered = curve.sort_index()
-    values = ordered.to_numpy(float)
-    means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]
-    return pd.Series(np.round(means, 12), ordered.index)
-
-
 def reported_figures(cell: CellView) -> list[dict[str, Any]]:
     """The accuracies that a report shows of a cell, at the round that its protocol chooses: `metric`, `on`, `mean`,
     `round`, `value` and others. Empty where the cell is not done."""
@@ -227,22 +193,6 @@ def reported_figures(cell: CellView) -> list[dict[str, Any]]:
     wanted = "best" if cell.settings.protocol == "paper" else "validation"
     chosen = [figure for figure in figures if figure["selection"] == wanted]
     return chosen or [figure for figure in figures if figure["selection"] == "last"]
-
-
-def read_table(folder: Path, name: str) -> pd.DataFrame:
-    """A table of a cell, without a line that is still being written; empty where there is none."""
-    path = folder / f"{name}.csv"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if not whole:
-        return pd.DataFrame(columns=list(COLUMNS[name]))
-    exact: dict[str, Callable[[str], Any]] = {
-        column: float for column in ("value", "seconds", "settled", "start", "end") if column in COLUMNS[name]
-    }
-    if "bits" in COLUMNS[name]:  # which may look like a number
-        exact["bits"] = str
-    # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
-    return pd.read_csv(io.StringIO(whole), keep_default_na=False, converters=exact)
 
 
 def cell_name(settings: Settings) -> str:
@@ -292,7 +242,7 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
         eligible = curve[curve.index.isin(alike)] if metric == "lm" else curve
         last = int(curve.index[-1])
         chosen = {"last": last, "tail": last}
-        chosen |= _chosen(eligible, selection_curve(curves, metric), cell.settings.protocol)
+        chosen |= chosen_rounds(eligible, selection_curve(curves, metric), cell.settings.protocol)
         figures += [
             {
                 "metric": metric,
@@ -308,59 +258,8 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
     return figures
 
 
-def _chosen(curve: pd.Series, selecting: pd.Series, protocol: str) -> dict[str, int]:
-    """The rounds of a test curve that its protocol chooses, by the name of the selection."""
-    if protocol == "paper":
-        return {"best": _first_best(curve)}
-    # a round can have a validation figure alone: its clients may have validation samples and no test samples
-    choosing = selecting[selecting.index.isin(curve.index)]
-    return {} if choosing.empty else {"validation": choose_round(choosing), "peak": _first_best(choosing)}
-
-
-def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | None:
-    """The round whose test figures of a metric, `gm` or `pm`, a report shows; None where there is none yet.
-
-    Args:
-        metrics: the rows of `metrics.csv` so far. What is chosen of all rounds was chosen when it was the last one.
-    """
-    curves = accuracy_curves(metrics)
-    place = "global" if metric == "gm" else "local"
-    tests = [
-        (on, curve)
-        for (split, own, on, mean), curve in curves.items()
-        if (split, own) == ("test", metric) and mean != "equal"
-    ]
-    if not tests:
-        return None
-    curve = dict(tests).get(place, tests[0][1])
-    chosen = _chosen(curve, selection_curve(curves, metric), protocol)
-    return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
-
-
 def _rounds_alike(cell: CellView) -> set[int]:
-    """The rounds in which as many clients' local models are scored as in the last one."""
+    """The rounds in which the same number of local models was scored as in the last one."""
     clients = cell.table("clients")
     scored = clients[clients["metric"] == "lm"].groupby("round")["client"].nunique()
     return set(scored.index[scored == scored.iloc[-1]]) if len(scored) else set()
-
-
-def _first_best(curve: pd.Series) -> int:
-    ordered = curve.sort_index()
-    return int(ordered.index[int(ordered.to_numpy().argmax())])
-
-
-def accuracy_curves(metrics: pd.DataFrame) -> Curves:
-    """The accuracies in rows of `metrics.csv`."""
-    columns = ["split", "metric", "on", "mean", "round", "value"]
-    curves: dict[tuple[str, str, str, str], dict[int, float]] = {}
-    rows = metrics.loc[metrics["quantity"] == "accuracy", columns]
-    for split, metric, on, mean, round_, value in rows.itertuples(index=False):
-        curves.setdefault((split, metric, on, mean), {})[round_] = value
-    return {key: pd.Series(curve).sort_index() for key, curve in curves.items()}
-
-
-def selection_curve(curves: Curves, metric: str) -> pd.Series:
-    """The validation accuracies by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else."""
-    pooled = curves.get(("validation", metric, "global", ""))
-    weighted = curves.get(("validation", metric, "local", "train_size"), pd.Series(dtype=float))
-    return pooled if metric == "gm" and pooled is not None else weighted

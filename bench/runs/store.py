@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from bench.errors import UserError
 
-State = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
+CellState = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
 
-FINISHED: tuple[State, ...] = ("done", "diverged")
+FINISHED: tuple[CellState, ...] = ("done", "diverged")
 """A second run skips these: nothing would come out differently."""
 
 COLUMNS = {
@@ -85,7 +85,7 @@ class Status:
         checksums: of the tables of a finished cell, by name.
     """
 
-    state: State = "waiting"
+    state: CellState = "waiting"
     rounds: int = 0
     total: int = 0
     reason: str = ""
@@ -140,9 +140,9 @@ def read_json(path: Path) -> Any:
 def read_status(folder: Path) -> Status:
     """Status of a cell.
 
-    A cell that says `running` while no process holds it was killed, one whose tables are not those that it wrote is
-    worth nothing, and of one whose status is damaged nobody knows: all read `interrupted`, so that the next run goes on
-    with them and nothing else takes them for done.
+    In three cases it is `interrupted`, so that the next run continues the cell and nothing treats it as done: it says
+    `running` but no process holds it (it was killed), its tables differ from their checksums, or its status file is
+    damaged.
     """
     try:
         content = read_json(folder / "status.json")

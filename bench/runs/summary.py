@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.runs.results import tidy
-
 _REPORTED = {"honest": "validation", "paper": "best"}
 
 
-def summary(run: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+def summary(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """For each protocol a title and a table: a row for each label, GM and PM for each task, in percent.
 
     Means and standard deviations are over seeds; brackets mark what is derived by SCD's Remark 4.1.
+
+    Args:
+        figures: the rows of `bench.runs.results.tidy`.
     """
-    figures = tidy(run)
     # without a figure are the trials of a sweep: they have no test split
     done = figures[(figures["status"] == "done") & figures["value"].notna()]
     for protocol, rows in done.groupby("protocol", sort=False):
@@ -27,18 +27,17 @@ def summary(run: Path) -> Iterator[tuple[str, pd.DataFrame]]:
         yield title, _table(rows[(rows["selection"] == selection) & (rows["mean"] != "equal")].copy())
 
 
-def undone(run: Path) -> str:
+def undone(figures: pd.DataFrame) -> str:
     """What is not in the summary, e.g. `not in the table: 2 waiting`; empty where nothing is left out."""
-    figures = tidy(run)
     counts = Counter(figures[figures["status"] != "done"].drop_duplicates("cell")["status"])
     left = ", ".join(f"{count} {state}" for state, count in counts.most_common())
     return left and f"not in the table: {left}"
 
 
-def to_html(run: Path) -> str:
+def to_html(run: Path, figures: pd.DataFrame) -> str:
     """The summary for a notebook."""
-    texts = [f"<b>{html.escape(str(run))}</b>", html.escape(undone(run))]
-    texts += [f"{html.escape(title)}{table.to_html(border=0)}" for title, table in summary(run)]
+    texts = [f"<b>{html.escape(str(run))}</b>", html.escape(undone(figures))]
+    texts += [f"{html.escape(title)}{table.to_html(border=0)}" for title, table in summary(figures)]
     return "<br>".join(text for text in texts if text)
 
 

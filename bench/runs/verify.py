@@ -17,8 +17,9 @@ from bench.errors import UserError
 from bench.runs.crew import Crew
 from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
-from bench.runs.results import CellView, RunView, read_table
+from bench.runs.results import CellView, RunView
 from bench.runs.store import FINISHED, read_json, read_status
+from bench.runs.tables import read_table
 from bench.settings import Settings
 
 COUNTED = ("ledger", "work")

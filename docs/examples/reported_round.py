@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from bench.rng import generator
-from bench.runs.results import WINDOW, accuracy_curves, choose_round, load_run, selection_curve
+from bench.runs.reported import WINDOW, accuracy_curves, choose_round, selection_curve
+from bench.runs.results import load_run
 
 Floats = npt.NDArray[np.float64]
 ROUNDS = 30

@@ -11,7 +11,7 @@ import torch
 from bench.conformance.toy_problem import ROUNDS, advance, difference, toy_federation
 from bench.engine.anomalies import Diverged
 from bench.engine.engine import Engine
-from bench.engine.team import Condition, Errand, News, serve
+from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.federation.federation import Federation
 from bench.method import METHODS
 
@@ -24,7 +24,7 @@ OTHERS = sorted(set(METHODS.names()) - set(KINDS))
 
 
 class Beside:
-    """Helpers (`bench.engine.team.Helpers`) in this process; `sent` lists how many bytes each errand took."""
+    """Helpers (`bench.engine.team.Helpers`) in this process; `sent` lists how many bytes each assignment took."""
 
     def __init__(self, engines: list[Engine]) -> None:
         self._engines = engines
@@ -35,12 +35,12 @@ class Beside:
     def __len__(self) -> int:
         return len(self._engines)
 
-    def begin(self, errands: Sequence[Errand | None], condition: Condition) -> list[Callable[[], News]]:
-        """Do each errand on its engine."""
+    def begin(self, assignments: Sequence[Assignment | None], state: SharedState) -> list[Callable[[], HelperAnswer]]:
+        """Do each assignment on its engine."""
         found = []
-        for engine, (near, far), errand in zip(self._engines, self._wires, errands, strict=True):
-            if errand:
-                parcel = travelled(near.pack((errand, condition)))
+        for engine, (near, far), assignment in zip(self._engines, self._wires, assignments, strict=True):
+            if assignment:
+                parcel = travelled(near.pack((assignment, state)))
                 self.sent.append(sum(one.content.nbytes for one in parcel.tensors.values()))
                 answer = travelled(far.pack(serve(engine, *far.unpack(parcel))))
                 found.append(functools.partial(near.unpack, answer))

@@ -20,7 +20,7 @@ from bench.plugin import DATASETS, SHIFTS, load_file
 from bench.rng import generator
 from bench.runs.cell import Options, run_cell
 from bench.runs.loading import apply_shifts, load_partition
-from bench.runs.results import read_table
+from bench.runs.tables import read_table
 from bench.settings import Settings
 from datasets.assemble import assemble
 from datasets.partitions import make_partition

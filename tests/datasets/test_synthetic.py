@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.data import Dataset
-from datasets.arrays import Array
+from bench.data import Array, Dataset
 from datasets.synthetic import load
 
 

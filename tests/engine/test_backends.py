@@ -9,7 +9,7 @@ import torch
 
 from bench.engine import backends
 from bench.engine.backends import BACKENDS, fastest
-from bench.engine.predict import _look
+from bench.engine.predict import _recorded_model
 from tests.engine.problems import everything, run, toy
 
 
@@ -59,9 +59,9 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str, str]] = 
 @pytest.fixture(autouse=True)
 def _nothing_recorded() -> Iterator[None]:
     """Forget the recordings of looks at models, which are kept for the whole process."""
-    _look.cache_clear()
+    _recorded_model.cache_clear()
     yield
-    _look.cache_clear()
+    _recorded_model.cache_clear()
 
 
 @pytest.mark.long
@@ -76,7 +76,7 @@ def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
     expected = run(right, 3)
     assert right.engine.backend == "torchscript"
     assert right.warnings == []
-    _look.cache_clear()
+    _recorded_model.cache_clear()
     damage(monkeypatch)
     federation = toy("ditto", executor=executor, rounds=3)
     found = run(federation, 3)

@@ -309,7 +309,7 @@ def test_a_recorded_step_gives_the_same_bytes(
         monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         federation = toy(method, executor=executor, dtype="float32", model=model)
         run(federation, 3)
-        recorded.append(sum(len(play._recorded) for play in federation.engine._trainer._plays.values()))
+        recorded.append(sum(len(step._recorded) for step in federation.engine._trainer._recorded_steps.values()))
         if after == 2:
             now = everything(federation)
         else:
@@ -325,7 +325,7 @@ def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: py
     """With one and with three clients or cohorts at a time, before and after steps are recorded."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 3)
     monkeypatch.setattr(device, "_MOST", 3)
-    monkeypatch.setattr(outputs, "_WORTH", 0)
+    monkeypatch.setattr(outputs, "_THREADS_PAY", 0)
     found = []
     for threads in (1, 3):
         federation = toy(method, executor=executor, dtype="float32")

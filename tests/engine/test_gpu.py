@@ -131,9 +131,9 @@ def test_recorded_steps_give_the_same_bytes(model: str, executor: str, monkeypat
         monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         federation, state = _images(model, executor=executor)
         found.append(state)
-        plays = federation.engine._trainer._plays.values()
-        assert any(play._recorded for play in plays) == (after == 2)
-        assert not any(made is play._eager for play in plays for made in play._recorded.values())
+        steps = federation.engine._trainer._recorded_steps.values()
+        assert any(step._recorded for step in steps) == (after == 2)
+        assert not any(made is step._eager for step in steps for made in step._recorded.values())
     assert_same(found[1], found[0], 0)
 
 

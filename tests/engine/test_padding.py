@@ -17,7 +17,7 @@ SIZES = [13, 7, 1, 0, 10, 6]  # in batches of four; the short batches have three
 
 def padded(federation: Any) -> list[bool]:
     """For each step function of a federation's trainings, whether its batches were padded."""
-    return [recipe.padded for recipe, _ in federation.engine._trainer._plays]
+    return [recipe.padded for recipe, _ in federation.engine._trainer._recorded_steps]
 
 
 @pytest.mark.long
@@ -78,5 +78,5 @@ def test_one_number_of_samples_is_recorded_for_all_short_batches() -> None:
     with SecondDevice():
         there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME)
         run(there, 1)
-        kinds = there.engine._trainer._plays
+        kinds = there.engine._trainer._recorded_steps
     assert sorted(recipe.padded for recipe, _ in kinds if not recipe.frozen) == [False, True]

@@ -27,9 +27,9 @@ AT = DrawAddress(seed=1, round=2, owner=3)
 def test_every_step_of_every_row_runs_once_and_in_order(lengths: list[int], lanes: int) -> None:
     schedule = pack(lengths, lanes)
     for row, length in enumerate(lengths):
-        seats = np.argwhere(schedule.row == row)
-        assert len({lane for _, lane in seats}) <= 1
-        assert [int(schedule.step[t, lane]) for t, lane in seats] == list(range(length))
+        cells = np.argwhere(schedule.row == row)
+        assert len({lane for _, lane in cells}) <= 1
+        assert [int(schedule.step[t, lane]) for t, lane in cells] == list(range(length))
     for t, (loaded, stored) in enumerate(zip(schedule.load, schedule.store, strict=True)):
         assert all(schedule.row[t, lane] == row and schedule.step[t, lane] == 0 for lane, row in loaded)
         assert all(schedule.row[t, lane] == row and schedule.step[t, lane] == lengths[row] - 1 for lane, row in stored)
@@ -46,19 +46,19 @@ def test_nobody_is_idle_while_somebody_waits() -> None:
 
 
 def _replayed(packing: Packing, done: list[int]) -> None:
-    """Play a packing as the engine does: a row brings the count of its steps into a lane and takes it back from
+    """Run a packing as the engine does: a row brings the count of its steps into a lane and takes it back from
     there."""
-    seats = [(IDLE, 0)] * packing.row.shape[1]
+    lanes = [(IDLE, 0)] * packing.row.shape[1]
     for t, (load, store) in enumerate(zip(packing.load, packing.store, strict=True)):
         for lane, row in load:
-            seats[lane] = row, done[row]
+            lanes[lane] = row, done[row]
         for lane, row in enumerate(packing.row[t].tolist()):
             if row != IDLE:
-                assert seats[lane] == (row, packing.step[t, lane])
-                seats[lane] = row, seats[lane][1] + 1
+                assert lanes[lane] == (row, packing.step[t, lane])
+                lanes[lane] = row, lanes[lane][1] + 1
         for lane, row in store:
-            assert seats[lane][0] == row
-            done[row] = seats[lane][1]
+            assert lanes[lane][0] == row
+            done[row] = lanes[lane][1]
 
 
 @given(lengths=st.lists(st.integers(0, 9), max_size=30), lanes=st.integers(1, 20))

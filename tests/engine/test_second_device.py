@@ -11,7 +11,7 @@ import torch
 from bench.engine import device_plan, executors
 from bench.engine.device import gpu_memory_ran_out, settle
 from bench.engine.packing import Packing, narrowed
-from bench.engine.predict import _look
+from bench.engine.predict import _recorded_model
 from bench.engine.step import MAIN
 from bench.errors import UserError, shortage
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
@@ -106,9 +106,9 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
         there = toy("fedavg", device=NAME)
         found = [run(there, 1).metrics for _ in range(12)][-1]
         assert_same(everything(there), everything(here))
-        look = _look(there.server.initial_model().spec, "logits", torch.float64, torch.device(NAME))
+        look = _recorded_model(there.server.initial_model().spec, "logits", torch.float64, torch.device(NAME))
     assert [row["value"] for row in found] == pytest.approx([row["value"] for row in expected])
-    for recorded in (look, *there.engine._trainer._plays.values()):
+    for recorded in (look, *there.engine._trainer._recorded_steps.values()):
         assert set(recorded._recorded.values()) == {recorded._eager}
 
 

@@ -15,7 +15,7 @@ from bench.config.grid import builtin_grids, load_grid
 from bench.config.identity import cell_id, declared_checksum
 from bench.runs import store
 from bench.runs.cell import Options, run_cell
-from bench.runs.results import read_table
+from bench.runs.tables import read_table
 from bench.settings import Settings
 
 HERE = Path(__file__).parent

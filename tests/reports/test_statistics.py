@@ -182,9 +182,9 @@ def test_bootstrap_repeats_itself_and_covers_the_aggregate(seeds):
     """A percentile interval of one task covers about 80 % at three seeds."""
     rng = generator("scores")
     hits = 0
-    for trial in range(300):
+    for draw in range(300):
         method = [rng.normal(55, 5, size=seeds)]
-        estimate = ours.bootstrap(method, _mean_of_tasks, trial, repeats=300)
+        estimate = ours.bootstrap(method, _mean_of_tasks, draw, repeats=300)
         hits += estimate.low <= 55 <= estimate.high
     assert 0.92 < hits / 300 < 0.98
     assert estimate == ours.bootstrap(method, _mean_of_tasks, 299, repeats=300)

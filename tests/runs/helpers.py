@@ -24,7 +24,7 @@ def cells(run: Path) -> dict[str, CellView]:
     return {cell.label: cell for cell in load_run(run).cells}
 
 
-def states(run: Path) -> dict[str, store.State]:
+def states(run: Path) -> dict[str, store.CellState]:
     """State by label."""
     return {label: cell.status.state for label, cell in cells(run).items()}
 

@@ -15,7 +15,8 @@ from bench.errors import UserError
 from bench.rng import generator
 from bench.runs import store
 from bench.runs.plan import PlannedCell
-from bench.runs.results import choose_round, load_run, task_name, tidy
+from bench.runs.reported import choose_round
+from bench.runs.results import load_run, task_name, tidy
 from bench.runs.store import Status, Tables
 from bench.settings import Settings
 
@@ -163,7 +164,7 @@ def test_a_round_without_a_test_figure_cannot_be_chosen(write: Callable[..., Pat
 
 
 @pytest.mark.parametrize("state", ["failed", "diverged", "interrupted", "waiting"])
-def test_an_unfinished_cell_has_a_row_without_a_figure(write: Callable[..., Path], state: store.State) -> None:
+def test_an_unfinished_cell_has_a_row_without_a_figure(write: Callable[..., Path], state: store.CellState) -> None:
     row = tidy(write(ROWS, Status(state))).to_dict("records")
     assert [(r["status"], r["metric"], pd.isna(r["value"])) for r in row] == [(state, "", True)]
 
@@ -234,7 +235,7 @@ def test_commands_that_a_run_names_can_be_pasted(
     write: Callable[..., Path],
     capsys: pytest.CaptureFixture[str],
     tmp_path_factory: pytest.TempPathFactory,
-    state: store.State,
+    state: store.CellState,
     command: str,
 ) -> None:
     """A report is suggested only if a cell is done."""

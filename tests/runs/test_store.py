@@ -11,8 +11,8 @@ import pytest
 
 from bench.errors import UserError
 from bench.runs import store
-from bench.runs.results import read_table
 from bench.runs.store import BusyError, Status, Tables
+from bench.runs.tables import read_table
 
 LEDGER_ROW = {name: 1.5 if name in ("seconds", "settled") else 7 for name in store.COLUMNS["ledger"][1:]}
 

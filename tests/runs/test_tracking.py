@@ -269,7 +269,7 @@ def test_values_that_are_no_numbers(small: Path, server: str) -> None:
     assert sum(math.isnan(value) for value in latest.data.metrics.values()) == 1
 
 
-def cut(cell: CellView, rounds: int, state: store.State) -> dict[str, bytes]:
+def cut(cell: CellView, rounds: int, state: store.CellState) -> dict[str, bytes]:
     """Cut a finished cell's files back to an earlier round; returns the original contents."""
     before = {path.name: path.read_bytes() for path in cell.folder.iterdir()}
     for name in ("metrics", "clients", "ledger"):

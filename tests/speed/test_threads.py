@@ -36,7 +36,7 @@ def trained(**options: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("model", ["cnn", "mlp"])
 def test_the_number_of_clients_at_a_time_changes_no_byte(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, with batches of several sizes, personal and generic models, several times over."""
-    monkeypatch.setattr(outputs, "_WORTH", 0)
+    monkeypatch.setattr(outputs, "_THREADS_PAY", 0)
     settings = {"model": model}
     alone = trained(settings=settings, executor="sequential", threads=1)
     for threads in (2, 5, 2, 5):
@@ -54,7 +54,7 @@ def test_small_dense_models_are_scored_in_one_thread(
         asked.add(threads)
         return real(threads, *jobs)
 
-    monkeypatch.setattr(outputs, "_WORTH", worth)
+    monkeypatch.setattr(outputs, "_THREADS_PAY", worth)
     monkeypatch.setattr(outputs, "side_by_side", watched)
     trained(settings={"model": model}, threads=3)
     assert asked == {threads}
@@ -81,13 +81,13 @@ def test_recording_a_client_s_steps_changes_no_byte(
         settings = {"epochs": 3, "momentum": momentum, "model_options": {"hidden": 300}}
         federation, values = two_rounds(method=method, settings=settings, threads=2)
         found.append(values)
-        plays = list(federation.engine._trainer._plays.values())
-        recorded = [made.run for play in plays for made in play._recorded.values()]
+        steps = list(federation.engine._trainer._recorded_steps.values())
+        recorded = [made.run for step in steps for made in step._recorded.values()]
         assert all(isinstance(one, torch.jit.ScriptModule) for one in recorded)
         assert bool(recorded) == (after == 6)
         changed = any("aten::addcmul_(" in str(one.inlined_graph) for one in recorded)
         assert changed == (after == 6 and momentum == 0 and method != "scd")  # whose loss reads weights as one vector
-        assert len(recorded) < sum(len(play._calls) for play in plays)
+        assert len(recorded) < sum(len(step._calls) for step in steps)
     assert all(found[0][n].numpy().tobytes() == found[1][n].numpy().tobytes() for n in found[0])
 
 

@@ -18,29 +18,29 @@ LENGTHS = [3, 1, 0, 2, 2]
 
 def step(tensors: list[Tensor]) -> list[Tensor]:
     """A step: what a lane holds, plus its input times its context, plus a fixed number; and a count of the steps."""
-    sums, count, given, context, fixed = tensors
-    return [sums + given * context + fixed, count + 1]
+    sums, count, inputs, context, fixed = tensors
+    return [sums + inputs * context + fixed, count + 1]
 
 
-def play(run: Callable[..., list[Tensor]], chunk: int) -> list[Tensor]:
+def run_schedule(run: Callable[..., list[Tensor]], chunk: int) -> list[Tensor]:
     """Clients of unequal length in two lanes, `chunk` steps per call."""
     schedule = pack(LENGTHS, 2)
     rows = [torch.arange(5.0) * 100, torch.zeros(5)]
     contexts = [[torch.tensor(10.0**client)] for client in range(5)]
-    seats, context = [t[[0, 0]] for t in rows], [torch.full((2,), float("nan"))]
-    given = torch.from_numpy(schedule.step + 1).to(torch.float32)
-    for start in range(0, len(given), chunk):
+    lanes, context = [t[[0, 0]] for t in rows], [torch.full((2,), float("nan"))]
+    inputs = torch.from_numpy(schedule.step + 1).to(torch.float32)
+    for start in range(0, len(inputs), chunk):
         steps = slice(start, start + chunk)
-        seated, store = schedule.load[steps], schedule.store[steps]
-        seats = run(
-            seated,
-            [pairs_of(p) for p in seated],
+        starting, store = schedule.load[steps], schedule.store[steps]
+        lanes = run(
+            starting,
+            [pairs_of(p) for p in starting],
             [pairs_of(p) for p in store],
             rows,
             contexts,
-            seats,
+            lanes,
             context,
-            [given[steps]],
+            [inputs[steps]],
             [torch.tensor(0.5)],
         )
     return rows
@@ -67,7 +67,7 @@ def loop(request: pytest.FixtureRequest) -> Callable[..., list[Tensor]]:
 def test_every_client_takes_its_steps_from_its_own_state_with_its_own_context(
     loop: Callable[..., list[Tensor]], chunk: int
 ) -> None:
-    sums, counts = play(loop, chunk)
+    sums, counts = run_schedule(loop, chunk)
     # Client i begins at 100 i and in step k (from 1) adds k 10^i + 0.5; client 2 has no steps.
     assert sums.tolist() == [0 + 6 * 1 + 1.5, 100 + 1 * 10 + 0.5, 200, 300 + 3 * 1000 + 1, 400 + 3 * 10000 + 1]
     assert counts.tolist() == LENGTHS
@@ -117,8 +117,8 @@ def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.Monkey
 
     recorded, like = Recorded(weighted, ClientLoop, in_place=True), [torch.zeros(2), torch.tensor([1.0, 2.0])]
     for given in ([[1.0, 2.0]] * 3, [[3.0, 4.0]], [[5.0, 1.0]]):
-        seats = recorded.run(like, len(given), [torch.zeros(2)], [torch.tensor(given)], [])
-        assert seats[0].tolist() == pytest.approx([len(given)] * 2)
+        state = recorded.run(like, len(given), [torch.zeros(2)], [torch.tensor(given)], [])
+        assert state[0].tolist() == pytest.approx([len(given)] * 2)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -168,10 +168,10 @@ def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch
     like = [torch.zeros(2), torch.zeros(2)]
 
     def job() -> list[float]:
-        seats = [torch.zeros(2)]
+        state = [torch.zeros(2)]
         for _ in range(5):
-            seats = recorded.run(like, 1, seats, [torch.ones(1, 2)], [])
-        return seats[0].tolist()
+            state = recorded.run(like, 1, state, [torch.ones(1, 2)], [])
+        return state[0].tolist()
 
     assert side_by_side(2, [job, job], 2) == [[5.0, 5.0], [5.0, 5.0]]
     assert len(recorded._recorded) == 1

@@ -1,0 +1,161 @@
+"""What a run needs on a node of a cluster, and the check of a node.
+
+Everything here is a plain value or works with plain values, so that even a node with another version of pFLeague can
+read them and report the difference.
+"""
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import platform
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.cluster.parcels import FilePart, write
+from bench.cluster.scratch import scratch
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.runs.provenance import harness_code
+
+DATA_ROOT = "BENCH_DATA_ROOT"
+"""Environment variable with the data folder of a node, where it is not the one of `--data-root`."""
+
+_VERSIONS = ("torch", "torchvision", "numpy")
+_DRIVER = "where the command was given"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plug-in: its file and the neighbouring modules it imports, as (path relative to its folder, content) pairs."""
+
+    path: str
+    files: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run requires on every node.
+
+    Attributes:
+        cwd: current directory of the command; relative paths start there.
+        versions: result of `versions()` where the command was given.
+        harness: result of `harness_code()` there.
+        plugins: plug-ins to load.
+        code: digests of `bench.config.identity.used_code`.
+        data: checksums of data sets, by name and options (`bench.runs.loading.data_of`).
+        files: digests, by path, of the files that cells read beside their data: partitions and weights.
+        data_root: folder of the data sets.
+    """
+
+    cwd: str
+    versions: dict[str, str]
+    harness: str
+    plugins: tuple[Plugin, ...]
+    code: dict[tuple[str, str], str]
+    data: dict[tuple[str, str], str]
+    files: dict[str, str]
+    data_root: str
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must be equal on all nodes. The build of torch (CPU, CUDA) may differ."""
+    from bench import __version__
+
+    found = {"pFLeague": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in _VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package).partition("+")[0]
+    return found
+
+
+def look(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
+    """Check whether this node can run cells.
+
+    Returns:
+        A message that says what is wrong (empty if nothing is), and the data sets that are missing here.
+    """
+    if os.path.isdir(needs.cwd):
+        os.chdir(needs.cwd)
+    try:
+        _same_versions(needs)
+        for plugin in needs.plugins:
+            _load(plugin)
+        _same_code(needs)
+        return "", _missing_data(needs)
+    except UserError as error:
+        return str(error), []
+
+
+def _same_versions(needs: Needs) -> None:
+    own = versions()
+    for name, version in needs.versions.items():
+        if own.get(name) != version:
+            raise UserError(f"{name} is {own.get(name, 'missing')}, and {version} {_DRIVER}")
+    if harness_code() != needs.harness:
+        place = Path(__file__).parents[2]
+        raise UserError(f"pFLeague {own['pFLeague']} in {place} has other source files than {_DRIVER}")
+
+
+@functools.cache
+def _load(plugin: Plugin) -> None:
+    """Load a plug-in: from its own path if this node has the same files there, otherwise from a copy."""
+    from bench.plugin import load_file
+
+    folder = Path(plugin.path).parent
+    if all((folder / name).is_file() for name, _ in plugin.files):
+        for name, content in plugin.files:
+            if (folder / name).read_bytes() != content:
+                raise UserError(f"plug-in {folder / name} is another version than {_DRIVER}")
+    else:
+        folder = Path(tempfile.mkdtemp(dir=scratch()))
+        for name, content in plugin.files:
+            write(folder, FilePart(name, 0, content))
+    load_file(folder / Path(plugin.path).name)
+
+
+def _same_code(needs: Needs) -> None:
+    from bench.config.identity import code_of
+
+    for (kind, name), digest in needs.code.items():
+        try:
+            same = code_of(kind, name) == digest
+        except UserError:
+            raise UserError(f"{kind} {name!r} is not known here: install its package on this node, too") from None
+        if not same:
+            raise UserError(f"{kind} {name!r} is another version than {_DRIVER}")
+
+
+def _missing_data(needs: Needs) -> list[tuple[str, str]]:
+    from bench.config.identity import content
+    from bench.runs.loading import read_data
+
+    for path, digest in needs.files.items():
+        if not Path(path).exists():
+            raise UserError(f"{path}, which a cell reads, is not here: copy it to the same place")
+        if content(Path(path)) != digest:
+            raise UserError(f"{path}, which a cell reads, is another file than {_DRIVER}")
+    missing = []
+    for (name, options), checksum in needs.data.items():
+        try:
+            found = read_data(name, options, data_root(needs.data_root)).checksum
+        except Exception:  # a loader may raise anything if its files are missing
+            missing.append((name, options))
+            continue
+        if found != checksum:
+            raise UserError(f"data set {name!r} has checksum {found} here, and {checksum} {_DRIVER}")
+    return missing
+
+
+def data_root(given: str) -> Path:
+    """Return the data folder of this node."""
+    return Path(os.environ.get(DATA_ROOT, given))
+
+
+def provide(name: str, options: str, dataset: Dataset) -> None:
+    """Receive a data set that is missing on this node. Ray holds it there once for all workers."""
+    from bench.runs import loading
+
+    # copied because arrays in Ray's memory are read-only, which torch does not support
+    loading.provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))

@@ -1,0 +1,93 @@
+"""Which round of a cell is reported.
+
+- Protocol `honest`: the code that chooses a round (`choose_round`) sees validation accuracies only. One round is chosen
+  for all clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation
+  accuracies weighted with the clients' data sizes. It is the round with the best mean of the last `WINDOW` validation
+  accuracies, the latest of equals, because the peak of a noisy curve mostly lies in an early lucky round
+  (docs/examples/reported_round.py). The test figure of that round is reported. Beside it stand the test figures of that
+  peak (`peak`), of the last round (`last`) and the mean of the last `WINDOW` evaluations (`tail`).
+- Protocol `paper`: there is no validation data, and the best test figure over the evaluated rounds is reported, as the
+  papers do.
+- A model right after local training (`lm`) exists only for clients that have trained. For it, both protocols choose
+  among the rounds in which as many clients are scored as in the last one. Otherwise the best round could be one in
+  which only a few clients had trained.
+"""
+
+import numpy as np
+import pandas as pd
+
+WINDOW = 5
+"""Evaluations over which a validation curve is averaged before its best round is taken."""
+
+Curves = dict[tuple[str, str, str, str], pd.Series]
+"""Accuracies by round, for each split, metric, place (`on`) and mean."""
+
+
+def choose_round(validation: pd.Series) -> int:
+    """The round with the best mean of the last `WINDOW` validation accuracies, the latest of equals.
+
+    Args:
+        validation: accuracies by round, at least one.
+    """
+    means = trailing_means(validation)
+    return int(means.index[len(means) - 1 - int(means.to_numpy()[::-1].argmax())])
+
+
+def trailing_means(curve: pd.Series) -> pd.Series:
+    """At each round, in order, the mean of the last `WINDOW` values, or of as many as there are; values that differ by
+    rounding only count as equal."""
+    ordered = curve.sort_index()
+    values = ordered.to_numpy(float)
+    means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]
+    return pd.Series(np.round(means, 12), ordered.index)
+
+
+def chosen_rounds(curve: pd.Series, selecting: pd.Series, protocol: str) -> dict[str, int]:
+    """The rounds of a test curve that its protocol chooses, by the name of the selection."""
+    if protocol == "paper":
+        return {"best": _first_best(curve)}
+    # a round can have a validation figure alone: its clients may have validation samples and no test samples
+    choosing = selecting[selecting.index.isin(curve.index)]
+    return {} if choosing.empty else {"validation": choose_round(choosing), "peak": _first_best(choosing)}
+
+
+def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | None:
+    """The round whose test figures of a metric, `gm` or `pm`, a report shows; None where there is none yet.
+
+    Args:
+        metrics: rows of `metrics.csv` up to now; a round that is chosen in the end was chosen when it was the last one.
+    """
+    curves = accuracy_curves(metrics)
+    place = "global" if metric == "gm" else "local"
+    tests = [
+        (on, curve)
+        for (split, own, on, mean), curve in curves.items()
+        if (split, own) == ("test", metric) and mean != "equal"
+    ]
+    if not tests:
+        return None
+    curve = dict(tests).get(place, tests[0][1])
+    chosen = chosen_rounds(curve, selection_curve(curves, metric), protocol)
+    return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
+
+
+def _first_best(curve: pd.Series) -> int:
+    ordered = curve.sort_index()
+    return int(ordered.index[int(ordered.to_numpy().argmax())])
+
+
+def accuracy_curves(metrics: pd.DataFrame) -> Curves:
+    """The accuracies in rows of `metrics.csv`."""
+    columns = ["split", "metric", "on", "mean", "round", "value"]
+    curves: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    rows = metrics.loc[metrics["quantity"] == "accuracy", columns]
+    for split, metric, on, mean, round_, value in rows.itertuples(index=False):
+        curves.setdefault((split, metric, on, mean), {})[round_] = value
+    return {key: pd.Series(curve).sort_index() for key, curve in curves.items()}
+
+
+def selection_curve(curves: Curves, metric: str) -> pd.Series:
+    """The validation accuracies by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else."""
+    pooled = curves.get(("validation", metric, "global", ""))
+    weighted = curves.get(("validation", metric, "local", "train_size"), pd.Series(dtype=float))
+    return pooled if metric == "gm" and pooled is not None else weighted
