@@ -9,6 +9,9 @@ from bench.cli.look import RunFolder
 from bench.cli.run import PluginFiles
 from bench.errors import UserError
 
+WORDS = {"same": "ok", "near": "near", "unclear": "unclear", "wrong": "WRONG"}
+"""What the lines of `bench verify` begin with, by outcome."""
+
 
 def pack(
     run: RunFolder,
@@ -62,11 +65,12 @@ def verify(
         new.mkdir()
         found = verify(views, cells, drawn, new, options, crew, data_root)
     for verdict in found.verdicts:
-        print(f"{'ok   ' if verdict.ok else 'WRONG'} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
-    wrong = sum(not verdict.ok for verdict in found.verdicts)
-    again = min(cells, len(found.verdicts) - wrong)
-    counts = f"{sum(len(view.cells) for view in views)} cells, {again} computed again as they were, {wrong} wrong"
-    print(f"{counts}; --seed {drawn} draws the same cells")
+        print(f"{WORDS[verdict.outcome]:7} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
+    same, near, unclear, wrong = (sum(verdict.outcome == one for verdict in found.verdicts) for one in WORDS)
+    print(
+        f"{sum(len(view.cells) for view in views)} cells, {same} computed again as they were, {near} but for rounding, "
+        f"{unclear} that this path cannot decide, {wrong} wrong; --seed {drawn} draws the same cells"
+    )
     if found.stopped:
         raise UserError("stopped before the cells drawn were computed")
     if wrong:

@@ -21,10 +21,20 @@ def load_all(settings: Settings, data_root: Path = Path("data")) -> tuple[Datase
         UserError: something is unknown, missing or damaged, or cannot be divided so.
     """
     dataset = load_dataset(settings, data_root)
-    dataset, partition = apply_shifts(settings, dataset, load_partition(settings, dataset))
-    if settings.protocol == "tuning":
-        dataset, partition = without_tests(dataset, partition)  # what a trial does not have it cannot read
+    dataset, partition = as_trained(settings, dataset, load_partition(settings, dataset))
     return dataset, partition, load_public(settings, data_root)
+
+
+def as_trained(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
+    """Samples and partition as a cell takes them: after its shifts, and without tests if it is a trial of a sweep.
+
+    Raises:
+        UserError: a shift does not fit the data.
+    """
+    dataset, partition = apply_shifts(settings, dataset, partition)
+    if settings.protocol == "tuning":
+        return without_tests(dataset, partition)  # what a trial does not have it cannot read
+    return dataset, partition
 
 
 def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download: bool = False) -> Dataset:

@@ -4,7 +4,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from bench.config.identity import cell_id, declared_checksum, is_own
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
-from bench.runs.loading import apply_shifts, load_dataset, load_partition, load_public
+from bench.runs.data_record import partition_record
+from bench.runs.loading import as_trained, load_dataset, load_partition, load_public
 from bench.runs.remarks import partition_remarks
 from bench.runs.results import cell_name
 from bench.settings import Settings
@@ -36,11 +37,18 @@ _DATA_FIELDS = (
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell, the id that names its folder, and what is odd in its partition (`bench.runs.remarks`)."""
+    """A cell, and what is known of it before it runs.
+
+    Attributes:
+        id: the name of its folder.
+        remarks: what is odd in its partition (`bench.runs.remarks`).
+        record: what its `partition.json` will hold.
+    """
 
     id: str
     settings: Settings
     remarks: tuple[str, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[PlannedCell]:
@@ -72,7 +80,8 @@ class _Planner:
     def __init__(self, data_root: Path, *, download: bool) -> None:
         self._data_root = data_root
         self._download = download
-        self._known: dict[str, tuple[str, tuple[str, ...]]] = {}  # a partition's hash and remarks
+        # of each partition its hash, remarks and record
+        self._known: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
 
     def plan(self, settings: Settings) -> PlannedCell:
         dataset = load_dataset(settings, self._data_root, download=self._download)
@@ -80,11 +89,12 @@ class _Planner:
         if key not in self._known:
             try:
                 partition = load_partition(settings, dataset)
-                shifted, seen = apply_shifts(settings, dataset, partition)
+                seen, trained = as_trained(settings, dataset, partition)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
-            self._known[key] = partition.hash, tuple(partition_remarks(seen, shifted))
-        partition_hash, remarks = self._known[key]
+            remarks = tuple(partition_remarks(trained, seen))
+            self._known[key] = partition.hash, remarks, partition_record(seen, trained)
+        partition_hash, remarks, record = self._known[key]
         load_public(settings, self._data_root, download=self._download)
         _check_models(settings, dataset)
         content = [declared_checksum(settings)]
@@ -92,7 +102,7 @@ class _Planner:
             content.append(dataset.checksum)
         if is_own(PARTITIONS, settings.partition):
             content.append(partition_hash)
-        return PlannedCell(cell_id(settings, " ".join(content)), settings, remarks)
+        return PlannedCell(cell_id(settings, " ".join(content)), settings, remarks, record)
 
 
 def _check_models(settings: Settings, dataset: Dataset) -> None:

@@ -1,30 +1,32 @@
 """Check that the results of a run can be computed again (docs/verify.md).
 
-Three things are checked: that a cell's id follows from its settings, its data and the present code; that its tables
-have not changed since it finished; and, for cells drawn at random, that computing them again gives the same tables. On
-the same recorded path the bytes must be equal. On another path sums are rounded differently and training drifts apart:
-then all counts must be equal (partition, bytes sent, steps), and accuracies must be close.
+Of all cells the id must follow from the settings, the data and the present code, and the files must agree with each
+other and with the partition that the settings make. Of cells drawn at random the numbers are computed again.
 """
 
+import csv
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from bench.errors import UserError
+from bench.runs.comparison import Comparison, Outcome, compare
+from bench.runs.consistency import disagreement
 from bench.runs.crew import Crew
 from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.results import CellView, RunView
-from bench.runs.store import FINISHED, read_json, read_status
-from bench.runs.tables import read_table
+from bench.runs.store import FINISHED, read_json
 from bench.settings import Settings
 
-COUNTED = ("ledger", "work")
-TOLERANCE = 0.05
-"""Largest difference of an accuracy (0 .. 1, mean over rounds) that is accepted on another path."""
+WITNESSES = 2
+"""Cells of other seeds that are computed again for each one that has other numbers on another path."""
+
+_Pair = tuple[CellView, PlannedCell]
+_Known = dict[Path, tuple[CellView, Comparison]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class CellVerdict:
     """The result for one cell; `text` explains it in one line."""
 
     cell: CellView
-    ok: bool
+    outcome: Outcome
     text: str
 
 
@@ -50,7 +52,7 @@ class Checked:
     @property
     def ok(self) -> bool:
         """Whether every check was made and none failed."""
-        return not self.stopped and all(verdict.ok for verdict in self.verdicts)
+        return not self.stopped and all(verdict.outcome != "wrong" for verdict in self.verdicts)
 
 
 def verify(
@@ -72,19 +74,31 @@ def verify(
     """
     cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
     finished = [cell for cell in cells if cell.status.state in FINISHED]
-    damaged = [CellVerdict(cell, False, cell.status.reason) for cell in cells if _damaged(cell)]
+    damaged = [CellVerdict(cell, "wrong", cell.status.reason) for cell in cells if _damaged(cell)]
     if not finished and not damaged:
         names = ", ".join(str(run.path) for run in runs)
         raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
     here = plan([cell.settings for cell in finished], data_root, download=False)
-    strange = [verdict for pair in zip(finished, here, strict=True) if (verdict := _identity(*pair))]
-    doubted = {verdict.cell.folder for verdict in strange}
-    sound = [(cell, mine) for cell, mine in zip(finished, here, strict=True) if cell.folder not in doubted]
-    order = np.random.default_rng(seed).permutation(len(sound))[:count]
-    drawn = [sound[index] for index in sorted(order)]
-    different = list({mine.id: mine for _, mine in drawn}.values())
-    completed = work(scratch, different, options, crew, None, quiet=True, verbose=False)
-    again = [_compare(cell, scratch / mine.id) for cell, mine in drawn] if completed else []
+    strange, sound = [], []
+    for cell, mine in zip(finished, here, strict=True):
+        if wrong := _wrong(cell, mine):
+            strange.append(CellVerdict(cell, "wrong", wrong))
+        else:
+            sound.append((cell, mine))
+    order = np.random.default_rng(seed).permutation(len(sound)).tolist()
+    drawn = [sound[index] for index in sorted(order[:count])]
+    known: _Known = {}
+
+    def compute(pairs: Sequence[_Pair]) -> bool:
+        """Compute cells again, compare, and say whether it came to its end."""
+        different = list({mine.id: mine for _, mine in pairs}.values())
+        if not work(scratch, different, options, crew, None, quiet=True, verbose=False):
+            return False
+        known.update((cell.folder, (cell, compare(cell, scratch / mine.id))) for cell, mine in pairs)
+        return True
+
+    completed = compute(drawn) and compute(_witnesses(known, [sound[index] for index in order]))
+    again = [_verdict(cell, found, known) for cell, found in known.values()]
     return Checked((*damaged, *strange, *again), stopped=not completed)
 
 
@@ -93,68 +107,67 @@ def _damaged(cell: CellView) -> bool:
     return cell.status.state == "interrupted" and bool(cell.status.checksums or cell.status.reason.startswith("status"))
 
 
-def _identity(cell: CellView, here: PlannedCell) -> CellVerdict | None:
+def _wrong(cell: CellView, here: PlannedCell) -> str | None:
+    """Return what is wrong with a cell's files, or None; edited ones may hold anything."""
+    try:
+        return _identity(cell, here) or _partition(cell, here) or disagreement(cell)
+    except (UserError, csv.Error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return f"its files are not what a cell writes ({type(error).__name__}: {error})"
+
+
+def _identity(cell: CellView, here: PlannedCell) -> str | None:
     """Return what is wrong with a cell's settings or id, or None."""
-    if Settings(**read_json(cell.folder / "settings.json")) != cell.settings:
-        return CellVerdict(cell, False, "its settings.json is not what run.json says of it")
+    if Settings(**(read_json(cell.folder / "settings.json") or {})) != cell.settings:
+        return "its settings.json is not what run.json says of it"
     if here.id != cell.id:
-        text = (
+        return (
             f"its id would be {here.id} here: the method's code, the data or the settings are not those it was run with"
         )
-        return CellVerdict(cell, False, text)
     return None
 
 
-def _compare(cell: CellView, folder: Path) -> CellVerdict:
-    """Compare a cell with the same cell computed again in `folder`."""
-    new = read_status(folder)
-    if new.state != cell.status.state:
-        return CellVerdict(cell, False, f"{cell.status.state} in the run, {new.state} here. {new.reason}".rstrip())
-    if new.partition != cell.status.partition or not _same(cell.folder, folder, "partition.json"):
-        return CellVerdict(cell, False, "its partition is not the one that its settings make here")
-    if new.path == cell.status.path:
-        wrong = [name for name in ("metrics", "clients", *COUNTED) if not _same(cell.folder, folder, f"{name}.csv")]
-        if wrong:
-            return CellVerdict(cell, False, f"other numbers on the same path: {_difference(cell, folder, wrong[0])}")
-        return CellVerdict(cell, True, "the same bytes")
-    wrong = [name for name in COUNTED if not _same(cell.folder, folder, f"{name}.csv")]
-    if wrong:
-        return CellVerdict(cell, False, f"another count: {_difference(cell, folder, wrong[0])}")
-    gap, paths = _gap(cell, folder), _paths(cell.status.path, new.path)
-    return CellVerdict(cell, gap <= TOLERANCE, f"{100 * gap:.2f} points apart at most, on another path ({paths})")
+def _partition(cell: CellView, here: PlannedCell) -> str | None:
+    """Return what is wrong with a cell's partition, or None."""
+    made = json.loads(json.dumps(here.record))
+    if cell.status.partition != {key: made[key] for key in ("hash", "summary")}:
+        return "status.json: its partition is not the one that its settings make here"
+    if read_json(cell.folder / "partition.json") != made:
+        return "partition.json: its partition is not the one that its settings make here"
+    return None
 
 
-def _same(old: Path, new: Path, name: str) -> bool:
-    """Return whether both folders have the file with the same content, or neither has it."""
-    contents = [path.read_bytes() if path.exists() else None for path in (old / name, new / name)]
-    return contents[0] == contents[1]
+def _witnesses(known: _Known, others: Sequence[_Pair]) -> list[_Pair]:
+    """Choose cells of other seeds for each cell that has other numbers: they show whether all cells have."""
+    chosen: dict[Path, _Pair] = {}
+    for cell, found in known.values():
+        if found.outcome in ("near", "unclear"):
+            alike = [pair for pair in others if _differ_by_seed(cell, pair[0])]
+            alike.sort(key=lambda pair: pair[0].folder not in known.keys() | chosen.keys())
+            chosen.update((pair[0].folder, pair) for pair in alike[:WITNESSES])
+    return [pair for folder, pair in chosen.items() if folder not in known]
 
 
-def _difference(cell: CellView, folder: Path, name: str) -> str:
-    """Describe the first line in which a table differs."""
-    texts = [
-        path.read_text(encoding="utf-8").splitlines() for path in (cell.folder / f"{name}.csv", folder / f"{name}.csv")
-    ]
-    for number, (old, new) in enumerate(zip(*texts, strict=False), start=1):
-        if old != new:
-            return f"{name}.csv, line {number}: {old} in the run, {new} here"
-    return f"{name}.csv: {len(texts[0])} lines in the run, {len(texts[1])} here"
+def _differ_by_seed(one: CellView, other: CellView) -> bool:
+    """Whether two cells of a run have the same path, and the same settings but for the seed."""
+    return (
+        one.folder.parent == other.folder.parent
+        and one.status.path == other.status.path
+        and one.settings.seed != other.settings.seed
+        and one.settings == other.settings.model_copy(update={"seed": one.settings.seed})
+    )
 
 
-def _gap(cell: CellView, folder: Path) -> float:
-    """Return the largest difference between accuracies, each averaged over rounds."""
-    keys = ["metric", "on", "mean", "split"]
-    means = [
-        _accuracies(table).groupby(keys)["value"].mean()
-        for table in (cell.table("metrics"), read_table(folder, "metrics"))
-    ]
-    return float((means[0] - means[1]).abs().fillna(1.0).max())
+def _verdict(cell: CellView, found: Comparison, known: _Known) -> CellVerdict:
+    """Judge a cell that was computed again.
 
-
-def _accuracies(metrics: pd.DataFrame) -> pd.DataFrame:
-    return metrics[metrics["quantity"] == "accuracy"]
-
-
-def _paths(old: dict[str, object], new: dict[str, object]) -> str:
-    keys: Sequence[str] = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in keys)
+    Other numbers on another path are sound where that path computes other numbers: then every cell has others. Where a
+    cell of another seed, with the same shapes and kernels, has the same numbers, this one should have them too.
+    """
+    text = f"{found.text}, on another path ({found.paths})" if found.paths else found.text
+    others = [other.outcome for one, other in known.values() if _differ_by_seed(cell, one)]
+    if found.outcome in ("near", "unclear") and "same" in others:
+        count = f"{others.count('same')} of {len(others)} cells of other seeds"
+        return CellVerdict(
+            cell, "wrong", f"looks edited, for {count} have the same numbers here and it has not: {text}"
+        )
+    return CellVerdict(cell, found.outcome, text)

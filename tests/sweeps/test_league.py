@@ -1,6 +1,7 @@
 """The league: its definition, and one method joined by a command."""
 
 import csv
+import hashlib
 import json
 import subprocess
 import sys
@@ -35,6 +36,16 @@ def test_every_method_can_take_part_in_the_small_tier() -> None:
     """Its settings are complete for every task; whether it trains is what `check-method` asks."""
     for name in METHOD_NAMES:
         assert len(load_study(f"{VERSION}_small", [f"methods=[{name}]"]).arms) == 12, name
+
+
+def test_every_shipped_entry_is_listed_with_its_checksum() -> None:
+    """`sha256sum *.tar.xz > SHA256SUMS`, given in the folder, makes the list anew; `make league` checks it."""
+    folders = [folder for folder in (ROOT / "reports" / "leagues").iterdir() if folder.is_dir()]
+    assert folders
+    for folder in folders:
+        listed = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+        entries = folder.glob("*.tar.xz")
+        assert {f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in entries} == set(listed)
 
 
 @pytest.mark.long

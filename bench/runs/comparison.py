@@ -1,0 +1,171 @@
+"""A finished cell beside the same cell computed again, and how far two paths may be apart (docs/verify.md).
+
+On the same recorded path the bytes are equal. On another one there are three cases. Both run the same kernels: every
+number is equal. Their kernels round differently and training is stable: losses agree to three digits or more, and no
+more than a sample or two is classified otherwise. Or training has drifted apart, which the losses show: then the
+accuracies of an honest cell can be anywhere, so that this path cannot decide.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bench.runs.consistency import ROUNDING, read_rows
+from bench.runs.results import CellView
+from bench.runs.store import COLUMNS, read_json, read_status
+
+STABLE = 1e-3
+"""Largest relative difference of losses with which both paths have trained the same models but for rounding."""
+_COUNTED = ("ledger", "work", "timeline")
+"""Tables that are the same on every path, unless a method sends as much as its numbers ask for and they drift apart."""
+_VALUES = {"metrics": "value", "clients": "correct"}
+"""Tables of what the models score, each with the column that may differ."""
+
+Outcome = Literal["same", "near", "unclear", "wrong"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out for one cell.
+
+    Attributes:
+        outcome: `same` bytes, or numbers; `near`: the same models but for rounding; `unclear`: training drifted apart;
+            or `wrong`.
+        text: explains it.
+        paths: what differs between the two paths; empty on the same one.
+    """
+
+    outcome: Outcome
+    text: str
+    paths: str = ""
+
+
+def compare(cell: CellView, folder: Path) -> Comparison:
+    """Compare a cell with the same cell computed again in `folder`."""
+    old, new = cell.status, read_status(folder)
+    if new.state != old.state:
+        return Comparison("wrong", f"{old.state} in the run, {new.state} here. {new.reason}".rstrip())
+    if new.derived != old.derived:
+        return Comparison("wrong", f"derived metrics: {old.derived} in the run, {new.derived} here")
+    names = [name for name in COLUMNS if (cell.folder / f"{name}.csv").exists()]
+    other = [name for name in names if not _same(cell.folder, folder, f"{name}.csv")]
+    relations = _same(cell.folder, folder, "relations.json")
+    if new.path == old.path:
+        if other:
+            return Comparison("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
+        if not relations:
+            return Comparison("wrong", "other numbers on the same path: relations.json")
+        return Comparison("same", "the same bytes")
+    return _on_another_path(cell.folder, folder, other, _paths(old.path, new.path))
+
+
+def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Comparison:
+    """Compare the tables of two folders; those named in `other` are not the same bytes."""
+    for name in other:
+        if name in _VALUES and not _same_rows(old, new, name):
+            return Comparison("wrong", f"other rows: {_difference(old, new, name)}", paths)
+    moved = _moved(old, new)
+    worst = max(_scored(old, new), key=lambda one: one.apart / one.allowed, default=_Scored(0, 0, "no round"))
+    samples = f"{worst.apart} of {worst.samples} samples otherwise in {worst.name}"
+    counts = [f"another count: {_difference(old, new, name)}" for name in other if name in _COUNTED]
+    text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
+    if moved > STABLE:
+        return Comparison("unclear", "; ".join([f"training drifted apart: {text}", *counts]), paths)
+    if counts:
+        return Comparison("wrong", counts[0], paths)
+    if moved > ROUNDING and worst.apart <= worst.allowed:
+        return Comparison("near", f"the same models but for rounding: {text}", paths)
+    if moved > ROUNDING:
+        return Comparison("wrong", f"too many samples for such losses ({worst.allowed} may be): {text}", paths)
+    edited = [samples] if worst.apart else []
+    edited += ["hits.csv"] if "hits" in other else []
+    edited += [] if _related(old, new) else ["relations.json"]
+    if edited:
+        return Comparison("wrong", f"the same losses and other numbers: {', '.join(edited)}", paths)
+    return Comparison("same", "the same numbers", paths)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """How the models of a metric classify the samples of a split in a round, in two computations.
+
+    Attributes:
+        apart: by how many samples the numbers of correct ones differ, summed over clients.
+        samples: how many are scored.
+        name: metric, split and round.
+    """
+
+    apart: int
+    samples: int
+    name: str
+
+    @property
+    def allowed(self) -> int:
+        """So many may be classified otherwise by the same models but for rounding."""
+        return 1 + self.samples // 150
+
+
+def _scored(old: Path, new: Path) -> list[_Scored]:
+    """How far counts are apart: by client, and on a common test set, of which only the accuracies are known."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for one, other in zip(read_rows(old, "clients"), read_rows(new, "clients"), strict=True):
+        name = f"{one['metric']}, {one['split']}, round {one['round']}"
+        found[name].append((abs(int(one["correct"]) - int(other["correct"])), int(one["samples"])))
+    if common := read_json(old / "partition.json")["n_global_test"]:
+        for one, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
+            if (one["on"], one["split"], one["quantity"]) == ("global", "test", "accuracy"):
+                apart = abs(round(common * (float(one["value"]) - float(other["value"]))))
+                found[f"{one['metric']}, common test set, round {one['round']}"].append((apart, common))
+    return [_Scored(sum(n for n, _ in rows), sum(n for _, n in rows), name) for name, rows in found.items()]
+
+
+def _moved(old: Path, new: Path) -> float:
+    """The largest relative difference of a loss in `metrics.csv`."""
+    found = 0.0
+    for one, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
+        if one["quantity"] == "loss" and one["value"] != other["value"]:
+            values = float(one["value"]), float(other["value"])
+            apart = abs(values[0] - values[1]) / max(map(abs, values))
+            found = max(found, math.inf if math.isnan(apart) else apart)
+    return found
+
+
+def _related(old: Path, new: Path) -> bool:
+    """Whether `relations.json` has the same numbers in both folders, but for rounding; mostly there is none."""
+    both: list[dict[str, Any]] = [read_json(folder / "relations.json") or {} for folder in (old, new)]
+    matrices = [found.pop("matrices", {}) for found in both]
+    return (
+        both[0] == both[1]
+        and matrices[0].keys() == matrices[1].keys()
+        and all(np.allclose(matrix, matrices[1][name], 1e-6, 1e-6) for name, matrix in matrices[0].items())
+    )
+
+
+def _same(old: Path, new: Path, name: str) -> bool:
+    """Return whether both folders have the file with the same content, or neither has it."""
+    contents = [path.read_bytes() if path.exists() else None for path in (old / name, new / name)]
+    return contents[0] == contents[1]
+
+
+def _same_rows(old: Path, new: Path, name: str) -> bool:
+    """Return whether a table has the same rows in both folders, whatever the values in them."""
+    rows = [[{**row, _VALUES[name]: ""} for row in read_rows(folder, name)] for folder in (old, new)]
+    return rows[0] == rows[1]
+
+
+def _difference(old: Path, new: Path, name: str) -> str:
+    """Describe the first line in which a table differs."""
+    texts = [(folder / f"{name}.csv").read_text(encoding="utf-8").splitlines() for folder in (old, new)]
+    for number, (one, other) in enumerate(zip(*texts, strict=False), start=1):
+        if one != other:
+            return f"{name}.csv, line {number}: {one} in the run, {other} here"
+    return f"{name}.csv: {len(texts[0])} lines in the run, {len(texts[1])} here"
+
+
+def _paths(old: dict[str, Any], new: dict[str, Any]) -> str:
+    keys = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in keys)

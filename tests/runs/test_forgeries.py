@@ -1,0 +1,287 @@
+"""`bench verify` finds edited cells also where another path computed them, whose bytes need not be the same."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from bench.runs import store
+from bench.runs.comparison import compare
+from bench.runs.consistency import disagreement
+from bench.runs.results import CellView, load_run
+from tests.runs.conftest import COMMON, Bench
+from tests.warm import Start
+
+pytestmark = pytest.mark.long
+
+Row = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def made(start_in: Start, arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two methods and three seeds, whose recorded path is then called another CPU's."""
+    folder = tmp_path_factory.mktemp("made")
+    data = {"name": "npz", "path": str(arrays), "label": "blobs"}
+    grid = {"methods": ["fedavg", "ditto"], "datasets": [data], "alphas": [1.0], "seeds": [0, 1, 2], "rounds": 3}
+    (folder / "small.yaml").write_text(yaml.safe_dump({**COMMON, **grid}), encoding="utf-8")
+    with start_in(["run", "--grid", "small.yaml", "--out", "run", "--quiet"], folder) as process:
+        assert process.wait(300) == 0
+    for cell in load_run(folder / "run").cells:
+        change_status(cell.folder, lambda status: status["path"].update(cpu="another"))
+    return folder / "run"
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy of the run."""
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def cell_of(run: Path, label: str = "ditto", seed: int = 0) -> CellView:
+    return next(cell for cell in load_run(run).cells if (cell.label, cell.settings.seed) == (label, seed))
+
+
+def change_status(folder: Path, change: Callable[[dict[str, dict[str, object]]], object]) -> None:
+    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+    change(status)
+    store.write_json(folder / "status.json", status)
+
+
+def change_rows(folder: Path, name: str, change: Callable[[Row], object]) -> None:
+    """Change the rows of a table, and its checksum, as a deliberate forger would."""
+    path = folder / f"{name}.csv"
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, store.COLUMNS[name], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            change(row)
+            if row["round"]:
+                writer.writerow(row)
+    change_status(folder, lambda status: status["checksums"].update({name: store.checksum(path)}))
+
+
+def better(row: Row) -> None:
+    """One correct sample more, or one less where all are correct, for a personalized model in the last round."""
+    if (row["round"], row["metric"], row["client"], row["split"]) == ("3", "pm", "1", "test"):
+        row["correct"] = str(int(row["correct"]) + (1 if row["correct"] != row["samples"] else -1))
+
+
+def forge(run: Path, *, losses: float = 1.0) -> CellView:
+    """One client's count, and all that follows from it: means, hits left out; losses by a factor."""
+    cell = cell_of(run)
+    change_rows(cell.folder, "clients", better)
+    for name in ("hits", "timeline"):  # what is packed does not have them
+        (cell.folder / f"{name}.csv").unlink()
+        change_status(cell.folder, lambda status, name=name: status["checksums"].pop(name))  # type: ignore[misc]
+    sizes = json.loads((cell.folder / "partition.json").read_text(encoding="utf-8"))["n_train"]
+    clients = cell.table("clients")
+
+    def follow(row: Row) -> None:
+        if row["quantity"] == "loss":
+            row["value"] = repr(float(row["value"]) * losses)
+        elif (row["round"], row["metric"], row["on"], row["split"]) == ("3", "pm", "local", "test"):
+            own = clients[(clients["round"] == 3) & (clients["metric"] == "pm") & (clients["split"] == "test")]
+            weights = [sizes[client] for client in own["client"]] if row["mean"] == "train_size" else [1] * len(own)
+            shares = (own["correct"] / own["samples"]).to_list()
+            mean = sum(w * share for w, share in zip(weights, shares, strict=True)) / sum(weights)
+            row["value"] = repr(mean)
+
+    change_rows(cell.folder, "metrics", follow)
+    return cell
+
+
+def an_accuracy(run: Path) -> None:
+    def change(row: Row) -> None:
+        if (row["round"], row["metric"], row["mean"], row["split"]) == ("3", "pm", "equal", "test"):
+            row["value"] = repr(float(row["value"]) - (0.01 if row["quantity"] == "accuracy" else 0))
+
+    change_rows(cell_of(run).folder, "metrics", change)
+
+
+def a_count(run: Path) -> None:
+    change_rows(cell_of(run).folder, "clients", better)
+
+
+def all_counts(run: Path) -> None:
+    change_rows(cell_of(run).folder, "clients", lambda row: row.update(correct="0"))
+
+
+def another_seeds_tables(run: Path) -> None:
+    for name in ("metrics", "clients"):
+        shutil.copy(cell_of(run, seed=1).folder / f"{name}.csv", cell_of(run).folder)
+        change_rows(cell_of(run).folder, name, lambda row: None)
+
+
+def another_seeds_files(run: Path) -> None:
+    """All but its settings, partition included."""
+    own = cell_of(run).folder
+    for path in cell_of(run, seed=1).folder.iterdir():
+        if path.name != "settings.json":
+            shutil.copy(path, own)
+
+
+def a_partition(run: Path) -> None:
+    shutil.copy(cell_of(run, seed=1).folder / "partition.json", cell_of(run).folder)
+
+
+def a_partition_and_its_hash(run: Path) -> None:
+    a_partition(run)
+    other = cell_of(run, seed=1).status.partition
+    change_status(cell_of(run).folder, lambda status: status.update(partition=other))  # type: ignore[arg-type]
+
+
+FORGERIES = [
+    (an_accuracy, "metrics.csv, line"),
+    (a_count, "metrics.csv, line"),
+    (all_counts, "metrics.csv, line"),
+    (another_seeds_tables, "clients.csv, line"),
+    (another_seeds_files, "partition"),
+    (a_partition, "partition.json"),
+    (a_partition_and_its_hash, "partition"),
+]
+
+
+@pytest.mark.parametrize(("forgery", "where"), FORGERIES, ids=[forgery.__name__ for forgery, _ in FORGERIES])
+def test_a_forgery_is_found_in_a_cell_that_is_not_drawn(
+    run: Path, bench: Bench, forgery: Callable[[Path], None], where: str
+) -> None:
+    forgery(run)
+    out = bench("verify", run, "--cells", "0", code=1).stdout
+    wrong = [line for line in out.splitlines() if line.startswith("WRONG")]
+    assert len(wrong) == 1
+    assert f"{cell_of(run).id}  ditto blobs alpha=1 seed=0: " in wrong[0]
+    assert where in wrong[0]
+
+
+def test_the_same_numbers_on_another_path(run: Path, bench: Bench) -> None:
+    bench("pack", run)
+    out = bench("verify", "run.tar.xz", "--cells", "9").stdout
+    assert out.count("the same numbers, on another path (cpu another -> ") == 6
+
+
+@pytest.mark.parametrize("losses", [1.0, 1.00001, 1.01], ids=["same", "near", "drifted"])
+def test_a_forgery_whose_numbers_all_agree_is_found_once_drawn(run: Path, bench: Bench, losses: float) -> None:
+    """By its losses if they are the old ones, else by cells of other seeds, which are computed for it."""
+    cell = forge(run, losses=losses)
+    seed = next(seed for seed in range(99) if drawn_first(run, seed) == cell.id)
+    out = bench("verify", run, "--cells", "1", "--seed", seed, code=1).stdout
+    wrong = [line for line in out.splitlines() if line.startswith("WRONG")]
+    assert len(wrong) == 1
+    assert cell.id in wrong[0]
+    expected = (
+        "the same losses and other numbers: 1 of" if losses == 1 else "looks edited, for 2 of 2 cells of other seeds"
+    )
+    assert expected in wrong[0]
+
+
+def drawn_first(run: Path, seed: int) -> str:
+    cells = load_run(run).cells
+    return cells[np.random.default_rng(seed).permutation(len(cells))[0]].id
+
+
+@pytest.mark.parametrize(
+    ("losses", "count", "outcome"),
+    [
+        (1.0, 0, "same"),
+        (1 + 1e-14, 0, "same"),
+        (1.0, 1, "wrong"),
+        (1.0001, 1, "near"),
+        (1.0001, 4, "wrong"),
+        (1.1, 9, "unclear"),
+    ],
+)
+def test_what_two_paths_may_differ_by(run: Path, tmp_path: Path, losses: float, count: int, outcome: str) -> None:
+    """Counts only where losses have moved, and few where they hardly have."""
+    cell = cell_of(run)
+    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
+    change_status(here, lambda status: status["path"].update(cpu="mine"))
+    left = [count]
+
+    def change(row: Row) -> None:
+        if (row["round"], row["metric"], row["split"]) == ("3", "pm", "test"):
+            taken = min(left[0], int(row["correct"]))
+            left[0] -= taken
+            row["correct"] = str(int(row["correct"]) - taken)
+
+    change_rows(here, "clients", change)
+    change_rows(
+        here,
+        "metrics",
+        lambda row: row.update(value=repr(float(row["value"]) * losses)) if row["quantity"] == "loss" else None,
+    )
+    assert compare(cell, here).outcome == outcome
+
+
+def lacks_a_round(folder: Path) -> None:
+    change_rows(folder, "ledger", lambda row: row.update(round=row["round"].replace("2", "")))
+
+
+def lacks_an_evaluation(folder: Path) -> None:
+    for name in ("metrics", "clients", "hits"):
+        change_rows(folder, name, lambda row: row.update(round=row["round"].replace("1", "")))
+
+
+def lacks_a_client(folder: Path) -> None:
+    change_rows(folder, "clients", lambda row: row.update(round=row["round"] if row["client"] != "2" else ""))
+
+
+def lacks_a_mean(folder: Path) -> None:
+    change_rows(folder, "metrics", lambda row: row.update(round=row["round"] if row["mean"] != "equal" else ""))
+
+
+def has_fewer_rounds(folder: Path) -> None:
+    change_status(folder, lambda status: status.update(rounds=2, total=2))  # type: ignore[arg-type]
+
+
+def lacks_a_checksum(folder: Path) -> None:
+    change_status(folder, lambda status: status["checksums"].pop("metrics"))
+
+
+def other_hits(folder: Path) -> None:
+    change_rows(folder, "hits", lambda row: row.update(bits="AAAA" + row["bits"][4:]))
+
+
+def another_common_accuracy(folder: Path) -> None:
+    def change(row: Row) -> None:
+        if (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
+            row["value"] = repr(float(row["value"]) + 0.001)
+
+    change_rows(folder, "metrics", change)
+
+
+EDITS = [
+    (lacks_a_round, "ledger.csv has rounds 1, 3, by the settings 1, 2, 3"),
+    (lacks_an_evaluation, "metrics.csv has rounds 2, 3"),
+    (lacks_a_client, "is not of all clients"),
+    (lacks_a_mean, "do not have the same rows"),
+    (has_fewer_rounds, "2 of 2 rounds"),
+    (lacks_a_checksum, "no checksum of metrics.csv"),
+    (other_hits, "hits.csv, line"),
+    (another_common_accuracy, "metrics.csv, line"),
+]
+
+
+@pytest.mark.parametrize(("edit", "text"), EDITS, ids=[edit.__name__ for edit, _ in EDITS])
+def test_files_that_disagree(run: Path, edit: Callable[[Path], None], text: str) -> None:
+    assert disagreement(cell_of(run)) is None
+    edit(cell_of(run).folder)
+    assert text in (disagreement(cell_of(run)) or "")
+
+
+def test_one_model_has_one_figure(run: Path) -> None:
+    """FedAvg's personalized model is its generic one: an edit of one of them is seen, whatever follows from it."""
+    folder = cell_of(run, "fedavg").folder
+
+    def change(row: Row) -> None:
+        if row["metric"] == "pm" and row["quantity"] == "loss":
+            row["value"] = repr(float(row["value"]) / 2)
+
+    change_rows(folder, "metrics", change)
+    assert "its personalized model is the generic one" in (disagreement(cell_of(run, "fedavg")) or "")
