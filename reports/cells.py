@@ -52,14 +52,13 @@ def _cell_entries(cell: Cell, letters: dict[str, str]) -> Iterator[TableEntry]:
 def _partitions_table(cells: Sequence[Cell]) -> Table:
     """Each partition once: all methods of a task and seed have the same one."""
     found = {(cell.task, cell.seed): status for cell in cells if (status := cell.view.status.partition)}
+    heads = tuple(map(Column, ("seed", "partition", "summary")))
     rows = tuple(
-        (str(one.get("hash", "–")), (words(task), words(seed), words(str(one.get("summary", "–")))))
+        (task, tuple(words(str(text)) for text in (seed, one.get("hash", "–"), one.get("summary", "–"))))
         for (task, seed), one in found.items()
     )
     caption = "How the samples are spread over the clients, the same for all methods of a task and seed."
-    return Table(
-        "partitions", "Partitions", caption, "Partition", tuple(map(Column, ("task", "seed", "summary"))), rows
-    )
+    return Table("partitions", "Partitions", caption, "Task", heads, rows)
 
 
 def _paths_table(letters: dict[str, str]) -> Table:
@@ -93,14 +92,16 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
     flat = _flat(store)
     shared = [name for name in _names(flat) if _shared(flat, name)]
     own = [name for name in shared if not _fixed_by_task(flat, name)]
+    own = [name for name in own if any(str(settings[name]) != row for (row, _), settings in flat.items())]
     rows = []
     for (row, task), settings in flat.items():
         cells = store.of(row, task)
-        entries = [words(task), *(words(_setting(settings[name])) for name in own), words(_special(settings, shared))]
-        entries.append(words(" ".join(cell.view.id for cell in cells)))
-        rows.append((row, (*entries, *([words(recompute(cells))] if recompute else []))))
-    heads = ("task", *(name.removeprefix("hp.") for name in own), "hyperparameters", "cells")
-    columns = tuple(map(Column, (*heads, *(["computed again by"] if recompute else []))))
+        entries = [task, *(_setting(settings[name]) for name in own), _special(settings, shared)]
+        entries += [recompute(cells)] if recompute else []
+        rows.append((row, tuple(map(words, (*entries, " ".join(cell.view.id for cell in cells))))))
+    again = ["computed again by"] if recompute else []
+    heads = ("task", *(name.removeprefix("hp.") for name in own), "hyperparameters", *again, "cells")
+    columns = tuple(map(Column, heads))
     anchors = tuple(anchor(*key) for key in flat)
     caption = (
         "What each method was set to on each task, beside the task's own settings, and the ids of its cells by seed."

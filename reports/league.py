@@ -93,10 +93,10 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
         place = places.get(row)
         tier, interval = _place(row, compared, place)
         derived = compared.left_out.get(row) == "derived"
-        figures = (replace(entry, derived=derived) for entry in (number(mean[row]), *accuracies[row]))
+        average, *figures = (replace(entry, derived=derived) for entry in (number(mean[row]), *accuracies[row]))
         odds = words("–") if place is None else number(place.mean)
-        rows.append((row, (tier, interval, odds, *figures)))
-    name, columns = figure.name.lower(), tuple(map(Column, ("tier", "rank", "log-odds", "mean", *store.tasks)))
+        rows.append((row, (tier, interval, average, odds, *figures)))
+    name, columns = figure.name.lower(), tuple(map(Column, ("tier", "rank", "mean", "log-odds", *store.tasks)))
     title, caption = f"{figure.name} with standard deviations over seeds", _caption(figure)
     whole = Table(f"spread_{name}", title, caption, "Method", columns, tuple(rows))
     short = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
@@ -123,10 +123,10 @@ def _caption(figure: Figure) -> str:
     return (
         f"{figure.text}, percent; a number leads to its settings. Tier: methods whose rank intervals overlap that of "
         "the tier's first. Rank: an interval that holds the true rank of every method at once with 95 % probability "
-        "over seeds. Log-odds: of the accuracies, averaged over the tasks of a data family, then over families; ranks "
-        "are of this mean, and rows are in its order. Mean: of the accuracies themselves, averaged alike; it can have "
-        "another order, as from 98 to 99 % the log-odds rise as much as from 50 to 67 %. Bold, ≈, †: the task's "
-        f"best, equivalent to it, undecided. {generic if figure == PM else ''}[ ]: a generic model on the clients' "
+        "over seeds. Mean: over the tasks of a data family, then over families. Log-odds: of the accuracies, averaged "
+        "alike; ranks are of this mean, and rows are in its order. It can differ from that of the accuracies: from 98 "
+        "to 99 % the log-odds rise as much as from 50 to 67 %. Bold, ≈, †: the task's best, equivalent to it, "
+        f"undecided. {generic if figure == PM else ''}[ ]: a generic model on the clients' "
         "tests, or `centralized`, which no method may do; shown below the others and not ranked. A method without a "
         "cell, or that does not train this model, has no rank."
     )
@@ -201,7 +201,7 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
     )
     name = figure.name.lower()
     table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows))
-    return Section(f"which_{name}", f"{figure.name}: which method under which heterogeneity", tables=(table,))
+    return Section(f"which_{name}", f"{figure.name}: who leads on which task", tables=(table,))
 
 
 def _clients(store: Store, chosen: str) -> list[Section]:

@@ -61,7 +61,7 @@ def heat_map(found: pd.DataFrame, figure: Figure) -> Picture:
         found: of `means`, methods in the order of their ranks.
     """
     below = found.max() - found
-    size = (2.2 + 0.55 * found.shape[1], 1.6 + 0.19 * found.shape[0])
+    size = (2.2 + 0.55 * found.shape[1], 2.5 + 0.19 * found.shape[0])
     with drawing([""], 1, size, share=False) as (canvas, axes):
         image = axes[0].imshow(below, aspect="auto", cmap="viridis_r", vmin=0, vmax=_SHOWN)
         axes[0].set_xticks(range(found.shape[1]), found.columns)
