@@ -83,7 +83,10 @@ def _leaders(store: Store, chosen: str) -> Iterator[str]:
     if not compared.scores:
         return
     own, other = (means(store, rows, PM, chosen) for rows in (list(compared.scores), generic))
-    leads = Counter(own.idxmax().tolist())
-    yield "PM is highest on: " + ", ".join(f"{row} {count}" for row, count in leads.most_common()) + " tasks."
+    by_count: dict[int, list[str]] = {}
+    for row, count in Counter(own.idxmax().tolist()).most_common():
+        by_count.setdefault(count, []).append(str(row))
+    leads = "; ".join(f"on {count}: {', '.join(rows)}" for count, rows in by_count.items())
+    yield f"Number of tasks on which a method has the highest PM: {leads}."
     if generic and (better := own.columns[other.max() > own.max()].tolist()):
-        yield f"On {len(better)} tasks a generic model is better still: {', '.join(better)}."
+        yield f"A generic model has a higher mean still on: {', '.join(better)}."

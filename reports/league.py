@@ -11,7 +11,7 @@ import numpy as np
 
 from reports import cost, fairness, newcomers
 from reports.accuracy import GM, PM, selection
-from reports.cells import anchor, cells_section
+from reports.cells import Recompute, anchor, cells_section
 from reports.figure import Figure, scores
 from reports.findings import findings
 from reports.gain import BOUND, gain_section, gains
@@ -47,7 +47,7 @@ def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
         *_clients(store, chosen),
         *_newcomers(store),
         _spread(store, chosen),
-        cells_section(store, _recompute),
+        cells_section(store, _recompute(store)),
         Section("entries", "Who computed what", tables=(_entries(store),)),
     ]
     cells = len(store.cells)
@@ -55,11 +55,17 @@ def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
     return write_page(replace(store, runs=(_common(store.runs),)), out, title, summary, sections)
 
 
-def _recompute(cells: Sequence[Cell]) -> str:
+def _recompute(store: Store) -> Recompute:
     """The command that checks an entry by computing all its cells again."""
-    entry = cells[0].view.folder.parent
-    count = sum(1 for path in entry.iterdir() if path.is_dir())
-    return f"bench verify {entry.name} --cells {count}"
+    study = str(store.runs[0]["grid"])
+    with_us = {file.name for file in shipped(study)}
+
+    def command(cells: Sequence[Cell]) -> str:
+        entry = cells[0].view.folder.parent
+        place = f"reports/leagues/{study}/{entry.name}" if entry.name in with_us else entry.name
+        return f"bench verify {place} --cells {sum(path.is_dir() for path in entry.iterdir())}"
+
+    return command
 
 
 def _common(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -164,9 +164,9 @@ def entries(file: Path) -> dict[tuple[str, str], float]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of some of the entries that come with the harness."""
     folder = tmp_path_factory.mktemp("league")
-    names = ("ditto", "fedavg", "fedbn", "finetune", "local")
+    names = [f"{method}.tar.xz" for method in ("ditto", "fedavg", "fedbn", "finetune", "local")]
     for name in names:
-        unpack(ROOT / "reports" / "leagues" / f"{VERSION}_small" / f"{name}.tar.xz", folder / name)
+        unpack(ROOT / "reports" / "leagues" / f"{VERSION}_small" / name, folder / name)
     return write_league([folder / name for name in names], folder / "page", "test")
 
 
@@ -181,7 +181,7 @@ def test_the_page_in_a_browser(page: Path, tmp_path: Path, size: str) -> None:
     link = found["link"]
     assert link["seen"]
     assert link["from"] in link["to"]
-    assert f"bench verify {link['from']} --cells 60" in link["to"]
+    assert f"bench verify reports/leagues/{VERSION}_small/{link['from']}.tar.xz --cells 60" in link["to"]
 
 
 @pytest.mark.long
