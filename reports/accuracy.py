@@ -13,7 +13,7 @@ from reports.figure import Figure, scores
 from reports.load import Store
 from reports.setting import described
 from reports.standings import by_unit, column_marks, complete, family
-from reports.tables import LEGEND, Column, Table, TableEntry, number, words
+from reports.tables import LEGEND, Column, Table, TableEntry, number, probability, words
 
 GM = Figure("GM", "gm", "global", "")
 PM = Figure("PM", "pm", "local", "train_size")
@@ -117,7 +117,7 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
                 points = [number(x, signed=True) for x in (result.difference, result.low, result.high)]
                 effect = [number(x) for x in (result.effect, result.effect_low, result.effect_high)]
                 head = (words(task), words(figure.name), TableEntry(result.n, decimals=0))
-                rows.append((row, (*head, *points, _p_value(p), *effect)))
+                rows.append((row, (*head, *points, probability(p), *effect)))
     caption = (
         f"Difference from {base} in percentage points, paired by seed (methods of one seed share partition, initial "
         "weights, client sampling and batches): mean, Student's 95 % interval, p value of the paired t test with "
@@ -230,7 +230,3 @@ def _aggregate_entries(found: Aggregate) -> tuple[TableEntry, ...]:
     entries = [number(x) for x in (found.rank, middle.value, middle.low, middle.high)]
     last = [words("–")] * 3 if better is None else [number(x) for x in (better.value, better.low, better.high)]
     return (*entries, *last)
-
-
-def _p_value(p: float) -> TableEntry:
-    return words("<0.001") if p < 0.001 else number(p, decimals=3)

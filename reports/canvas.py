@@ -143,7 +143,8 @@ class Canvas(MatplotlibFigure):
                 if self.shared:
                     axis.tick_params(labelleft=place == 0)
                     axis.yaxis.label.set_visible(place == 0)
-                    axis.xaxis.label.set_visible(k + wide >= len(block))
+                    below = block[k + wide] if k + wide < len(block) else None
+                    axis.xaxis.label.set_visible(below is None or below.get_xlabel() != axis.get_xlabel())
             if one_row:
                 left += wide
             else:

@@ -1,5 +1,6 @@
 """The league's page: ranks with intervals, and which method under which heterogeneity (docs/league.md)."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,27 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from reports import cost, fairness, newcomers
 from reports.accuracy import GM, PM, selection
+from reports.cells import Recompute, anchor, cells_section
 from reports.figure import Figure, scores
+from reports.findings import findings
+from reports.gain import BOUND, gain_section, gains
+from reports.generic import equal_models
 from reports.league_pictures import heat_map, means, rank_picture
-from reports.load import Store, load
-from reports.page import cells_section, write_page
+from reports.league_rule import by_case, family_mean, ranked
+from reports.load import Cell, Store, load
+from reports.page import write_page
 from reports.profiles import performance_profiles
-from reports.ranking import Ranked, rank
+from reports.ranking import Ranked
 from reports.sections import Section
-from reports.standings import Family, column_marks, family
+from reports.standings import Family, column_marks, derived_rows, family
 from reports.tables import Column, Mark, Table, TableEntry, number, words
 from reports.tradeoff import tradeoff
 
 _HERE = Path(__file__).parent
-_ALONE = ("local", "finetune")
-"""Baselines that a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
-_BOUND = "centralized"
-"""The upper bound, which no method may use: training on all clients' data together."""
-_LEAST_ROOM = 1.0  # percentage points between the two, for a personalization score
 _LEADERS = 3  # methods that are named per task
 
 
@@ -39,18 +39,38 @@ def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
     """
     store = by_case(load(list(runs)))
     chosen = selection(store)
+    found = gains(store, chosen)
     sections = [
+        findings(store, chosen, found),
         *(part(store, figure, chosen) for figure in (PM, GM) for part in (_standing, _best_by_task)),
-        _against_simple(store, chosen),
+        gain_section(store, found),
         *_clients(store, chosen),
         *_newcomers(store),
         _spread(store, chosen),
-        replace(whole := cells_section(store), more=(_entries(store), *whole.more)),
+        cells_section(store, _recompute(store)),
+        Section("entries", "Who computed what", tables=(_entries(store),)),
     ]
     cells = len(store.cells)
     summary = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {cells} cells; every method tuned with one budget."
-    described = Store(store.runs[:1], store.cells, store.figures)  # the definition is the same in all entries
-    return write_page(described, out, title, summary, sections)
+    return write_page(replace(store, runs=(_common(store.runs),)), out, title, summary, sections)
+
+
+def _recompute(store: Store) -> Recompute:
+    """The command that checks an entry by computing all its cells again."""
+    study = str(store.runs[0]["grid"])
+    with_us = {file.name for file in shipped(study)}
+
+    def command(cells: Sequence[Cell]) -> str:
+        entry = cells[0].view.folder.parent
+        place = f"reports/leagues/{study}/{entry.name}" if entry.name in with_us else entry.name
+        return f"bench verify {place} --cells {sum(path.is_dir() for path in entry.iterdir())}"
+
+    return command
+
+
+def _common(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `run.json` says alike in all entries: the league's definition. The rest stands in the table of entries."""
+    return {name: value for name, value in runs[0].items() if all(run.get(name) == value for run in runs)}
 
 
 def _entries(store: Store) -> Table:
@@ -68,54 +88,23 @@ def _text(value: Any) -> str:
     return ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
 
 
-def by_case(store: Store) -> Store:
-    """The same cells with each task called by its case's name alone, as a league names its tasks."""
-    names = {cell.task: cell.view.settings.case or cell.task for cell in store.cells}
-    cells = tuple(replace(cell, task=names[cell.task]) for cell in store.cells)
-    return Store(store.runs, cells, store.figures.assign(task=store.figures["task"].map(names)))
-
-
-def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
-    """The data set behind each task: its tasks count together as much as another data set's."""
-    found = {cell.task: cell.view.settings.dataset for cell in store.cells}
-    return [found[task] for task in tasks]
-
-
-def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str, Ranked]]:
-    """The rows that may be compared on all tasks, and their ranks; a clone stands where its first one does."""
-    compared = family(store, store.tasks, figure, chosen)
-    if len(compared.scores) < 2:
-        return compared, {}
-    tasks = [np.array(rows) for rows in zip(*compared.scores.values(), strict=True)]
-    found = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks)), strict=True))
-    return compared, found | {row: found[first] for row, first in compared.clones.items()}
-
-
 def _standing(store: Store, figure: Figure, chosen: str) -> Section:
     compared, places = ranked(store, figure, chosen)
-    order = sorted(store.rows, key=lambda row: (-places[row].mean if row in places else np.inf, row))
-    marks: dict[str, dict[str, Mark]] = {task: column_marks(store, task, figure, chosen)[0] for task in store.tasks}
-    columns = (Column("tier"), Column("rank"), *(Column(task) for task in store.tasks))
+    by_task = means(store, store.rows, figure, chosen)
+    mean = {str(row): float(value) for row, value in family_mean(store, by_task).items()}
+    order = sorted(store.rows, key=lambda row: (row not in places, *_falling(places.get(row), mean[row]), row))
+    accuracies = _accuracies(store, figure, chosen)
     rows = []
     for row in order:
-        tier, interval = _place(row, compared, places.get(row))
+        place = places.get(row)
+        tier, interval = _place(row, compared, place)
         derived = compared.left_out.get(row) == "derived"
-        entries = (
-            replace(_entry(store, row, task, figure, chosen, marks[task].get(row, "")), derived=derived)
-            for task in store.tasks
-        )
-        rows.append((row, (tier, interval, *entries)))
-    caption = (
-        f"{figure.text}, percent. Rank: an interval that holds the true rank of every method at once with 95 % "
-        "probability over seeds (tasks averaged within a data family, then over families). Tier: methods whose "
-        "intervals overlap that of the tier's first. Bold, ≈, †: the task's best, equivalent to it, undecided. "
-        "[ ]: a generic model on the clients' tests, or `centralized`, which no method may do; shown and not ranked. "
-        "A method without a cell, or that does not train this model, has no rank."
-    )
-    name = figure.name.lower()
-    whole = Table(
-        f"spread_{name}", f"{figure.name} with standard deviations over seeds", caption, "Method", columns, tuple(rows)
-    )
+        average, *figures = (replace(entry, derived=derived) for entry in (number(mean[row]), *accuracies[row]))
+        odds = words("–") if place is None else number(place.mean)
+        rows.append((row, (tier, interval, average, odds, *figures)))
+    name, columns = figure.name.lower(), tuple(map(Column, ("tier", "rank", "mean", "log-odds", *store.tasks)))
+    title, caption = f"{figure.name} with standard deviations over seeds", _caption(figure)
+    whole = Table(f"spread_{name}", title, caption, "Method", columns, tuple(rows))
     short = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
     table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=short)
     shown = [row for row in order if row in places] or order
@@ -124,9 +113,49 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
         f"standing_{name}",
         f"{figure.name}: who stands where",
         tables=(table,),
-        pictures=(*ranks, heat_map(means(store, shown, figure, chosen), figure)),
+        pictures=(*ranks, heat_map(by_task.loc[shown], figure)),
         more=(whole,),
     )
+
+
+def _falling(place: Ranked | None, mean: float) -> tuple[float, ...]:
+    """By log-odds where there is a rank, else by the mean; what has none comes last."""
+    value = mean if place is None else place.mean
+    return (math.isnan(value), -value)
+
+
+def _caption(figure: Figure) -> str:
+    generic = "= GM: on that task every client's model has as many samples right as the generic one, in all seeds. "
+    return (
+        f"{figure.text}, percent; a number leads to its settings. Tier: methods whose rank intervals overlap that of "
+        "the tier's first. Rank: an interval that holds the true rank of every method at once with 95 % probability "
+        "over seeds. Mean: over the tasks of a data family, then over families. Log-odds: of the accuracies, averaged "
+        "alike; ranks are of this mean, and rows are in its order. It can differ from that of the accuracies: from 98 "
+        "to 99 % the log-odds rise as much as from 50 to 67 %. Bold, ≈, †: the task's best, equivalent to it, "
+        f"undecided. {generic if figure == PM else ''}[ ]: a generic model on the clients' "
+        "tests, or `centralized`, which no method may do; shown below the others and not ranked. A method without a "
+        "cell, or that does not train this model, has no rank."
+    )
+
+
+def _accuracies(store: Store, figure: Figure, chosen: str) -> dict[str, list[TableEntry]]:
+    """By row, an entry for each task."""
+    generic = _generic(store) if figure == PM else set()
+    entries: dict[str, list[TableEntry]] = {row: [] for row in store.rows}
+    for task in store.tasks:
+        marks, _ = column_marks(store, task, figure, chosen)
+        for row in store.rows:
+            note = "= GM" if (row, task) in generic else ""
+            entry = _entry(store, row, task, figure, chosen, marks.get(row, ""))
+            entries[row].append(replace(entry, note=note) if note else entry)
+    return entries
+
+
+def _generic(store: Store) -> set[tuple[str, str]]:
+    """Rows and tasks whose personalized models are the generic one, of methods that train some of their own."""
+    cells = equal_models(store.figures, {cell.view.id: cell.view for cell in store.cells})
+    same = cells.groupby(["row", "task"]).all()
+    return {(str(row), str(task)) for row, task in same[same].index}
 
 
 def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry, TableEntry]:
@@ -143,24 +172,29 @@ def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark:
     if not found:
         return words("–")
     spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
-    return TableEntry(float(np.mean(found)), spread, mark=mark, n=len(found))
+    return TableEntry(float(np.mean(found)), spread, mark=mark, n=len(found), link=anchor(row, task))
 
 
 def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
     """Which methods lead under which heterogeneity, and how many cannot be told apart from the first."""
     table_of_means = means(store, store.rows, figure, chosen)
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
+    generic = _generic(store) if figure == PM else set()
     rows = []
     for task in store.tasks:
         mean = {str(row): float(value) for row, value in table_of_means[task].items()}
         compared = family(store, [task], figure, chosen)
         marks, _ = column_marks(store, task, figure, chosen)
         order = sorted(compared.scores, key=lambda row: -mean[row])
-        left_out = (row for row in mean if compared.left_out.get(row) == "derived" and methods[row] != _BOUND)
+        left_out = (row for row in mean if compared.left_out.get(row) == "derived" and methods[row] != BOUND)
         derived = sorted(left_out, key=lambda row: -mean[row])
-        entries = [TableEntry(mean[row], note=row) for row in order[:_LEADERS]]
+        entries = [
+            TableEntry(mean[row], note=f"{row} (= GM)" if (row, task) in generic else row, link=anchor(row, task))
+            for row in order[:_LEADERS]
+        ]
         entries += [words("–")] * (_LEADERS - len(order))
-        entries += [TableEntry(mean[row], note=row, derived=True) for row in derived[:1]] or [words("–")]
+        best_derived = (TableEntry(mean[row], note=row, derived=True, link=anchor(row, task)) for row in derived[:1])
+        entries += list(best_derived) or [words("–")]
         entries.append(number(sum(marks.get(row, "") in ("equal", "near") for row in order[1:]), decimals=0))
         rows.append((task, (*entries, number(len(order), decimals=0))))
     columns = tuple(
@@ -169,49 +203,11 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
     caption = (
         f"{figure.text}, percent. Best derived: the best generic model on the same tests, which is not ranked here. "
         "Not worse: equivalent to the first, or undecided. A clone counts with the model that it is."
+        + (" (= GM): its personalized models are its generic one there." if figure == PM else "")
     )
     name = figure.name.lower()
     table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows))
-    return Section(f"which_{name}", f"{figure.name}: which method under which heterogeneity", tables=(table,))
-
-
-def _against_simple(store: Store, chosen: str) -> Section:
-    """Personalized models against the better of what needs no method, and against what no method may do."""
-    methods = {cell.row: cell.view.settings.method for cell in store.cells}
-    simple = [row for row in store.rows if methods[row] in _ALONE]
-    bound = [row for row in store.rows if methods[row] == _BOUND]
-    found = means(store, store.rows, PM, chosen)
-    best = found.loc[simple].max()
-    gains = found.drop(index=simple + bound) - best
-    caption = (
-        "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
-        "(`finetune`), each tuned with the same budget. Below 0, a method is not worth its trouble on that task."
-    )
-    gain = _by_mean("gain", "Gain over what needs no method", caption, gains)
-    room = found.loc[bound].max() - best
-    caption = (
-        "PM accuracy on a scale from 0, the better of training alone and FedAvg with fine-tuning, to 1, one model "
-        "trained on all clients' data at once and then fine-tuned by every client (`centralized`, with the same "
-        f"budget). No score where these two are less than {_LEAST_ROOM:g} points apart: the scale has no length there. "
-        "Above 1, a method is better than that."
-    )
-    score = _by_mean("score", "Personalization score", caption, gains / room.where(room >= _LEAST_ROOM))
-    tables = ((gain,) if simple else ()) + ((score,) if simple and bound else ())
-    return Section("gain", "Is it worth it?", tables=tables)
-
-
-def _by_mean(id: str, title: str, caption: str, found: pd.DataFrame) -> Table:
-    """A number for each method and task, by the mean over the tasks that have one."""
-    found = found.assign(mean=found.mean(axis=1)).sort_values("mean", ascending=False)
-    columns = tuple(Column(str(name)) for name in ("mean", *found.columns[:-1]))
-    rows = tuple(
-        (
-            str(row),
-            tuple(number(own[c.name], signed=True) for c in columns),
-        )
-        for row, own in found.iterrows()
-    )
-    return Table(id, title, caption, "Method", columns, rows)
+    return Section(f"which_{name}", f"{figure.name}: who leads on which task", tables=(table,))
 
 
 def _clients(store: Store, chosen: str) -> list[Section]:
@@ -219,15 +215,22 @@ def _clients(store: Store, chosen: str) -> list[Section]:
     found = fairness.gains(fairness.client_accuracies(store, chosen), store)
     if found.empty:
         return []
-    worse = found.assign(worse=100.0 * (found["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
-    worse = worse.assign(mean=worse.mean(axis=1)).sort_values("mean")
+    share = found.assign(worse=100.0 * (found["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
+    share = share.reindex(columns=store.tasks)
+    worse = share.assign(mean=family_mean(store, share))
+    derived = derived_rows(store, store.tasks, PM)
     columns = tuple(Column(name) for name in ("mean", *store.tasks))
-    rows = tuple(
-        (str(row), tuple(number(share[c.name], decimals=1) if c.name in share else words("–") for c in columns))
-        for row, share in worse.iterrows()
+    rows = []
+    for row in sorted(map(str, worse.index), key=lambda row: (row in derived, float(worse["mean"][row]), row)):
+        numbers = {name: number(float(worse[name][row]), decimals=1) for name in worse}
+        links = {task: anchor(row, task) for task in store.tasks}
+        entries = (replace(numbers[c.name], derived=row in derived, link=links.get(c.name, "")) for c in columns)
+        rows.append((row, tuple(entries)))
+    caption = (
+        "Percent of clients whose personalized model is less accurate on their own test data than `local`'s. Mean: "
+        "over the tasks of a data family, then over families. [ ]: a generic model, or `centralized`."
     )
-    caption = "Percent of clients whose personalized model is less accurate on their own test data than `local`'s."
-    table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, rows)
+    table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, tuple(rows))
     return [Section("worse_off", "Who loses", tables=(table,))]
 
 

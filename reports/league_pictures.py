@@ -61,10 +61,14 @@ def heat_map(found: pd.DataFrame, figure: Figure) -> Picture:
         found: of `means`, methods in the order of their ranks.
     """
     below = found.max() - found
-    size = (2.2 + 0.55 * found.shape[1], 1.6 + 0.19 * found.shape[0])
+    size = (2.2 + 0.55 * found.shape[1], 2.5 + 0.19 * found.shape[0])
     with drawing([""], 1, size, share=False) as (canvas, axes):
         image = axes[0].imshow(below, aspect="auto", cmap="viridis_r", vmin=0, vmax=_SHOWN)
-        axes[0].set_xticks(range(found.shape[1]), found.columns, rotation=40, ha="right", rotation_mode="anchor")
+        axes[0].set_xticks(range(found.shape[1]), found.columns)
+        axes[0].tick_params(axis="x", top=True, labeltop=True)  # the map is long: names at both ends
+        for tick in axes[0].xaxis.get_major_ticks():
+            tick.label1.set(rotation=40, ha="right", rotation_mode="anchor")
+            tick.label2.set(rotation=40, ha="left", rotation_mode="anchor")
         axes[0].set_yticks(range(found.shape[0]), found.index, fontsize=7)
         axes[0].grid(visible=False)
         canvas.colorbar(image, ax=axes[0], shrink=0.6, label="points below the task's best", extend="max")

@@ -15,6 +15,7 @@ from bench.runs.results import CellView, dataset_name, load_run, tidy
 from bench.runs.store import COLUMNS, FINISHED, CellState, read_json
 from bench.settings import Settings
 from reports.best import MARGIN
+from reports.generic import without_own
 
 TASK_FIELDS = (
     "dataset",
@@ -87,7 +88,8 @@ class Store:
     Attributes:
         runs: content of each `run.json`, in the order given.
         cells: every cell once under each of its labels; where runs share one, the finished copy.
-        figures: `bench.runs.results.tidy` of the done cells, and `row`, `task`, `seed` of each.
+        figures: `bench.runs.results.tidy` of the done cells, and `row`, `task`, `seed` of each; `derived` also where a
+            row's personalized models are its generic one in every cell.
         margin: percentage points; methods that differ by less count as equivalent.
     """
 
@@ -349,4 +351,5 @@ def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFram
     done = [frame[(frame["status"] == "done") & frame["value"].notna()] for frame in frames]
     figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
     once = figures.drop_duplicates(["cell", "label", "metric", "on", "mean", "selection"])
-    return once.drop(columns="seed").merge(names, on=["cell", "label"])
+    named = once.drop(columns="seed").merge(names, on=["cell", "label"])
+    return without_own(named, {cell.view.id: cell.view for cell in cells})

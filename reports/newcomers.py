@@ -5,8 +5,10 @@ import pandas as pd
 
 from bench.data import Floats
 from reports import statistics
+from reports.accuracy import PM
 from reports.canvas import Picture, drawing, finish, legend, styles
 from reports.load import Store
+from reports.standings import derived_rows
 from reports.tables import Column, Table, TableEntry, words
 
 _PREFIX = "new"
@@ -29,10 +31,15 @@ def newcomer_table(store: Store, found: pd.DataFrame) -> Table:
     """Mean and standard deviation over seeds, a column per number of epochs and task that has new clients."""
     epochs, tasks = sorted(found["epochs"].unique()), _with_new(store, found)
     columns = tuple(Column(_after(k), task) for task in tasks for k in epochs)
-    rows = tuple((row, tuple(_entry(_of(found, row, task, k)) for task in tasks for k in epochs)) for row in store.rows)
+    derived = derived_rows(store, store.tasks, PM)
+    rows = tuple(
+        (row, tuple(_entry(_of(found, row, task, k), row in derived) for task in tasks for k in epochs))
+        for row in store.rows
+    )
     caption = (
         "Test accuracy in percent of the clients held out of training, weighted by training size, after the last round "
-        "and some epochs of adapting as the method does; mean ± standard deviation over seeds."
+        "and some epochs of adapting as the method does; mean ± standard deviation over seeds. [ ]: methods that train "
+        "no personalized models, so that what adapts is a generic one."
     )
     return Table("newcomers", "New clients", caption, "Method", columns, rows)
 
@@ -72,8 +79,8 @@ def _after(epochs: int) -> str:
     return f"{epochs} epoch{'' if epochs == 1 else 's'}"
 
 
-def _entry(values: Floats) -> TableEntry:
+def _entry(values: Floats, derived: bool) -> TableEntry:
     if not len(values):
         return words("–")
     summary = statistics.summarise(values)
-    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std)
+    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std, derived=derived)

@@ -3,7 +3,7 @@
 import base64
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from bench.errors import UserError
 from bench.runs.remarks import run_remarks
 from reports import accuracy, cost, fairness, figures, newcomers, relations, samples, speedup, tables, timeline
 from reports.best import MARGIN
+from reports.cells import cells_section
 from reports.headline import headline
 from reports.html import environment
 from reports.latex import Latex, arranged, check, display_names
-from reports.load import Cell, Store, load, setting_text
+from reports.load import Store, load
 from reports.measures import MEASURES
 from reports.pool_error import pool_table
 from reports.portraits import portraits
@@ -26,7 +27,7 @@ from reports.published import comparison, published_table
 from reports.sections import Section
 from reports.setting import described
 from reports.standings import standings_table
-from reports.tables import Column, Table, TableEntry, number, words
+from reports.tables import Table
 from reports.tradeoff import tradeoff
 
 
@@ -225,70 +226,6 @@ def _client_section(store: Store, clients: Any) -> Section:
     if len(gains):
         pictures.append(figures.gain_by_size(store, gains))
     return Section("clients", "Clients", text, (fairness.fairness_table(store, clients),), tuple(pictures))
-
-
-def cells_section(store: Store) -> Section:
-    """The settings and the state of every cell; cells that are not done are listed first and not folded away."""
-    undone = [cell for cell in store.cells if cell.state != "done"]
-    seen = (_cells_table("undone", "Cells that are not done", undone),) if undone else ()
-    return Section(
-        "all_cells",
-        "Cells",
-        tables=seen,
-        more=(_settings_table(store), _cells_table("cells", "Every cell", store.cells)),
-    )
-
-
-def _cells_table(name: str, title: str, cells: Sequence[Cell]) -> Table:
-    heads = ("task", "seed", "state", "rounds", "wall seconds", "partition", "path", "remarks")
-    rows = tuple((cell.row, tuple(_cell_entries(cell))) for cell in cells)
-    return Table(name, title, "State, cost, partition and path of each.", "Method", tuple(map(Column, heads)), rows)
-
-
-def _cell_entries(cell: Cell) -> Iterator[TableEntry]:
-    status, timing = cell.view.status, cell.json("timing") or {}
-    yield from map(words, (cell.task, cell.seed, cell.state))
-    yield number(status.rounds, decimals=0)
-    yield number(timing["seconds"], decimals=1) if "seconds" in timing else words("–")
-    partition = status.partition
-    yield words(f"{partition.get('hash', '–')} {partition.get('summary', '')}".strip())
-    yield words(", ".join(f"{name} {value}" for name, value in status.path.items()) or "–")
-    yield words("; ".join(part for part in (status.reason, *status.warnings) if part) or "–")
-
-
-def _settings_table(store: Store) -> Table:
-    """Settings that differ between cells, per row and task; the common ones are in the caption.
-
-    Those that only some methods have share a column: of one each, with many methods, most entries would be empty.
-    """
-    flat = {(cell.row, cell.task): cell.flat for cell in store.cells}
-    names = list(dict.fromkeys(name for settings in flat.values() for name in settings))
-    values = {name: {str(settings.get(name, "–")) for settings in flat.values()} for name in names}
-    skipped = {"seed", "label", "case"}
-    common = [name for name in names if len(values[name]) == 1 and name not in skipped]
-    shared = [name for name in names if all(name in settings for settings in flat.values())]
-    own = [name for name in shared if len(values[name]) > 1 and name not in skipped]
-    rows = tuple(
-        (row, (words(task), *(words(_setting(settings[name])) for name in own), words(_special(settings, shared))))
-        for (row, task), settings in flat.items()
-    )
-    caption = f"Common to all cells: {', '.join(setting_text(name, _of(flat, name)) for name in common)}."
-    columns = (Column("task"), *(Column(name.removeprefix("hp.")) for name in own), Column("hyperparameters"))
-    return Table("settings", "Settings", caption, "Method", columns, rows)
-
-
-def _of(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> Any:
-    return next(settings[name] for settings in flat.values() if name in settings)
-
-
-def _special(settings: dict[str, Any], shared: Collection[str]) -> str:
-    """Settings that not all methods have."""
-    found = [setting_text(name, value) for name, value in settings.items() if name not in shared and value is not None]
-    return ", ".join(found) or "–"
-
-
-def _setting(value: Any) -> str:
-    return "–" if value is None else setting_text("", value)[1:]
 
 
 def _summary(store: Store) -> str:

@@ -14,20 +14,24 @@ from reports import statistics
 from reports.accuracy import HEADLINE, aggregates, reference
 from reports.canvas import QUIET, Picture, drawing, finish, legend, styles
 from reports.load import Store
-from reports.standings import by_unit, complete
+from reports.standings import by_unit, complete, derived_rows
 
 _DRAWS = 500
 _POINTS = 150
 
 
 def performance_profiles(store: Store, chosen: str) -> Picture | None:
-    """Share of runs above an accuracy, with pointwise bootstrap bands; None where no row has all its figures."""
+    """Share of runs above an accuracy, of the methods that train the model, with pointwise bootstrap bands.
+
+    None where no row has all its figures.
+    """
     lines = styles(store)
     found = {
         figure: {
             row: by_unit(store, row, store.tasks, figure, chosen)
             for row in store.rows
-            if all(complete(store, row, task, figure, chosen) for task in store.tasks)
+            if row not in derived_rows(store, store.tasks, figure)
+            and all(complete(store, row, task, figure, chosen) for task in store.tasks)
         }
         for figure in HEADLINE
     }
@@ -50,8 +54,9 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
         legend(canvas, {row: style for row, style in lines.items() if any(row in rows for rows in shown.values())})
         caption = (
             f"Share of all runs ({len(store.tasks)} tasks with their seeds, every task counting the same) with more "
-            "than an accuracy τ; bands: pointwise 95 % percentile bootstrap of seeds within tasks (Agarwal et al. "
-            "2021), with few seeds too narrow. A curve above another at every τ dominates it."
+            "than an accuracy τ, of the methods that train the model; bands: pointwise 95 % percentile bootstrap of "
+            "seeds within tasks (Agarwal et al. 2021), with few seeds too narrow. A curve above another at every τ "
+            "dominates it."
         )
         return finish(canvas, "profiles", "Performance profiles", caption)
 

@@ -9,7 +9,7 @@ from reports.tables import Table
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page; what stands in `more` and in `parts` is folded away at first."""
+    """A part of the page; `points` are a list; what stands in `more` and in `parts` is folded away at first."""
 
     id: str
     title: str
@@ -18,6 +18,7 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     more: tuple[Table, ...] = ()
     parts: tuple["Section", ...] = ()
+    points: tuple[str, ...] = ()
 
     def named(self, suffix: str) -> "Section":
         """The same with names that clash with no other protocol's."""

@@ -43,14 +43,13 @@ class Family:
 
 
 def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
-    """The rows that have a trained, complete figure on all of the tasks; of rows with the same model only one."""
-    f = store.figures
-    derived = f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"]
+    """The rows with a trained, complete figure on all of the tasks, each model once."""
+    derived = derived_rows(store, tasks, figure)
     compared: dict[str, list[Floats]] = {}
     clones: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for row in store.rows:
-        if row in set(derived):
+        if row in derived:
             left_out[row] = "derived"
         elif not all(complete(store, row, task, figure, chosen) for task in tasks):
             left_out[row] = "incomplete"
@@ -61,6 +60,12 @@ def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> F
             else:
                 compared[row] = own
     return Family(compared, clones, left_out)
+
+
+def derived_rows(store: Store, tasks: Sequence[str], figure: Figure) -> set[str]:
+    """The rows that do not train this model on some of the tasks, so that what is shown is derived from another one."""
+    f = store.figures
+    return set(f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
 
 
 def complete(store: Store, row: str, task: str, figure: Figure, chosen: str) -> bool:

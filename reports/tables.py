@@ -34,6 +34,7 @@ class TableEntry:
         decimals: digits after the point.
         signed: print the sign of positive numbers too (differences).
         n: runs that the value and its spread are of; 0: not a mean over runs. Not printed.
+        link: anchor on the page that the number leads to; on the page only.
     """
 
     value: float | None = None
@@ -44,6 +45,7 @@ class TableEntry:
     decimals: int = 2
     signed: bool = False
     n: int = 0
+    link: str = ""
 
     @property
     def number(self) -> str:
@@ -89,6 +91,7 @@ class Table:
         corner: heading of the row labels.
         columns, rows: `(label, entries)`, as many entries as columns.
         notes: further sentences, printed below.
+        anchors: of each row, where something on the page leads to them.
     """
 
     id: str
@@ -98,6 +101,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, tuple[TableEntry, ...]], ...]
     notes: tuple[str, ...] = ()
+    anchors: tuple[str, ...] = ()
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -115,6 +119,11 @@ def words(text: str) -> TableEntry:
 def number(value: float, *, decimals: int = 2, signed: bool = False) -> TableEntry:
     """An entry without a spread; a dash for nan."""
     return words("–") if math.isnan(value) else TableEntry(float(value), decimals=decimals, signed=signed)
+
+
+def probability(p: float) -> TableEntry:
+    """A p value."""
+    return words("<0.001") if p < 0.001 else number(p, decimals=3)
 
 
 def to_markdown(table: Table) -> str:
@@ -223,6 +232,7 @@ _TEX = {
 
 
 def _tex(text: str) -> str:
-    """Escape for LaTeX; a minus sign before a digit is set as one."""
+    """Escape for LaTeX; a minus sign before a digit is set as one, and what stands in backticks as code."""
     escaped = "".join(_TEX.get(character, character) for character in text)
+    escaped = re.sub(r"`([^`]*)`", r"\\texttt{\1}", escaped)
     return re.sub(r"(?<![\w.-])-(?=\d)", "$-$", escaped)

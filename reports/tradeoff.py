@@ -45,9 +45,9 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
             axis.margins(0.08)
         legend(canvas, points)
         caption = (
-            "Mean accuracy over tasks and seeds against what a round takes of all clients together, mean over tasks, "
-            "of the methods with a figure on every task: bytes (every receiver of a download counts) and steps "
-            "(batches trained on). The upper left is best."
+            "Mean accuracy over tasks, every task counting the same, against what a round takes of all clients "
+            "together, of the methods with a figure on every task: bytes (every receiver of a download counts) and "
+            "steps (batches trained on). The upper left is best."
         )
         return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption)
 

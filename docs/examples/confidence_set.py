@@ -19,16 +19,16 @@ from arch.bootstrap import MCS
 from bench.runs.pack import unpack
 from reports.accuracy import GM, PM, selection
 from reports.best import logits
-from reports.league import by_case, data_families, ranked, shipped
+from reports.league import shipped
+from reports.league_rule import by_case, ranked, task_weights
 from reports.load import Store, load
-from reports.ranking import family_weights
 
 SIZE = 0.05
 
 
 def losses(store: Store, scores: dict[str, list[np.ndarray]]) -> pd.DataFrame:
     """Blocks x methods: what is missing, on the logit scale, to the mean of all methods."""
-    weights = len(store.tasks) * family_weights(data_families(store, store.tasks))
+    weights = len(store.tasks) * task_weights(store, store.tasks)
     blocks = {
         row: np.concatenate([-weight * logits(units) for weight, units in zip(weights, tasks, strict=True)])
         for row, tasks in scores.items()
@@ -43,7 +43,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for file in files:
             unpack(file, Path(scratch, file.name))
-        store = by_case(load([Path(scratch, file.name) for file in files]))
+        compare(by_case(load([Path(scratch, file.name) for file in files])))
+
+
+def compare(store: Store) -> None:
+    """Print them of a store, which reads some of its cells' files only now."""
     chosen = selection(store)
     for figure in (PM, GM):
         compared, places = ranked(store, figure, chosen)

@@ -45,6 +45,17 @@ for (const input of document.querySelectorAll(".filter")) {
   input.addEventListener("input", () => filter(input));
 }
 
+// A link may lead to a row that is folded away or filtered out.
+function uncover() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target) return;
+  for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  target.hidden = false;
+  target.scrollIntoView({ block: "center" });
+}
+addEventListener("hashchange", uncover);
+addEventListener("load", uncover);
+
 const dialog = document.querySelector("dialog");
 for (const button of document.querySelectorAll(".enlarge")) {
   button.addEventListener("click", () => {

@@ -218,3 +218,15 @@ def test_titles_do_not_run_into_each_other():
             boxes = [axis.title.get_window_extent() for axis in axes]
             assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
             assert [axis.get_title().replace("\n", " ") for axis in axes] == names
+
+
+def test_panels_above_each_other_have_their_own_x_labels():
+    """Side by side one label is enough below a column; bytes above steps are two."""
+    with canvas.drawing(["one", "other"], 1) as (drawn, axes):
+        for axis, label in zip(axes, ("megabytes", "steps"), strict=True):
+            axis.set(xlabel=label)
+        drawn.arrange(4.0, 1, beside=False)
+        assert [axis.xaxis.label.get_visible() for axis in axes] == [True, True]
+        axes[0].set(xlabel="steps")
+        drawn.arrange(4.0, 1, beside=False)
+        assert [axis.xaxis.label.get_visible() for axis in axes] == [False, True]
