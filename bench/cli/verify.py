@@ -9,7 +9,7 @@ from bench.cli.look import RunFolder
 from bench.cli.run import PluginFiles
 from bench.errors import UserError
 
-WORDS = {"same": "ok", "near": "near", "unclear": "unclear", "wrong": "WRONG"}
+WORDS = {"same": "ok", "near": "near", "drifted": "drifted", "wrong": "WRONG"}
 """What the lines of `bench verify` begin with, by outcome."""
 
 
@@ -44,7 +44,7 @@ def verify(
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
 ) -> None:
-    """Compute cells of runs again and compare; exit status 1 if anything is not as the runs say."""
+    """Check all cells of runs and compute some again; exit status 1 if anything is not as the runs say."""
     import secrets
     import tempfile
 
@@ -65,11 +65,11 @@ def verify(
         new.mkdir()
         found = verify(views, cells, drawn, new, options, crew, data_root)
     for verdict in found.verdicts:
-        print(f"{WORDS[verdict.outcome]:7} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
-    same, near, unclear, wrong = (sum(verdict.outcome == one for verdict in found.verdicts) for one in WORDS)
+        print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
+    same, near, drifted, wrong = (sum(verdict.outcome == one for verdict in found.verdicts) for one in WORDS)
     print(
         f"{sum(len(view.cells) for view in views)} cells, {same} computed again as they were, {near} but for rounding, "
-        f"{unclear} that this path cannot decide, {wrong} wrong; --seed {drawn} draws the same cells"
+        f"{drifted} drifted apart, {wrong} wrong; --seed {drawn} draws the same cells"
     )
     if found.stopped:
         raise UserError("stopped before the cells drawn were computed")

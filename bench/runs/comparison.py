@@ -25,7 +25,7 @@ _COUNTED = ("ledger", "work", "timeline")
 _VALUES = {"metrics": "value", "clients": "correct"}
 """Tables of what the models score, each with the column that may differ."""
 
-Outcome = Literal["same", "near", "unclear", "wrong"]
+Outcome = Literal["same", "near", "drifted", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Comparison:
     """What came out for one cell.
 
     Attributes:
-        outcome: `same` bytes, or numbers; `near`: the same models but for rounding; `unclear`: training drifted apart;
+        outcome: `same` bytes, or numbers; `near`: the same models but for rounding; `drifted`: training drifted apart;
             or `wrong`.
         text: explains it.
         paths: what differs between the two paths; empty on the same one.
@@ -74,7 +74,7 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Comp
     counts = [f"another count: {_difference(old, new, name)}" for name in other if name in _COUNTED]
     text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
     if moved > STABLE:
-        return Comparison("unclear", "; ".join([f"training drifted apart: {text}", *counts]), paths)
+        return Comparison("drifted", "; ".join([f"training drifted apart: {text}", *counts]), paths)
     if counts:
         return Comparison("wrong", counts[0], paths)
     if moved > ROUNDING and worst.apart <= worst.allowed:

@@ -140,7 +140,7 @@ def _witnesses(known: _Known, others: Sequence[_Pair]) -> list[_Pair]:
     """Choose cells of other seeds for each cell that has other numbers: they show whether all cells have."""
     chosen: dict[Path, _Pair] = {}
     for cell, found in known.values():
-        if found.outcome in ("near", "unclear"):
+        if found.outcome in ("near", "drifted"):
             alike = [pair for pair in others if _differ_by_seed(cell, pair[0])]
             alike.sort(key=lambda pair: pair[0].folder not in known.keys() | chosen.keys())
             chosen.update((pair[0].folder, pair) for pair in alike[:WITNESSES])
@@ -165,7 +165,7 @@ def _verdict(cell: CellView, found: Comparison, known: _Known) -> CellVerdict:
     """
     text = f"{found.text}, on another path ({found.paths})" if found.paths else found.text
     others = [other.outcome for one, other in known.values() if _differ_by_seed(cell, one)]
-    if found.outcome in ("near", "unclear") and "same" in others:
+    if found.outcome in ("near", "drifted") and "same" in others:
         count = f"{others.count('same')} of {len(others)} cells of other seeds"
         return CellVerdict(
             cell, "wrong", f"looks edited, for {count} have the same numbers here and it has not: {text}"

@@ -194,7 +194,7 @@ def drawn_first(run: Path, seed: int) -> str:
         (1.0, 1, "wrong"),
         (1.0001, 1, "near"),
         (1.0001, 4, "wrong"),
-        (1.1, 9, "unclear"),
+        (1.1, 9, "drifted"),
     ],
 )
 def test_what_two_paths_may_differ_by(run: Path, tmp_path: Path, losses: float, count: int, outcome: str) -> None:
