@@ -3,14 +3,16 @@
     python docs/examples/busy_lanes.py
     python docs/examples/busy_lanes.py --alphas 0.1 --epochs 1 --seed 3
 
-Prints, for a data set of CIFAR-10's size over Dirichlet clients, what share of all lane-steps trains a client, how
-often the step is called, how many packings there are, and how many shapes a step is recorded for (numbers of lanes and
-of samples): with one number of lanes from beginning to end and runs that go on over the ends of epochs; with runs that
+Prints, for a data set of CIFAR-10's size over Dirichlet clients, what share of the lanes that a call has trains a
+client, how many lanes a call has on average, and what share of the most lanes (64) trains a client. Then how often the
+step is called, how many packings there are, and how many shapes a step is recorded for (numbers of lanes and of
+samples). With one number of lanes from beginning to end and runs that go on over the ends of epochs; with runs that
 end there; with fewer lanes where those hold all that still train; and with all short batches side by side, padded. It
 needs no pictures, only sizes.
 """
 
 import argparse
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,10 +54,25 @@ def phases(sizes: list[int], batch: int, epochs: int, *, by_epoch: bool, padded:
     return phases_of(waiting)
 
 
-def busy(packings: list[Packing]) -> tuple[float, int]:
-    """The share of lane-steps that train a client, and the number of calls."""
-    work = sum(int((one.row != IDLE).sum()) for one in packings)
-    return work / sum(one.row.size for one in packings), sum(len(one.row) for one in packings)
+class Lanes(NamedTuple):
+    """How a schedule uses lanes.
+
+    Attributes:
+        calls: how often the step is called.
+        width: lanes that a call has, on average.
+        training: lanes of a call that train a client, on average.
+    """
+
+    calls: int
+    width: float
+    training: float
+
+
+def lanes_of(packings: list[Packing]) -> Lanes:
+    """The averages over all calls of a schedule."""
+    calls = sum(len(one.row) for one in packings)
+    training = sum(int((one.row != IDLE).sum()) for one in packings)
+    return Lanes(calls, sum(one.row.size for one in packings) / calls, training / calls)
 
 
 def main() -> None:
@@ -68,8 +85,8 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    print("| alpha | schedule | busy | calls | packings | shapes |")
-    print("|---:|---|---:|---:|---:|---:|")
+    print(f"| alpha | schedule | busy | lanes per call | of {args.lanes} | calls | packings | shapes |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|")
     for alpha in args.alphas:
         sizes = client_sizes(alpha, args.clients, args.seed)
         how = {
@@ -86,9 +103,10 @@ def main() -> None:
             ("and lanes become fewer", [(samples, part) for samples, one in split for part in narrowed(one)]),
             ("and short batches are padded", [(samples, part) for samples, one in padded for part in narrowed(one)]),
         ):
-            share, calls = busy([one for _, one in packings])
+            calls, width, training = lanes_of([one for _, one in packings])
             shapes = {(samples, one.row.shape[1]) for samples, one in packings}
-            print(f"| {alpha:g} | {name} | {share:.0%} | {calls} | {len(packings)} | {len(shapes)} |")
+            shares = f"{training / width:.0%} | {width:.1f} | {training / args.lanes:.0%}"
+            print(f"| {alpha:g} | {name} | {shares} | {calls} | {len(packings)} | {len(shapes)} |")
 
 
 if __name__ == "__main__":

@@ -77,6 +77,12 @@ def test_the_head_of_a_grid_counts_its_cells(name: str) -> None:
         assert int(count) == len(GRIDS[name].cells)
 
 
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid_says_its_precision(name: str) -> None:
+    """Only the short form of Table 1 does not compute in float32."""
+    assert yaml.safe_load(GRIDS[name].source)["precision"] == ("bf16" if name == "table1_fast" else "fp32")
+
+
 UNSAID = {("scd", "eps"), ("scd", "extra_l2")}
 """Numbers that no paper has: a guard against a division by zero, and a term of the released code alone."""
 

@@ -2,17 +2,24 @@
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from bench.engine.device import settle
+from bench.engine.packing import narrowed, pack
 from tests.conftest import ROOT
+from tests.engine.second_device import NAME, SecondDevice
 
-SCRIPT = ROOT / "docs" / "examples" / "gpu_hour.py"
-WAYS = runpy.run_path(str(SCRIPT))["WAYS"]
+FOLDER = ROOT / "docs" / "examples" / "gpu_hour"
+SCRIPT = runpy.run_path(str(FOLDER))
+CELLS, SECTIONS, WAYS = SCRIPT["cells"], SCRIPT["SECTIONS"], SCRIPT["operations"].WAYS
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -23,13 +30,89 @@ def test_every_way_is_the_same_convolution(name: str, stride: int) -> None:
     torch.testing.assert_close(WAYS[name](x, w, stride), WAYS["one by one"](x, w, stride))
 
 
+def rehearsed(out: Path, environment: dict[str, str], *sections: str) -> Any:
+    """The sections that a rehearsal on the CPU leaves in the file."""
+    command = [sys.executable, FOLDER, "--out", out, "--device", "cpu", "--tiny", *sections]
+    # What Inductor compiled before is not taken.
+    environment = environment | {"TORCHINDUCTOR_CACHE_DIR": str(out.with_suffix(".cache"))}
+    subprocess.run(command, env=environment, cwd=ROOT, check=True)
+    return json.loads(out.read_text(encoding="utf-8"))["sections"]
+
+
 @pytest.mark.long
 def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None:
-    out = tmp_path / "found.json"
-    command = [sys.executable, SCRIPT, "--out", out, "--device", "cpu", "--tiny"]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True)
-    sections = json.loads(out.read_text(encoding="utf-8"))["sections"]
-    assert list(sections) == ["ceilings", "convolutions", "spectra", "steps", "unequal_rounds", "resume"]
-    assert "error" not in str(sections)
-    assert sections["resume"]["same_bytes"]
-    assert sections["resume"]["scores"] > 0
+    """No step is compiled here, as there is no compiler; see the next test."""
+    found = rehearsed(tmp_path / "found.json", environment | {"CXX": "no-compiler"})
+    assert list(found) == list(SECTIONS)
+    rows = {(section, name): row for section, own in found.items() for name, row in own["rows"].items()}
+    assert not any(own["left_out"] for own in found.values())
+    assert not [(at, row["error"]) for at, row in rows.items() if "error" in row]
+    for (section, name), row in rows.items():
+        if section in ("steps", "unequal_rounds"):  # after the round for warming up
+            assert (row["eager"] == 0) == ("recorded" in name)
+            assert row["recorded"] + row["eager"] == row["calls"] > 0
+            assert row["notices"] == []
+        elif section == "lane_operations":
+            assert max(row["relative_errors"]) < (4e-3 if "bf16" in name else 1e-6)
+        elif section == "resume":
+            assert row["same_logits"] and row["same_state_later"] and row["same_logits_later"]  # noqa: PT018
+            assert row["logits"] > 0
+        elif section == "inductor":
+            assert "compiler" in row["skipped"]
+        elif section == "device_tests":
+            assert "skipped" in row["says"] or torch.cuda.is_available()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_a_step_is_compiled(tmp_path: Path, environment: dict[str, str]) -> None:
+    found = rehearsed(tmp_path / "found.json", environment, "inductor")
+    for row in found["inductor"]["rows"].values():
+        assert row["ms_compiled"] > 0
+        assert row["largest_difference_from_eager"] < 1e-5
+
+
+def test_lanes_are_counted_as_they_are_packed() -> None:
+    """On the simulated device, where a cohort goes on in fewer lanes."""
+    with SecondDevice():
+        row = CELLS.rounds(NAME, True, "fedavg", "eager", alpha=0.1)
+        cell = CELLS.federation(NAME, "fedavg", tiny=True, alpha=0.1)
+        sizes = [len(own) for own in cell.engine.device_data.partition.train]
+    packings = narrowed(pack([-(-n // 10) for n in sizes], 64))
+    calls = sum(len(one.row) for one in packings)
+    assert row["calls"] == row["eager"] == calls
+    assert row["lanes_per_call"] == pytest.approx(sum(one.row.size for one in packings) / calls)
+    assert row["busy_of_all_lanes"] == pytest.approx(row["steps"] / calls / 64)
+    assert {int(n): one["calls"] for n, one in row["ms_per_call_by_lanes"].items()} == {
+        one.row.shape[1]: len(one.row) for one in packings
+    }
+    assert len(packings) > 1
+
+
+def test_rows_for_which_there_is_no_time_are_named(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    rows = {"slow": lambda: time.sleep(0.02) or {"done": True}, "late": dict, "later": dict}  # type: ignore[func-returns-value]
+    SCRIPT["run"](rows, time.perf_counter() + 0.01, found, "cpu", lambda: None)
+    assert found["rows"]["slow"]["done"]
+    assert found["left_out"] == ["late", "later"]
+
+
+def test_a_row_that_fails_leaves_its_error_and_the_settings_of_the_process_alone() -> None:
+    def fails() -> Any:
+        settle(torch.device("cuda"), "tf32")
+        assert torch.are_deterministic_algorithms_enabled()
+        raise ValueError("why")
+
+    def settings() -> Any:
+        cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
+        places = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+        precisions = [place.fp32_precision for place in places]
+        filled = deterministic.fill_uninitialized_memory
+        return precisions, torch.are_deterministic_algorithms_enabled(), filled, cudnn.benchmark
+
+    found: dict[str, Any] = {}
+    before = settings()
+    SCRIPT["run"]({"bad": fails, "good": dict}, time.perf_counter() + 60, found, "cpu", lambda: None)
+    assert found["rows"]["bad"]["error"] == "ValueError: why"
+    assert found["rows"].keys() == {"bad", "good"}
+    assert settings() == before

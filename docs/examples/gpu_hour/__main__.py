@@ -1,0 +1,128 @@
+"""What a GPU does with cohorts: a script for the first hour on a new one.
+
+    python docs/examples/gpu_hour --out gpu_hour.json                       # all sections in 25 minutes
+    python docs/examples/gpu_hour --out try.json --device cpu --tiny        # a rehearsal: every section, small sizes
+
+Where a command may take ten minutes only, three commands of eight cover it:
+
+    python docs/examples/gpu_hour --out 1.json --minutes 8 unequal_rounds ceilings resume
+    python docs/examples/gpu_hour --out 2.json --minutes 8 steps inductor
+    python docs/examples/gpu_hour --out 3.json --minutes 8 device_tests spectra lane_operations convolutions
+
+Each section has a share of the minutes that are left, and its most important rows come first. No row is begun after
+that time; those left out are named in the file, which is written after each row. A row that fails leaves its error
+there. Memory is in bytes, at its peak within the row.
+
+Sections: rounds over very unequal clients, and how long calls with few lanes take; steps of FedAvg and SCD, recorded
+and not; a convolution with weights of its own in every lane, by way, precision and lanes, with the kernels' names;
+layers for all lanes, compared with float64; spectra; a step compiled by Inductor; what products and copies reach;
+whether a cell has the same bytes after a resume; and the core of `tests/engine/test_gpu.py`.
+"""
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import cells
+import operations
+import torch
+from measure import Found, Rows, settings_restored, wait
+
+from bench.engine.backends import one_line
+from bench.engine.device import settle
+from bench.runs.provenance import provenance
+
+
+class Section(NamedTuple):
+    """What is measured, and how much of the time it gets beside the others."""
+
+    rows: Callable[[str, bool], Rows]
+    share: float
+
+
+SECTIONS = {
+    "unequal_rounds": Section(cells.unequal_rounds, 6),
+    "ceilings": Section(operations.ceilings, 0.5),
+    "steps": Section(cells.steps, 7),
+    "device_tests": Section(cells.device_tests, 3),
+    "resume": Section(cells.resume, 1.5),
+    "spectra": Section(operations.spectra, 1),
+    "lane_operations": Section(operations.lane_operations, 1),
+    "inductor": Section(cells.inductor, 2),
+    "convolutions": Section(operations.convolutions, 3),
+}
+
+
+def run(rows: Rows, until: float, found: Found, device: str, save: Callable[[], None]) -> bool:
+    """Run rows until the time is over; the rest is named under `left_out`. Returns whether the device still works."""
+    found |= {"seconds": 0.0, "rows": {}, "left_out": list(rows)}
+    works, begin = True, time.perf_counter()
+    for name, row in rows.items():
+        start = time.perf_counter()
+        if start >= until or not works:
+            break
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        with settings_restored():
+            try:
+                result = row()
+            except Exception as error:
+                result = {"error": one_line(error)}
+                works = still_works(device)
+        if device == "cuda" and works:
+            result["peak_bytes"] = torch.cuda.max_memory_allocated()
+            gc.collect()
+            torch.cuda.empty_cache()
+        found["left_out"].remove(name)
+        found["rows"][name] = {"seconds": time.perf_counter() - start, **result}
+        found["seconds"] = time.perf_counter() - begin
+        save()
+    save()
+    return works
+
+
+def still_works(device: str) -> bool:
+    """Whether the process can go on with the device: after a kernel's illegal access it cannot."""
+    try:
+        wait(device)
+    except RuntimeError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Measure all sections, or those named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], help="default: all")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--minutes", type=float, default=25.0, help="for all sections together (%(default)g)")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal: small sizes, one repetition")
+    given = parser.parse_args()
+    end = time.perf_counter() + 60 * given.minutes
+    torch.set_num_threads(1)  # as in a worker
+    with settings_restored():
+        settle(torch.device(given.device), "fp32")  # sets a variable that cuBLAS reads when it is first used
+    found: Found = {**provenance(), "device": given.device, "tiny": given.tiny, "sections": {}}
+
+    def save() -> None:
+        given.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+    names, works = list(given.sections or SECTIONS), True
+    for k, name in enumerate(names):
+        share = SECTIONS[name].share / sum(SECTIONS[other].share for other in names[k:])
+        now = time.perf_counter()
+        section = found["sections"].setdefault(name, {})
+        until = now + share * (end - now) if works else now
+        works = run(SECTIONS[name].rows(given.device, given.tiny), until, section, given.device, save) and works
+        print(f"{name}: {section['seconds']:.1f} s, {len(section['left_out'])} rows left out", flush=True)
+    if not works:
+        print("The device was lost: name the sections that were left out in a new command.")
+
+
+if __name__ == "__main__":
+    main()

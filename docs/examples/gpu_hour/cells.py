@@ -1,0 +1,257 @@
+"""Cells as in the grid `table1_fast`: rounds by method, way, precision and alpha, a compiled step, a resume."""
+
+import contextlib
+import functools
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from measure import Found, Rows, milliseconds, wait
+from torch import Tensor
+
+from bench.config.grid import load_grid
+from bench.data import Dataset
+from bench.engine import backends
+from bench.engine.backends import Recorded
+from bench.engine.device_data import SERVER
+from bench.engine.loops import CohortLoop
+from bench.engine.recording import record
+from bench.federation.federation import Federation
+from bench.runs.loading import load_partition
+from bench.speed.workloads import WORKLOADS
+
+ROOT = Path(__file__).resolve().parents[3]
+EAGER, RECORDED, KERNELS = "eager", "recorded", "recorded, lane kernels"
+AFTER = {EAGER: 10**9, RECORDED: 0, KERNELS: 0}
+"""Calls of a shape after which it is recorded. A cell records after a hundred, which most shapes of table1_fast reach
+only after several rounds; here the round for warming up records all."""
+SECONDS_OF_TESTS = 240
+
+
+def federation(device: str, method: str, *, tiny: bool, lane_kernels: bool = False, **changes: Any) -> Federation:
+    """A cell of table1_fast on noise of CIFAR-10's size; a tiny one has digits, four clients and a small network."""
+    alpha = changes.pop("alpha", 1.0)
+    cells = load_grid("table1_fast").cells
+    cell = next(one for one in cells if (one.method, one.alpha, one.seed) == (method, alpha, 0))
+    small: Found = {"model": "mlp", "clients": 4, "precision": "fp32"} if tiny else {}
+    settings = cell.model_copy(update={**small, **changes})
+    data = dataset(tiny)
+    how: Found = {"device": device, "executor": "cohort", "allow_fallback": True, "lane_kernels": lane_kernels}
+    return Federation(settings, data, load_partition(settings, data), **how)
+
+
+@functools.cache
+def dataset(tiny: bool) -> Dataset:
+    """Noise in the shape of the digits or of CIFAR-10."""
+    name, train, test = ("digits", 200, 50) if tiny else ("resnet18", 50_000, 10_000)
+    return replace(WORKLOADS[name], train=train, test=test).dataset()
+
+
+class Call(NamedTuple):
+    """A piece of a schedule that a cohort played: its lanes, the calls of its step, how it ran, and the seconds."""
+
+    lanes: int
+    calls: int
+    recorded: bool
+    seconds: float
+
+
+@contextlib.contextmanager
+def watched(device: str, *, timed: bool = False) -> Iterator[list[Call]]:
+    """What cohorts play; if it is timed, each piece is waited for, which a cell does not do."""
+    seen: list[Call] = []
+    run = Recorded.run
+
+    def noted(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        start = time.perf_counter()
+        found = run(self, like, calls, *args)
+        if timed:
+            wait(device)
+        if self._around is CohortLoop:
+            made = self._recorded.get(tuple(t.shape for t in like))
+            recorded = made is not None and made.backend is not None
+            seen.append(Call(len(like[0]), calls, recorded, time.perf_counter() - start))
+        return found
+
+    with mock.patch.object(Recorded, "run", noted):
+        yield seen
+
+
+def rounds(device: str, tiny: bool, method: str, way: str, **changes: Any) -> Found:
+    """A round for warming up, one whose time counts, and one whose calls are timed one by one."""
+    with mock.patch.object(backends, "_RECORD_AFTER", AFTER[way]):
+        cell = federation(device, method, tiny=tiny, lane_kernels=way == KERNELS, **changes)
+        begin = time.perf_counter()
+        cell.advance()
+        wait(device)
+        engine, start = cell.engine, time.perf_counter()
+        steps, seconds = engine.steps, engine.seconds
+        with watched(device) as seen:
+            cell.advance()
+            wait(device)
+        stop = time.perf_counter()
+        steps, seconds = engine.steps - steps, engine.seconds - seconds
+        with watched(device, timed=True) as timed:
+            cell.advance()
+    calls = sum(one.calls for one in seen)
+    width = sum(one.lanes * one.calls for one in seen) / calls
+    return {
+        "steps": steps,
+        "calls": calls,
+        "recorded": sum(one.calls for one in seen if one.recorded),
+        "eager": sum(one.calls for one in seen if not one.recorded),
+        "lanes_per_call": width,
+        "busy": steps / calls / width,
+        "busy_of_all_lanes": steps / calls / engine.lanes,
+        "lanes": engine.lanes,
+        "ms_per_step_of_training": 1e3 * seconds / steps,
+        "ms_per_step_of_the_round": 1e3 * (stop - start) / steps,
+        "seconds_of_warmup": start - begin,
+        "ms_per_call_by_lanes": _by_lanes(timed),
+        "notices": cell.warnings,
+    }
+
+
+def _by_lanes(timed: list[Call]) -> dict[str, Found]:
+    pieces = defaultdict(list)
+    for one in timed:
+        pieces[one.lanes].append(one)
+    return {
+        str(lanes): {"calls": (n := sum(p.calls for p in own)), "ms": 1e3 * sum(p.seconds for p in own) / n}
+        for lanes, own in sorted(pieces.items())
+    }
+
+
+def steps(device: str, tiny: bool) -> Rows:
+    """FedAvg and SCD at alpha 1, where few lanes are idle: by precision, recorded and eager, with lane kernels."""
+    precisions = ("fp32",) if tiny else ("bf16", "fp32", "tf32")
+    rows = [(m, p, way) for p in precisions for way in (RECORDED, EAGER) for m in ("fedavg", "scd")]
+    if device == "cuda":
+        rows += [(m, "bf16", KERNELS) for m in ("fedavg", "scd")]
+    return {
+        f"{method}, {precision}, {way}": functools.partial(rounds, device, tiny, method, way, precision=precision)
+        for method, precision, way in rows
+    }
+
+
+def unequal_rounds(device: str, tiny: bool) -> Rows:
+    """FedAvg with unequal clients, whose calls have fewer and fewer lanes. If a call with few lanes takes about as long
+    as one with many, several cells in one cohort would pay."""
+    ways = (RECORDED, EAGER, *((KERNELS,) if device == "cuda" else ()))
+    return {
+        f"alpha {alpha:g}, {way}": functools.partial(rounds, device, tiny, "fedavg", way, alpha=alpha)
+        for way in ways
+        for alpha in (0.1, 0.5)
+    }
+
+
+class Caught(BaseException):
+    """Carries a cohort's step and its arguments out of the engine; no error, so that the engine does not handle it."""
+
+
+def first_step(device: str, tiny: bool, method: str) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[Tensor]]:
+    """The step of a method in all lanes, and tensors such as it gets."""
+
+    def caught(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        raise Caught(self._function, like)
+
+    with mock.patch.object(Recorded, "run", caught):
+        try:
+            federation(device, method, tiny=tiny).advance()
+        except Caught as found:
+            return found.args[0], found.args[1]
+    raise AssertionError("no step was run")
+
+
+def inductor(device: str, tiny: bool) -> Rows:
+    """Milliseconds of a step in all lanes: eager, recorded, and its recording compiled by `torch.compile`."""
+
+    def row(method: str) -> Found:
+        step, like = first_step(device, tiny, method)
+        graph, repeats = record(step, [t.clone() for t in like]), 1 if tiny else 10
+        found: Found = {"lanes": len(like[0])}
+        with torch.no_grad():
+            found["ms_eager"] = milliseconds(lambda: step(like), device, repeats)
+            found["ms_recorded"] = milliseconds(lambda: graph(*like), device, repeats)
+            right, compiled, start = step(like), torch.compile(graph), time.perf_counter()
+            try:
+                outs = compiled(*like)
+            except Exception as error:  # mostly there is no compiler
+                return found | {"skipped": backends.one_line(error)}
+            found["seconds_to_compile"] = time.perf_counter() - start
+            found["ms_compiled"] = milliseconds(lambda: compiled(*like), device, repeats)
+        differences = [float((a - b).abs().max()) for a, b in zip(outs, right, strict=True) if a.numel()]
+        return found | {"largest_difference_from_eager": max(differences)}
+
+    return {method: functools.partial(row, method) for method in ("fedavg", "scd")}
+
+
+def resume(device: str, tiny: bool) -> Rows:
+    """Whether a cell that was stopped after a round and goes on has the bytes of one that was not stopped: of the
+    logits right after it, and of the state and the logits after another round."""
+
+    def row(method: str) -> Found:
+        first, second = (federation(device, method, tiny=tiny) for _ in range(2))
+        first.advance()
+        before = logits(first)
+        tensors, plain = first.state()
+        second.restore({name: tensor.cpu() for name, tensor in tensors.items()}, plain)
+        found = {"logits": sum(t.numel() for t in before), "same_logits": same_bytes(before, logits(second))}
+        for cell in (first, second):
+            cell.advance()
+        one, other = (cell.state()[0] for cell in (first, second))
+        return {
+            **found,
+            "same_state_later": one.keys() == other.keys() and same_bytes([*one.values()], [other[n] for n in one]),
+            "same_logits_later": same_bytes(logits(first), logits(second)),
+        }
+
+    return {method: functools.partial(row, method) for method in ("fedavg", "scd")}
+
+
+def logits(cell: Federation) -> list[Tensor]:
+    """Of the generic model on the common test set, and of the personalized ones on their clients' own."""
+    partition = cell.engine.device_data.partition
+    own = cell.evaluator.personal(cell.version) if cell.method.trains != "gm" else {}
+    generic = cell.evaluator.generic(cell.version, own)
+    tasks = [] if generic is None else [(generic, partition.global_test)]
+    tasks += [(model, partition.test[i]) for i, model in own.items()]
+    return cell.engine.outputs("train", tasks, owners=[SERVER] * len(tasks))
+
+
+def same_bytes(found: list[Tensor], expected: list[Tensor]) -> bool:
+    """Whether two lists of tensors are equal bit by bit."""
+    pairs = zip(found, expected, strict=True)
+    return all(a.cpu().numpy().tobytes() == b.cpu().numpy().tobytes() for a, b in pairs)
+
+
+def device_tests(device: str, tiny: bool) -> Rows:
+    """The core of `tests/engine/test_gpu.py`, each part in a process of its own; skipped where no tests are."""
+    chosen = {
+        "methods": "every_method and (fedavg or scd or fedrep)",
+        "others": "agree or spectra or recorded or (same_path and resnet18)",
+        "lane kernels": "lane_kernels",
+    }
+
+    def row(expression: str) -> Found:
+        tests = ROOT / "tests" / "engine" / "test_gpu.py"
+        if not tests.exists():
+            return {"skipped": "there are no tests beside this script"}
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not slow", "-k", expression]
+        try:
+            done = subprocess.run([*command, tests], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_OF_TESTS)
+        except subprocess.TimeoutExpired as error:
+            said = (error.stdout or b"").decode().splitlines()
+            return {"error": f"more than {SECONDS_OF_TESTS} s", "passed": sum(" PASSED" in line for line in said)}
+        said = done.stdout.strip().splitlines() or [done.stderr]
+        failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
+        return {"exit": done.returncode, "says": said[-1].strip("= "), "failed": failed}
+
+    return {name: functools.partial(row, expression) for name, expression in chosen.items()}

@@ -1,0 +1,283 @@
+"""Single operations: products, copies, convolutions with weights of their own in every lane, BatchNorm, spectra."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+from measure import Found, Rows, kernels_of, milliseconds
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from bench import lanes as lane_layers
+from bench.engine.device import settle
+from bench.lanes import dft
+from bench.lanes.convolution import convolve
+from bench.lanes.geometry import Geometry
+from bench.lanes.norm import LaneBatchNorm, masked
+from bench.speed.measure import ceiling
+from methods.frequencies import magnitudes
+from methods.spectrum import SpectralOptions
+
+# ResNet-18 on 32 x 32: channels in and out, kernel, stride, side, how often.
+LAYERS = (
+    (3, 64, 3, 1, 32, 1),
+    (64, 64, 3, 1, 32, 4),
+    (64, 128, 3, 2, 32, 1),
+    (128, 128, 3, 1, 16, 3),
+    (128, 256, 3, 2, 16, 1),
+    (256, 256, 3, 1, 8, 3),
+    (256, 512, 3, 2, 8, 1),
+    (512, 512, 3, 1, 4, 3),
+)
+RESNET18 = 11_173_962  # its weights for ten classes: what SCD's spectrum is of
+BATCH = 10
+PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32}
+
+Way = Callable[..., Tensor]
+"""From images and weights of lanes, and a stride, to outputs: `[lanes, batch, channels, side, side]`."""
+
+
+def ceilings(device: str, tiny: bool) -> Rows:
+    """TFLOP/s of a large matrix product in each precision, GB/s of a copy within the device and from the host."""
+    precisions = ("bf16",) if tiny else PRECISIONS
+    size = 1 << (20 if tiny else 30)
+
+    def product(precision: str) -> Found:
+        return {"tflops": ceiling(device, precision, 1 if tiny else 10) / 1e12}
+
+    def copy(*, from_host: bool) -> Found:
+        source = torch.zeros(size, dtype=torch.uint8, device="cpu" if from_host else device)
+        target = torch.zeros(size, dtype=torch.uint8, device=device)
+        if from_host and device == "cuda":
+            source = source.pin_memory()
+        moved = size if from_host else 2 * size  # within the device it is read there, too
+        return {"gb_per_s": moved / milliseconds(lambda: target.copy_(source), device, 5) / 1e6}
+
+    return {
+        **{f"product, {one}": functools.partial(product, one) for one in precisions},
+        "copy on the device": functools.partial(copy, from_host=False),
+        "copy from the host": functools.partial(copy, from_host=True),
+    }
+
+
+def one_by_one(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    """A convolution per lane."""
+    return torch.stack([functional.conv2d(a, b, stride=stride, padding=1) for a, b in zip(x, w, strict=True)])
+
+
+def on_streams(x: Tensor, w: Tensor, stride: int, count: int) -> Tensor:
+    """A convolution per lane, in turn on so many streams; the backward pass of each is on its own stream as well."""
+    if x.device.type != "cuda":
+        return one_by_one(x, w, stride)
+    here, found = torch.cuda.current_stream(), []
+    for stream in _streams(count):
+        stream.wait_stream(here)
+    for i, (a, b) in enumerate(zip(x, w, strict=True)):
+        with torch.cuda.stream(_streams(count)[i % count]):
+            found.append(functional.conv2d(a, b, stride=stride, padding=1))
+            found[-1].record_stream(here)  # its memory is not given to others before it was read here
+    for stream in _streams(count):
+        here.wait_stream(stream)
+    return torch.stack(found)
+
+
+@functools.cache
+def _streams(count: int) -> list[Any]:
+    return [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
+
+
+def grouped(x: Tensor, w: Tensor, stride: int, layout: torch.memory_format = torch.contiguous_format) -> Tensor:
+    """One convolution with a group per lane, which is what `vmap` makes of it."""
+    lanes, batch, channels, *side = x.shape
+    flat = x.transpose(0, 1).reshape(batch, lanes * channels, *side).contiguous(memory_format=layout)
+    out = functional.conv2d(flat, w.flatten(0, 1), stride=stride, padding=1, groups=lanes)
+    return out.reshape(batch, lanes, w.shape[1], *out.shape[2:]).transpose(0, 1)
+
+
+def columns(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    """Columns of all lanes, and one batched product."""
+    lanes, batch, _, side, _ = x.shape
+    cut = functional.unfold(
+        x.flatten(0, 1), w.shape[-1], padding=1, stride=stride
+    )  # [lanes * batch, in * k * k, places]
+    cut = cut.reshape(lanes, batch, *cut.shape[1:]).transpose(1, 2).flatten(2)
+    out = torch.bmm(w.flatten(2), cut).reshape(lanes, w.shape[1], batch, -1, -(-side // stride))
+    return out.transpose(1, 2)
+
+
+def lane_kernels(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    """The kernels of `bench run --lane-kernels`, in bf16 on a GPU; elsewhere the same as grouped."""
+    flat = x.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
+    geometry = Geometry((3, 3), (stride, stride), (1, 1))
+    out = convolve(flat, w.permute(0, 1, 3, 4, 2).contiguous(), geometry)
+    return out.view(len(out), *w.shape[:2], *out.shape[2:]).transpose(0, 1)
+
+
+WAYS: dict[str, Way] = {
+    "grouped": grouped,
+    "grouped, channels last": functools.partial(grouped, layout=torch.channels_last),
+    "one by one": one_by_one,
+    "one by one, 4 streams": functools.partial(on_streams, count=4),
+    "one by one, 8 streams": functools.partial(on_streams, count=8),
+    "columns": columns,
+    "lane kernels": lane_kernels,
+}
+"""The one that has never been run on a GPU is the last: a kernel that reads beyond its memory ends all that follows."""
+
+
+def convolutions(device: str, tiny: bool) -> Rows:
+    """Milliseconds of forward and backward of all of ResNet-18's 3 x 3 convolutions, and the kernels that ran."""
+    layers, repeats = (LAYERS[:1], 1) if tiny else (LAYERS, 5)
+
+    def row(way: Way, precision: str, lanes: int) -> Found:
+        settle(torch.device(device), precision)
+        took, names = 0.0, set()
+        for layer in layers:
+            x, w = _images_and_weights(layer, lanes, PRECISIONS[precision], device)
+            both = functools.partial(_both, functools.partial(way, stride=layer[3]), [x, w])
+            took += layer[-1] * milliseconds(both, device, repeats)
+            names |= kernels_of(both, device)
+        return {"ms": took, "kernels": sorted(names)}
+
+    return {
+        f"{name}, {precision}, {lanes} lanes": functools.partial(row, way, precision, lanes)
+        for name, way in WAYS.items()
+        for lanes in ((2,) if tiny else (64, 8))
+        for precision in (("fp32",) if tiny else PRECISIONS)
+        if precision == "bf16" or name != "lane kernels" or tiny  # in others these are the grouped ones
+    }
+
+
+def _images_and_weights(layer: tuple[int, ...], lanes: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    inputs, outputs, kernel, _, side, _ = layer
+    x = torch.randn(lanes, BATCH, inputs, side, side, device=device, dtype=dtype, requires_grad=True)
+    w = torch.randn(lanes, outputs, inputs, kernel, kernel, device=device, dtype=dtype, requires_grad=True)
+    return x, w
+
+
+def _both(function: Callable[..., Tensor], given: list[Tensor], slopes: Tensor | None = None) -> list[Tensor]:
+    """Outputs, and the gradients of all that is given."""
+    out = function(*given)
+    return [out, *torch.autograd.grad(out, given, torch.ones_like(out) if slopes is None else slopes.to(out.dtype))]
+
+
+def lane_operations(device: str, tiny: bool) -> Rows:
+    """Layers for all lanes, and the two-step spectrum: errors relative to float64, and milliseconds of both passes."""
+    lanes = 2 if tiny else 64
+    layers = LAYERS[:1] if tiny else (LAYERS[1], LAYERS[2], LAYERS[-1])
+    side, channels = (4, 3) if tiny else (32, 64)
+
+    def norm(precision: str, *, real: int = BATCH, by_torch: bool = False) -> Found:
+        settle(torch.device(device), precision)
+        x = torch.randn(lanes, BATCH, channels, side, side, device=device, dtype=PRECISIONS[precision])
+        weight, bias = (torch.rand(lanes, channels, device=device) for _ in range(2))
+        layer = nn.BatchNorm2d(channels).to(device)
+        ours = functools.partial(lane_norm, layer=layer if by_torch else LaneBatchNorm(layer), real=real)
+        given = [t.requires_grad_() for t in (x, weight, bias)]
+        return _compared(ours, functools.partial(norm_by_formula, real=real), given, device, tiny=tiny)
+
+    def convolution(way: Way, precision: str, layer: tuple[int, ...]) -> Found:
+        settle(torch.device(device), precision)
+        given = list(_images_and_weights(layer, lanes, PRECISIONS[precision], device))
+        ours, right = (functools.partial(one, stride=layer[3]) for one in (way, grouped))
+        return _compared(ours, right, given, device, tiny=tiny)
+
+    def transform(*, in_two_steps: bool) -> Found:
+        x = torch.randn(2 if tiny else 4, 3 * 131 if tiny else RESNET18, device=device, requires_grad=True)
+        with mock.patch.object(lane_layers, "on_gpu", return_value=in_two_steps):
+            return _compared(spectrum_as_reals, torch_spectrum_as_reals, [x], device, tiny=tiny)
+
+    found: Rows = {
+        "BatchNorm, fp32": functools.partial(norm, "fp32"),
+        "BatchNorm, bf16": functools.partial(norm, "bf16"),
+        "BatchNorm, fp32, padded": functools.partial(norm, "fp32", real=7),
+        "BatchNorm, fp32, by PyTorch": functools.partial(norm, "fp32", by_torch=True),
+        "spectrum, library": functools.partial(transform, in_two_steps=False),
+        "spectrum, two steps": functools.partial(transform, in_two_steps=True),
+    }
+    for name, precision in (("grouped", "fp32"), ("grouped", "bf16"), ("lane kernels", "bf16")):
+        for layer in layers:
+            row = functools.partial(convolution, WAYS[name], precision, layer)
+            found[f"convolution {layer[0]} to {layer[1]}, side {layer[4]}, {name}, {precision}"] = row
+    return found
+
+
+def lane_norm(x: Tensor, weight: Tensor, bias: Tensor, layer: nn.Module, real: int) -> Tensor:
+    """A layer mapped over lanes, as cohorts have it; samples from `real` on are padding."""
+
+    def one(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        named = {"weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
+        with masked(layer, mask) if real < len(x) else contextlib.nullcontext():
+            out: Tensor = functional_call(layer, named, (x,))
+        return out
+
+    mask = (torch.arange(x.shape[1], device=x.device) < real).float()
+    out: Tensor = vmap(one)(x, weight, bias, torch.zeros_like(weight), torch.ones_like(weight))
+    return out
+
+
+def norm_by_formula(x: Tensor, weight: Tensor, bias: Tensor, real: int) -> Tensor:
+    """The same, with statistics of the first `real` samples; padding is normalised with them, too."""
+    over, wide = (1, 3, 4), (-1, 1, x.shape[2], 1, 1)
+    mean, var = x[:, :real].mean(over, keepdim=True), x[:, :real].var(over, correction=0, keepdim=True)
+    return (x - mean) * (var + 1e-5).rsqrt() * weight.view(wide) + bias.view(wide)
+
+
+def spectrum_as_reals(x: Tensor) -> Tensor:
+    """The transform that cohorts have; `torch.autograd` then goes through the inverse one."""
+    return torch.view_as_real(dft.rfft(x, "ortho"))
+
+
+def torch_spectrum_as_reals(x: Tensor) -> Tensor:
+    """The library's transform."""
+    return torch.view_as_real(torch.fft.rfft(x, norm="ortho"))
+
+
+def _compared(
+    ours: Callable[..., Tensor], right: Callable[..., Tensor], given: list[Tensor], device: str, *, tiny: bool
+) -> Found:
+    """Errors of outputs and of each gradient, as a share of their norm in float64, and milliseconds."""
+    slopes = torch.randn_like(ours(*given).detach())
+    expected = _both(right, [t.detach().double().requires_grad_() for t in given], slopes)
+    found = _both(ours, given, slopes)
+    pairs = zip(found, expected, strict=True)
+    errors = [float((a.detach().double() - b.detach()).norm() / b.detach().norm()) for a, b in pairs]
+    del expected, found, pairs  # their memory is needed again
+    took = milliseconds(lambda: _both(ours, given, slopes), device, 1 if tiny else 5)
+    return {"relative_errors": errors, "ms": took}
+
+
+def spectra(device: str, tiny: bool) -> Rows:
+    """Milliseconds of a cohort's transforms: the magnitudes, the inverse, and the gradient of SCD's magnitudes.
+
+    By the library, in two steps, and for a length without a large prime factor, which is what padding would cost.
+    """
+    length = 3 * 131 if tiny else RESNET18
+    even = -(-length // 2**12) * 2**12
+    options = SpectralOptions()
+
+    def forward(x: Tensor) -> Callable[[], Tensor]:
+        return lambda: dft.rfft(x, "ortho").abs()
+
+    def inverse(x: Tensor) -> Callable[[], Tensor]:
+        z = dft.rfft(x, "ortho")
+        return lambda: dft.irfft(z, x.shape[-1], "ortho")
+
+    def gradient(x: Tensor) -> Callable[[], Tensor]:
+        return lambda: vmap(grad(lambda one: magnitudes(one, options).sum()))(x)
+
+    def row(make: Callable[[Tensor], Callable[[], Tensor]], way: str, lanes: int) -> Found:
+        x = torch.randn(lanes, even if way == "even factors" else length, device=device)
+        with mock.patch.object(lane_layers, "on_gpu", return_value=way == "two steps"):
+            return {"length": x.shape[-1], "ms": milliseconds(make(x), device, 1 if tiny else 5)}
+
+    return {
+        f"{make.__name__}, {way}, {lanes} lanes": functools.partial(row, make, way, lanes)
+        for lanes in ((2,) if tiny else (8, 64))
+        for make in (forward, inverse, gradient)
+        for way in ("two steps", "library", "even factors")
+    }
