@@ -1,7 +1,6 @@
 """The league's page: ranks with intervals, and which method under which heterogeneity (docs/league.md)."""
 
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from reports.figure import Figure, scores
 from reports.findings import findings
 from reports.gain import BOUND, gain_section, gains
 from reports.generic import equal_models
+from reports.league_entries import evaluations_on_tests
 from reports.league_pictures import heat_map, means, rank_picture
 from reports.league_rule import by_case, family_mean, ranked
 from reports.load import Cell, Store, load
@@ -27,7 +27,7 @@ from reports.standings import Family, column_marks, derived_rows, family
 from reports.tables import Column, Mark, Table, TableEntry, number, words
 from reports.tradeoff import tradeoff
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).resolve().parent
 _LEADERS = 3  # methods that are named per task
 
 
@@ -76,12 +76,18 @@ def _common(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _entries(store: Store) -> Table:
     """Who computed what."""
     columns = ("created", "commit", "machine", "versions")
-    rows = tuple(
-        (str(run.get("command", "–")), tuple(words(_text(run.get(name, "–"))) for name in columns))
-        for run in store.runs
+    cells = {cell.view.id: cell.view for cell in store.cells}
+    rows = []
+    for run in store.runs:
+        own = (cells[entry["id"]] for entry in run["cells"] if entry["id"] in cells)
+        tests = number(sum(map(evaluations_on_tests, own)), decimals=0)
+        rows.append((str(run.get("command", "–")), (tests, *(words(_text(run.get(name, "–"))) for name in columns))))
+    caption = (
+        "The commands behind the entries; `bench verify ENTRY` computes cells again. Test evaluations: rounds of all "
+        "cells of an entry in which models were evaluated on test samples; of each cell one round is reported."
     )
-    caption = "The commands behind the entries; `bench verify ENTRY` computes cells again."
-    return Table("entries", "Entries", caption, "Command", tuple(map(Column, columns)), rows)
+    heads = tuple(map(Column, ("test evaluations", *columns)))
+    return Table("entries", "Entries", caption, "Command", heads, tuple(rows))
 
 
 def _text(value: Any) -> str:
@@ -249,16 +255,3 @@ def _spread(store: Store, chosen: str) -> Section:
 def shipped(study: str) -> list[Path]:
     """The entries that come with the harness."""
     return sorted((_HERE / "leagues" / study).glob("*.tar.xz"))
-
-
-def write_export(entry: Path, page: Path, out: Path, study: str, installed: Sequence[str]) -> Path:
-    """Gather what a publication needs of an entry; returns the folder."""
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.copy(entry, out)
-    for table in sorted(page.glob("main_*.tex")):
-        shutil.copy(table, out)
-    (out / "environment.txt").write_text("\n".join(installed) + "\n", encoding="utf-8")
-    for template in sorted((_HERE / "templates" / "league").iterdir()):
-        text = template.read_text(encoding="utf-8").replace("STUDY", study).replace("ENTRY", entry.name)
-        (out / template.name).write_text(text, encoding="utf-8")
-    return out

@@ -1,4 +1,5 @@
-"""`bench run --dry-run`: which cells are done, which data are missing, and how much the remaining cells will cost."""
+"""Dry runs: of a grid, which cells are done, which data are missing, and how much the remaining cells will cost; of a
+study, the same for all of its cells."""
 
 import shutil
 import sys
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from bench.runs.estimate import Estimate
     from bench.runs.plan import PlannedCell
     from bench.settings import Settings
+    from sweeps.study import Arm, Study
 
 PYTHON = 300_000_000
 """Approximate bytes that Python and its libraries take for a cell."""
@@ -45,6 +47,49 @@ def print_forecast(
     done = sum(not share for share in left)
     print(f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {side_by_side} side by side", end="")
     _print_sum([(cost, share) for cost, share in zip(costs, left, strict=True) if share], folder, side_by_side)
+
+
+def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: str, jobs: int | None) -> None:
+    """Print a line per method and task and the totals of a whole study: what is done already is not subtracted, and
+    trials that are pruned will train fewer rounds."""
+    from bench.runs.cell import choose_device
+    from bench.runs.estimate import estimate
+    from bench.runs.plan import look_ahead
+    from bench.runs.progress import duration_text
+    from bench.runs.workers import threads_each, worker_count
+
+    workers, found = worker_count(jobs, device), choose_device(device)
+    parts = {arm: _study_cells(study, arm) for arm in study.arms}
+    total = sum(sum(counts.values()) for counts in parts.values())
+    side_by_side = min(workers, total)
+    costs: list[tuple[Estimate | None, float]] = []
+    for arm, counts in parts.items():
+        cells, cell = sum(counts.values()), arm.cells[0]
+        cost = estimate(cell, data_root, found, threads_each(side_by_side), workers)
+        costs += [(cost, 1.0)] * cells
+        time = f"about {duration_text(cost.seconds * cells)} of computing" if cost else "unknown data size"
+        print(f"{arm.label} {arm.task}: {cells} cells of {cell.rounds} rounds, {time}")
+    rounds = Counter[str]()
+    for arm, counts in parts.items():
+        rounds.update({name: count * arm.cells[0].rounds for name, count in counts.items()})
+    for name in rounds:
+        print(f"{name}: {sum(counts[name] for counts in parts.values())} cells, at most {rounds[name]} rounds")
+    missing = look_ahead([arm.cells[0] for arm in study.arms], data_root)[1]
+    for reason, count in missing.items():
+        print(f"missing, for {count} tasks: {reason}")
+    print(f"{total} cells, at most {rounds.total()} rounds, {side_by_side} side by side", end="")
+    _print_sum(costs, folder, side_by_side)
+
+
+def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
+    """How many cells a study runs of one method on one task."""
+    from sweeps.finals import FINALISTS
+
+    return {
+        "trials": arm.trials * len(arm.cells),
+        "best trials again": min(FINALISTS, arm.trials) * len(study.final_seeds),
+        "results": len(study.file.report_seeds),
+    }
 
 
 def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequence[Settings]") -> list[float]:

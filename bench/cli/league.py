@@ -1,15 +1,23 @@
 """`bench league`: tune and run one method on the league's tasks, and put it beside all others (docs/league.md)."""
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bench.cli.run import PluginFiles
 from bench.errors import UserError
 
+if TYPE_CHECKING:
+    from sweeps.admission import Admission
+
 VERSION = "league_1"
 Tier = Annotated[Literal["small", "full"], typer.Option(help="small: two CPU cores; full: a GPU.")]
+Method = Annotated[
+    str, typer.Option(metavar="NAME_OR_FILE", help="A method's id, or the .py file that registers one method.")
+]
 Out = Annotated[Path | None, typer.Option(help="Where entries lie; default: runs/league_1_TIER.", show_default=False)]
 
 app = typer.Typer(help="The league: a standing comparison that anyone can recompute and join.", no_args_is_help=True)
@@ -17,40 +25,45 @@ app = typer.Typer(help="The league: a standing comparison that anyone can recomp
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Option(help="A registered method, or one of --plugin.")],
+    method: Method,
     tier: Tier = "small",
     plugin: PluginFiles = None,
     out: Out = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Tune and run one method on all tasks, and pack its entry. The same command goes on where it was stopped."""
     from bench.cli.sweep import sweep
     from bench.runs.pack import SUFFIX, pack
 
-    folder = _folder(tier, out)
+    folder, name = _folder(tier, out), _load(method, plugin)
     sweep(
         study=f"{VERSION}_{tier}",
-        set_=[f"methods=[{method}]"],
+        set_=[f"methods=[{name}]"],
         trials=None,
         timeout=None,
         jobs=jobs,
         storage=None,
-        out=folder / method,
-        plugin=plugin,
+        out=folder / name,
+        plugin=None,
         device="auto",
         executor="auto",
         data_root=data_root,
-        download=False,
+        download=download,
+        dry_run=dry_run,
         tracking_uri=None,
         tracking=False,
         page=False,
         quiet=quiet,
         _misplaced=None,
     )
-    file = folder / f"{method}{SUFFIX}"
-    count = pack(folder / method, file)
+    if dry_run:
+        return
+    file = folder / f"{name}{SUFFIX}"
+    count = pack(folder / name, file)
     print(f"{file}: {count} cells. `bench league report` puts it beside the others.")
 
 
@@ -63,46 +76,82 @@ def report(
     tier: Tier = "small",
     out: Out = None,
 ) -> None:
-    """Make the league's page from the shipped entries and your own."""
+    """Make the league's page from the shipped entries and your own. An entry that breaks the rules is refused."""
     import tempfile
 
-    from bench.runs.pack import unpack
     from reports.league import shipped, write_league
 
-    folder = _folder(tier, out)
-    files = {
-        file.name: file for file in (*shipped(f"{VERSION}_{tier}"), *sorted(folder.glob("*.tar.xz")), *(entries or []))
-    }
-    if not files:
-        raise UserError("there are no entries yet: `bench league run --method NAME` makes one")
+    folder, known = _folder(tier, out), shipped(f"{VERSION}_{tier}")
+    given = [file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in known]
     with tempfile.TemporaryDirectory() as scratch:
-        for name, file in files.items():
-            unpack(file, Path(scratch, name))
-        title = f"{VERSION.replace('_', '-')}, {tier} tier"
-        print(write_league([Path(scratch, name) for name in files], folder / "report", title))
+        admission = _admission(tier)
+        own = _admitted(admission, given, Path(scratch, "own"))  # first, as they are more likely to be refused
+        runs = _admitted(admission, known, Path(scratch, "shipped")) + own
+        if not runs:
+            raise UserError("there are no entries yet: `bench league run --method NAME` makes one")
+        print(write_league(runs, folder / "report", f"{VERSION.replace('_', '-')}, {tier} tier"))
 
 
 @app.command()
-def export(
-    method: Annotated[str, typer.Option(help="The method whose entry is to be published.")],
-    tier: Tier = "small",
-    out: Out = None,
-) -> None:
-    """Make a folder to publish: entry, environment, LaTeX table, citation, answers to a reproducibility checklist."""
-    from importlib.metadata import distributions
+def export(method: Method, tier: Tier = "small", plugin: PluginFiles = None, out: Out = None) -> None:
+    """Make a folder to publish: entry, method, settings, environment, LaTeX tables, citation, checklist."""
+    import tempfile
 
-    from reports.league import write_export
+    from bench.runs.results import load_run
+    from reports.league_export import write_export
 
-    folder = _folder(tier, out)
-    entry = folder / f"{method}.tar.xz"
+    folder, study, name = _folder(tier, out), f"{VERSION}_{tier}", _load(method, plugin)
+    entry = folder / f"{name}.tar.xz"
     if not entry.exists():
         raise UserError(f"there is no {entry}: `bench league run --method {method}` makes it")
-    page = folder / "report"
-    if not page.exists():
-        raise UserError(f"there is no {page}: `bench league report` makes it")
-    installed = sorted(f"{one.name}=={one.version}" for one in distributions())
-    print(write_export(entry, page, folder / "export" / method, f"{VERSION}_{tier}", installed))
+    with tempfile.TemporaryDirectory() as scratch:
+        [unpacked] = _admitted(_admission(tier), [entry], Path(scratch))
+        exported = write_export(entry, load_run(unpacked), folder / "report", folder / "export" / name, study)
+    for warning in exported.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(exported.folder)
 
 
 def _folder(tier: str, out: Path | None) -> Path:
     return out or Path("runs") / f"{VERSION}_{tier}"
+
+
+def _load(method: str, plugins: list[Path] | None) -> str:
+    """Load the plug-in files; the method's name, where `method` is a file that of the one that it registers."""
+    from bench.plugin import load_file
+
+    for file in plugins or []:
+        load_file(file)
+    if not method.endswith(".py"):
+        return method
+    from bench.conformance.suite import load
+
+    names = load(Path(method))
+    if len(names) > 1:
+        raise UserError(
+            f"{method} registers {len(names)} methods: choose one, for instance --method {names[0]} --plugin {method}"
+        )
+    return names[0]
+
+
+def _admission(tier: str) -> "Admission":
+    from bench.runs.pack import SUFFIX
+    from reports.league import shipped
+    from sweeps.admission import Admission
+    from sweeps.study import load_study
+
+    study = f"{VERSION}_{tier}"
+    return Admission(load_study(study, []), {file.name.removesuffix(SUFFIX): file for file in shipped(study)})
+
+
+def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> list[Path]:
+    """The run folders of entries, each once, unpacked in `scratch`."""
+    from bench.runs.pack import unpack
+    from bench.runs.results import load_run
+
+    folders = []
+    for number, file in enumerate({file.resolve(): file for file in files}.values()):
+        unpack(file, folder := scratch / f"{number:03d}-{file.name}")
+        admission.admit(file, load_run(folder))
+        folders.append(folder)
+    return folders

@@ -49,6 +49,7 @@ def sweep(
     executor: ExecutorOption = "auto",
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")] = False,
     tracking_uri: TrackingUri = None,
     tracking: Annotated[bool, typer.Option(envvar="BENCH_TRACKING", help="Mirror the run in MLflow.")] = True,
     page: Annotated[bool, typer.Option(help="Make the report's page at the end.")] = True,
@@ -56,8 +57,9 @@ def sweep(
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
 ) -> None:
     """Tune by validation accuracy, run the best settings on new seeds, and report. Repeat the command to continue."""
-    with starting(f"bench sweep: {study} is being read", quiet=quiet):
-        start_early(ray)
+    with starting(f"bench sweep: {study} is being read", quiet=quiet or dry_run):
+        if not dry_run:
+            start_early(ray)
 
         from bench.plugin import load_file, loaded_files
         from bench.runs import store
@@ -75,6 +77,11 @@ def sweep(
         load_file(file)
     loaded = load_study(study, set_ or [], trials)
     folder = out or Path("runs") / loaded.name
+    if dry_run:
+        from bench.cli.dry_run import print_study_forecast
+
+        print_study_forecast(loaded, folder, data_root, device, jobs)
+        return
     crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
 
     def options(cells: int | None) -> str:

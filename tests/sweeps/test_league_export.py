@@ -1,0 +1,119 @@
+"""What `bench league export` makes: a folder from which somebody else can verify an entry."""
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.cli.league import VERSION
+from bench.runs.pack import SUFFIX, unpack
+from bench.runs.results import load_run
+from reports.league import write_league
+from reports.league_export import write_export
+from tests.conftest import ROOT
+from tests.warm import Start
+
+STUDY = f"{VERSION}_small"
+Bench = Callable[..., str]
+
+
+@pytest.fixture
+def bench(start_in: Start) -> Bench:
+    """Run the command in a folder; what it said."""
+
+    def run(folder: Path, *arguments: object, code: int = 0) -> str:
+        with start_in([*map(str, arguments)], folder) as process:
+            out, err = process.communicate(timeout=600)
+        assert process.returncode == code, out + err
+        return out + err
+
+    return run
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """FedProx in a file of its own, `mine.py`, with half of its loss in a second file beside it."""
+    source = (ROOT / "methods" / "fedprox.py").read_text(encoding="utf-8").replace('"fedprox"', '"mine"')
+    source = source.replace("from methods.losses import proximal", "from pull import proximal")
+    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+    (tmp_path / "pull.py").write_text(
+        "from methods.losses import proximal\n\n__all__ = ['proximal']\n", encoding="utf-8"
+    )
+    return tmp_path / "mine.py"
+
+
+def shipped(name: str, folder: Path) -> Path:
+    """A shipped entry as a run folder."""
+    unpack(ROOT / "reports" / "leagues" / STUDY / f"{name}{SUFFIX}", folder / name)
+    return folder / name
+
+
+@pytest.mark.long
+def test_an_exported_folder_verifies_alone(bench: Bench, mine: Path, tmp_path: Path) -> None:
+    """Elsewhere, with the README's command; and not at all if the method has changed since it was run."""
+    definition = yaml.safe_load((ROOT / "sweeps" / "studies" / f"{STUDY}.yaml").read_text(encoding="utf-8"))
+    digits = definition["grid"]["datasets"][0]
+    definition["grid"] |= {"methods": ["mine"], "datasets": [digits | {"cases": digits["cases"][:1]}]}
+    (tmp_path / "one_task.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
+    league = tmp_path / "runs" / STUDY
+    common = ("--plugin", "mine.py", "--device", "cpu", "--no-tracking", "--no-page", "-q")
+    bench(tmp_path, "sweep", "--study", "one_task.yaml", "--out", league / "mine", *common)
+    bench(tmp_path, "pack", league / "mine", "--out", league / "mine.tar.xz")
+    export = ("league", "export", "--method", "mine.py")
+    assert "`bench league report` makes it" in bench(tmp_path, *export, code=2)
+    write_league([shipped("fedavg", tmp_path), shipped("ditto", tmp_path), league / "mine"], league / "report", "test")
+    said = bench(tmp_path, *export)
+    assert str(Path("runs", STUDY, "export", "mine")) in said
+    elsewhere = tmp_path / "elsewhere"
+    (league / "export" / "mine").rename(elsewhere)
+
+    (tmp_path / "pull.py").write_text("def proximal(values, center):\n    return 0\n", encoding="utf-8")
+    assert "was computed with other code" in bench(tmp_path, *export, code=2)
+    mine.unlink()
+
+    readme = (elsewhere / "README.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"```\nbench (.*)\n```", readme)
+    assert command == "verify mine.tar.xz --plugin mine.py"
+    assert "5 cells, 2 computed again as they were, 0 wrong" in bench(elsewhere, *command.split(), "--cells", 2)
+    chosen = yaml.safe_load((elsewhere / "settings.yaml").read_text(encoding="utf-8"))
+    assert list(chosen) == ["digits skew 1 alpha=1"]
+    assert set(chosen["digits skew 1 alpha=1"]) == {"lr", "mu"}
+    checklist = (elsewhere / "CHECKLIST.md").read_text(encoding="utf-8")
+    assert "8 trials for each task, 8 together" in checklist
+    assert "in 10 rounds of the 5 reported cells" in checklist
+
+
+@pytest.mark.long
+def test_an_export_says_what_its_reader_will_miss(tmp_path: Path) -> None:
+    """Of a shipped entry: a table of few columns with the page's numbers; and a warning of edits without a commit."""
+    names = ("ditto", "fedavg", "fedper", "finetune", "local")
+    runs = [shipped(name, tmp_path) for name in names]
+    page = write_league(runs, tmp_path / "page", "test").parent
+    run = load_run(runs[0])
+    dirty = replace(run, info={**run.info, "commit": "0123abc-dirty"})
+    file = ROOT / "reports" / "leagues" / STUDY / f"ditto{SUFFIX}"
+    for one, warned in ((run, False), (dirty, True)):
+        done = write_export(file, one, page, tmp_path / "out", STUDY)
+        texts = [(done.folder / name).read_text(encoding="utf-8") for name in ("README.md", "CHECKLIST.md")]
+        assert all(
+            ("edits that are in no commit (0123abc-dirty)" in text) is warned for text in (*texts, *done.warnings)
+        )
+        assert bool(done.warnings) is warned
+    citation = (done.folder / "CITATION.bib").read_text(encoding="utf-8")
+    described = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation.replace("{", "").replace("}", "").replace("\n", " ").count(described["title"]) == 1
+    assert described["authors"][0]["name"] in citation
+    assert "version = {0.1.0}" in citation
+    assert "Commit 0123abc;" in citation
+    table = (done.folder / "table_pm.tex").read_text(encoding="utf-8").splitlines()
+    assert "Task & ditto & fedavg & local & finetune & fedper" in next(line for line in table if "Task &" in line)
+    with open(page / "main_pm.csv", encoding="utf-8") as lines:
+        values = {(line["row"], line["column"]): line["value"] for line in csv.DictReader(lines)}
+    [shards] = [line for line in table if line.startswith("shards")]
+    assert re.findall(r"\d+\.\d+", shards) == [
+        values[name, "shards"] for name in ("ditto", "fedavg", "local", "finetune", "fedper")
+    ]

@@ -1,0 +1,54 @@
+"""`bench league run` before anything is trained: dry runs, and methods given by their file."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.cli.league import VERSION
+from tests.conftest import ROOT
+from tests.warm import Start
+
+METHOD = (ROOT / "methods" / "fedavg.py").read_text(encoding="utf-8")
+
+
+def run(start_in: Start, folder: Path, *arguments: str, code: int = 0) -> str:
+    with start_in([*arguments], folder) as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == code, out + err
+    return out + err
+
+
+@pytest.mark.long
+def test_a_dry_run_of_a_file_counts_cells_and_rounds(start_in: Start, tmp_path: Path) -> None:
+    """Eight trials on two seeds, three of them on two more, five seeds of results; one task has 40 rounds, not 24."""
+    (tmp_path / "mine.py").write_text(METHOD.replace('"fedavg"', '"mine"'), encoding="utf-8")
+    said = run(start_in, tmp_path, "league", "run", "--method", "mine.py", "--dry-run").splitlines()
+    assert sum(line.startswith("mine ") and "27 cells of 24 rounds, about" in line for line in said) == 11
+    [few] = [line for line in said if line.startswith("mine digits few clients at a time")]
+    assert "27 cells of 40 rounds, about" in few
+    assert f"trials: 192 cells, at most {16 * (11 * 24 + 40)} rounds" in said
+    assert f"best trials again: 72 cells, at most {6 * (11 * 24 + 40)} rounds" in said
+    assert f"results: 60 cells, at most {5 * (11 * 24 + 40)} rounds" in said
+    assert any(line.startswith("324 cells, at most 8208 rounds, ") and " of memory" in line for line in said)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.long
+def test_a_dry_run_of_the_full_tier_needs_no_data(start_in: Start, tmp_path: Path) -> None:
+    """It says which are missing. The small model is for the sake of the test: the forecast times rounds of it."""
+    small = ("--set", "model=mlp", "--set", "precision=fp32", "--device", "cpu")
+    said = run(start_in, tmp_path, "sweep", "--study", f"{VERSION}_full", *small, "--dry-run")
+    assert "fedavg cifar10 1 in 10 clients alpha=0.3: 27 cells of 400 rounds, about" in said
+    assert "324 cells, at most 75600 rounds" in said
+    for name in ("cifar10", "cifar100"):
+        assert f"missing, for 6 tasks: {name}: data/cifar-10" in said.replace("cifar-100", "cifar-10")
+    assert "add `--download`" in said
+
+
+def test_a_file_of_no_method_or_of_two_is_refused(start_in: Start, tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("x = 1\n", encoding="utf-8")
+    assert "none.py registers no method" in run(start_in, tmp_path, "league", "run", "--method", "none.py", code=2)
+    two = METHOD.replace('@METHODS.register("fedavg")', '@METHODS.register("one")\n@METHODS.register("two")')
+    (tmp_path / "both.py").write_text(two, encoding="utf-8")
+    said = run(start_in, tmp_path, "league", "run", "--method", "both.py", code=2)
+    assert "both.py registers 2 methods: choose one, for instance --method one --plugin both.py" in said
