@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VERSION = "league_1"
 Tier = Annotated[Literal["small", "full"], typer.Option(help="small: two CPU cores; full: a GPU.")]
-Method = Annotated[
+MethodOption = Annotated[
     str, typer.Option(metavar="NAME_OR_FILE", help="A method's id, or the .py file that registers one method.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Where entries lie; default: runs/league_1_TIER.", show_default=False)]
@@ -25,7 +25,7 @@ app = typer.Typer(help="The league: a standing comparison that anyone can recomp
 
 @app.command()
 def run(
-    method: Method,
+    method: MethodOption,
     tier: Tier = "small",
     plugin: PluginFiles = None,
     out: Out = None,
@@ -93,7 +93,7 @@ def report(
 
 
 @app.command()
-def export(method: Method, tier: Tier = "small", plugin: PluginFiles = None, out: Out = None) -> None:
+def export(method: MethodOption, tier: Tier = "small", plugin: PluginFiles = None, out: Out = None) -> None:
     """Make a folder to publish: entry, method, settings, environment, LaTeX tables, citation, checklist."""
     import tempfile
 

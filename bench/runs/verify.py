@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from bench.errors import UserError
-from bench.runs.comparison import Comparison, Outcome, compare
 from bench.runs.consistency import disagreement
 from bench.runs.crew import Crew
 from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
+from bench.runs.recomputed import Agreement, Recomputed, compare
 from bench.runs.results import CellView, RunView
 from bench.runs.store import FINISHED, read_json
 from bench.settings import Settings
@@ -26,7 +26,7 @@ WITNESSES = 2
 """Cells of other seeds that are computed again for each one that has other numbers on another path."""
 
 _Pair = tuple[CellView, PlannedCell]
-_Known = dict[Path, tuple[CellView, Comparison]]
+_Known = dict[Path, tuple[CellView, Recomputed]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CellVerdict:
     """The result for one cell; `text` explains it in one line."""
 
     cell: CellView
-    outcome: Outcome
+    outcome: Agreement
     text: str
 
 
@@ -157,7 +157,7 @@ def _differ_by_seed(one: CellView, other: CellView) -> bool:
     )
 
 
-def _verdict(cell: CellView, found: Comparison, known: _Known) -> CellVerdict:
+def _verdict(cell: CellView, found: Recomputed, known: _Known) -> CellVerdict:
     """Judge a cell that was computed again.
 
     Other numbers on another path are sound where that path computes other numbers: then every cell has others. Where a

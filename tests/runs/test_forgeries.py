@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from bench.runs import store
-from bench.runs.comparison import compare
 from bench.runs.consistency import disagreement
+from bench.runs.recomputed import compare
 from bench.runs.results import CellView, load_run
 from tests.runs.conftest import COMMON, Bench
 from tests.warm import Start

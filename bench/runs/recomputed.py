@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.runs.consistency import ROUNDING, read_rows
 from bench.runs.results import CellView
@@ -20,16 +21,17 @@ from bench.runs.store import COLUMNS, read_json, read_status
 
 STABLE = 1e-3
 """Largest relative difference of losses with which both paths have trained the same models but for rounding."""
+
 _COUNTED = ("ledger", "work", "timeline")
 """Tables that are the same on every path, unless a method sends as much as its numbers ask for and they drift apart."""
 _VALUES = {"metrics": "value", "clients": "correct"}
 """Tables of what the models score, each with the column that may differ."""
 
-Outcome = Literal["same", "near", "drifted", "wrong"]
+Agreement = Literal["same", "near", "drifted", "wrong"]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Recomputed:
     """What came out for one cell.
 
     Attributes:
@@ -39,54 +41,57 @@ class Comparison:
         paths: what differs between the two paths; empty on the same one.
     """
 
-    outcome: Outcome
+    outcome: Agreement
     text: str
     paths: str = ""
 
 
-def compare(cell: CellView, folder: Path) -> Comparison:
+def compare(cell: CellView, folder: Path) -> Recomputed:
     """Compare a cell with the same cell computed again in `folder`."""
     old, new = cell.status, read_status(folder)
     if new.state != old.state:
-        return Comparison("wrong", f"{old.state} in the run, {new.state} here. {new.reason}".rstrip())
+        return Recomputed("wrong", f"{old.state} in the run, {new.state} here. {new.reason}".rstrip())
     if new.derived != old.derived:
-        return Comparison("wrong", f"derived metrics: {old.derived} in the run, {new.derived} here")
+        return Recomputed("wrong", f"derived metrics: {old.derived} in the run, {new.derived} here")
     names = [name for name in COLUMNS if (cell.folder / f"{name}.csv").exists()]
     other = [name for name in names if not _same(cell.folder, folder, f"{name}.csv")]
     relations = _same(cell.folder, folder, "relations.json")
     if new.path == old.path:
         if other:
-            return Comparison("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
+            return Recomputed("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
         if not relations:
-            return Comparison("wrong", "other numbers on the same path: relations.json")
-        return Comparison("same", "the same bytes")
-    return _on_another_path(cell.folder, folder, other, _paths(old.path, new.path))
+            return Recomputed("wrong", "other numbers on the same path: relations.json")
+        return Recomputed("same", "the same bytes")
+    paths = _paths(old.path, new.path)
+    if new.rounds != old.rounds:
+        return Recomputed("drifted", f"diverged after {old.rounds} rounds in the run, after {new.rounds} here", paths)
+    return _on_another_path(cell.folder, folder, other, paths)
 
 
-def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Comparison:
+def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Recomputed:
     """Compare the tables of two folders; those named in `other` are not the same bytes."""
     for name in other:
         if name in _VALUES and not _same_rows(old, new, name):
-            return Comparison("wrong", f"other rows: {_difference(old, new, name)}", paths)
+            return Recomputed("wrong", f"other rows: {_difference(old, new, name)}", paths)
     moved = _moved(old, new)
     worst = max(_scored(old, new), key=lambda one: one.apart / one.allowed, default=_Scored(0, 0, "no round"))
     samples = f"{worst.apart} of {worst.samples} samples otherwise in {worst.name}"
     counts = [f"another count: {_difference(old, new, name)}" for name in other if name in _COUNTED]
     text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
     if moved > STABLE:
-        return Comparison("drifted", "; ".join([f"training drifted apart: {text}", *counts]), paths)
+        return Recomputed("drifted", "; ".join([f"training drifted apart: {text}", *counts]), paths)
     if counts:
-        return Comparison("wrong", counts[0], paths)
+        return Recomputed("wrong", counts[0], paths)
     if moved > ROUNDING and worst.apart <= worst.allowed:
-        return Comparison("near", f"the same models but for rounding: {text}", paths)
+        return Recomputed("near", f"the same models but for rounding: {text}", paths)
     if moved > ROUNDING:
-        return Comparison("wrong", f"too many samples for such losses ({worst.allowed} may be): {text}", paths)
+        return Recomputed("wrong", f"too many samples for such losses ({worst.allowed} may be): {text}", paths)
     edited = [samples] if worst.apart else []
     edited += ["hits.csv"] if "hits" in other else []
     edited += [] if _related(old, new) else ["relations.json"]
     if edited:
-        return Comparison("wrong", f"the same losses and other numbers: {', '.join(edited)}", paths)
-    return Comparison("same", "the same numbers", paths)
+        return Recomputed("wrong", f"the same losses and other numbers: {', '.join(edited)}", paths)
+    return Recomputed("same", "the same numbers", paths)
 
 
 @dataclass(frozen=True)
@@ -141,8 +146,12 @@ def _related(old: Path, new: Path) -> bool:
     return (
         both[0] == both[1]
         and matrices[0].keys() == matrices[1].keys()
-        and all(np.allclose(matrix, matrices[1][name], 1e-6, 1e-6) for name, matrix in matrices[0].items())
+        and all(_close(np.array(matrix), np.array(matrices[1][name])) for name, matrix in matrices[0].items())
     )
+
+
+def _close(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> bool:
+    return one.shape == other.shape and bool(np.allclose(one, other, 1e-6, 1e-6))
 
 
 def _same(old: Path, new: Path, name: str) -> bool:
