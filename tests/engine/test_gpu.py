@@ -16,6 +16,7 @@ from bench.lanes import dft
 from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
+from tests.engine.test_padding import SIZES
 from tests.methods.resume import assert_resumes
 from tests.speed.test_threads import two_rounds
 
@@ -36,19 +37,23 @@ def _as_before() -> Iterator[None]:
     torch.use_deterministic_algorithms(before[2])
 
 
-def _images(model: str, *, device: str = GPU, executor: Any = "cohort", **settings: Any) -> tuple[Federation, Any]:
+def _images(
+    model: str, *, method: str = "ditto", device: str = GPU, executor: Any = "cohort", **settings: Any
+) -> tuple[Federation, Any]:
     """A small cell of images after two rounds: its state and scores."""
     settings |= {"model": model, "model_options": SMALL[model]}
-    return two_rounds(settings=settings, device=device, executor=executor)
+    return two_rounds(method, settings=settings, device=device, executor=executor)
 
 
+@pytest.mark.parametrize(("model", "tolerance"), [("test_linear", 1e-9), ("test_norm", 1e-7)])
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("method", METHOD_NAMES)
-def test_every_method_trains_there_as_here(method: str, executor: str) -> None:
-    """In float64; cohorts do not fall back to one client at a time."""
-    here, there = toy(method, executor=executor), toy(method, executor=executor, device=GPU)
+def test_every_method_trains_there_as_here(method: str, executor: str, model: str, tolerance: float) -> None:
+    """In float64; cohorts do not fall back to one client at a time. With BatchNorm, which amplifies differences of
+    rounding, they pad short batches there and not here."""
+    here, there = (toy(method, executor=executor, model=model, sizes=SIZES, device=device) for device in ("cpu", GPU))
     scores = [[row["value"] for row in run(federation, 2).metrics] for federation in (here, there)]
-    assert_same(everything(there), everything(here))
+    assert_same(everything(there), everything(here), tolerance)
     assert scores[1] == pytest.approx(scores[0])
     assert not there.engine.fallbacks
 
@@ -123,13 +128,17 @@ def test_the_same_path_gives_the_same_bytes(model: str, executor: str, precision
     assert_same(first[1], second[1], 0)
 
 
+@pytest.mark.parametrize("method", ["ditto", "scd"])
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("model", SMALL)
-def test_recorded_steps_give_the_same_bytes(model: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_steps_give_the_same_bytes(
+    model: str, executor: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCD's steps have Fourier transforms, ResNet-18's of a length that is transformed in two steps."""
     found = []
     for after in (10**9, 2):
         monkeypatch.setattr(backends, "_RECORD_AFTER", after)
-        federation, state = _images(model, executor=executor)
+        federation, state = _images(model, method=method, executor=executor)
         found.append(state)
         steps = federation.engine._trainer._recorded_steps.values()
         assert any(step._recorded for step in steps) == (after == 2)

@@ -5,8 +5,12 @@ import contextlib
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from bench import lanes
+from bench.engine.backends import Recorded
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
@@ -23,16 +27,41 @@ def padded(federation: Any) -> list[bool]:
 @pytest.mark.long
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_trains_with_padding_as_without(method: str) -> None:
-    """The CPU pads nothing. On the device, only methods with several streams of batches or composed models are not
-    padded."""
-    here = toy(method, model="test_norm", sizes=SIZES)
+    """The CPU pads nothing, neither in cohorts nor one client after the other. On the device, only methods with several
+    streams of batches or composed models are not padded."""
+    here = [toy(method, model="test_norm", sizes=SIZES, executor=executor) for executor in ("cohort", "sequential")]
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
-        scores = [[row["value"] for row in run(federation, 2).metrics] for federation in (here, there)]
-        assert_same(everything(there), everything(here))
-    assert scores[1] == pytest.approx(scores[0])
+        found, *expected = ([row["value"] for row in run(federation, 2).metrics] for federation in (there, *here))
+        for federation, scores in zip(here, expected, strict=True):
+            assert_same(everything(there), everything(federation))
+            assert found == pytest.approx(scores)
+            assert not any(padded(federation))
     assert any(padded(there)) == (method not in SEVERAL_STREAMS)
-    assert not any(padded(here))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scd", "fedper", "fedrod", "feddyn"])
+def test_no_padded_step_reads_a_number(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step is run again on tensors that have shapes but no numbers, with the layers that a GPU has."""
+    seen: dict[Recorded, list[Tensor]] = {}
+    run_it = Recorded.run
+
+    def noted(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        seen[self] = like
+        return run_it(self, like, calls, *args)
+
+    monkeypatch.setattr(Recorded, "run", noted)
+    with SecondDevice():
+        there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
+        there.advance()
+    monkeypatch.setattr(lanes, "on_gpu", lambda tensor: True)
+    plays = there.engine._trainer._plays
+    assert any(recipe.padded for recipe, _ in plays)
+    for play in plays.values():
+        zeros = [torch.zeros(t.shape, dtype=t.dtype) for t in seen[play]]
+        play._function(zeros)  # what it keeps for later steps has numbers
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            play._function([mode.from_tensor(t) for t in zeros])
 
 
 def noisy(model: Any, values: Any, batch: Any, ctx: Any) -> Tensor:

@@ -55,7 +55,8 @@ for (const table of document.querySelectorAll("table")) {
 found.broken = brokenWords();
 const link = document.querySelector("td a.figure");
 if (link) {
-  location.hash = link.getAttribute("href");
+  document.getElementById(decodeURI(link.hash.slice(1))).hidden = true;  // as the table's filter does
+  location.hash = link.hash;
   dispatchEvent(new HashChangeEvent("hashchange"));
   const target = document.querySelector(":target");
   found.link = { from: link.closest("tr").cells[0].textContent, to: target.textContent };

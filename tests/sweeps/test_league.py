@@ -251,12 +251,12 @@ def test_a_changed_fedprox_joins_in_one_command(start_in: Start, tmp_path: Path)
     source = (ROOT / "methods" / "fedprox.py").read_text(encoding="utf-8")
     (tmp_path / "mine.py").write_text(source.replace('"fedprox"', '"mine"'), encoding="utf-8")
     for arguments in (
-        ["league", "run", "--method", "mine", "--plugin", "mine.py", "-q"],
+        ["league", "run", "--method", "mine.py", "-q"],
         ["league", "report"],
-        ["league", "export", "--method", "mine"],
+        ["league", "export", "--method", "mine", "--plugin", "mine.py"],
         ["verify", "runs/league_1_small/mine.tar.xz", "--cells", "2", "--plugin", "mine.py"],
     ):
         with start_in(arguments, tmp_path) as process:
             assert process.wait(1800) == 0, arguments
     exported = {path.name for path in (tmp_path / "runs" / "league_1_small" / "export" / "mine").iterdir()}
-    assert {"mine.tar.xz", "environment.txt", "CITATION.bib", "CHECKLIST.md", "main_pm.tex", "main_gm.tex"} <= exported
+    assert {"mine.tar.xz", "environment.txt", "CITATION.bib", "CHECKLIST.md", "table_pm.tex", "mine.py"} <= exported

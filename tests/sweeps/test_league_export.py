@@ -93,6 +93,9 @@ def test_an_export_says_what_its_reader_will_miss(tmp_path: Path) -> None:
     names = ("ditto", "fedavg", "fedper", "finetune", "local")
     runs = [shipped(name, tmp_path) for name in names]
     page = write_league(runs, tmp_path / "page", "test").parent
+    with open(page / "tables" / "entries.csv", encoding="utf-8") as lines:
+        evaluations = [line["value"] for line in csv.DictReader(lines) if line["column"] == "test evaluations"]
+    assert evaluations == ["130"] * 5  # five seeds: eleven tasks evaluated twice, one four times
     run = load_run(runs[0])
     dirty = replace(run, info={**run.info, "commit": "0123abc-dirty"})
     file = ROOT / "reports" / "leagues" / STUDY / f"ditto{SUFFIX}"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench.cli.league import VERSION
 from tests.conftest import ROOT
@@ -35,13 +36,15 @@ def test_a_dry_run_of_a_file_counts_cells_and_rounds(start_in: Start, tmp_path: 
 
 @pytest.mark.long
 def test_a_dry_run_of_the_full_tier_needs_no_data(start_in: Start, tmp_path: Path) -> None:
-    """It says which are missing. The small model is for the sake of the test: the forecast times rounds of it."""
-    small = ("--set", "model=mlp", "--set", "precision=fp32", "--device", "cpu")
-    said = run(start_in, tmp_path, "sweep", "--study", f"{VERSION}_full", *small, "--dry-run")
-    assert "fedavg cifar10 1 in 10 clients alpha=0.3: 27 cells of 400 rounds, about" in said
-    assert "324 cells, at most 75600 rounds" in said
-    for name in ("cifar10", "cifar100"):
-        assert f"missing, for 6 tasks: {name}: data/cifar-10" in said.replace("cifar-100", "cifar-10")
+    """It says which are missing. One case and a small model, because the forecast times rounds of every case."""
+    definition = yaml.safe_load((ROOT / "sweeps" / "studies" / f"{VERSION}_full.yaml").read_text(encoding="utf-8"))
+    definition["grid"] |= {"cases": definition["grid"]["cases"][2:3], "model": "mlp", "precision": "fp32"}
+    (tmp_path / "full.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
+    said = run(start_in, tmp_path, "sweep", "--study", "full.yaml", "--device", "cpu", "--dry-run")
+    for data, file in (("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")):
+        assert f"fedavg {data} 1 in 10 clients alpha=0.3: 27 cells of 400 rounds, about" in said
+        assert f"missing, for 1 tasks: {data}: data/{file}" in said
+    assert f"54 cells, at most {54 * 400} rounds" in said
     assert "add `--download`" in said
 
 
