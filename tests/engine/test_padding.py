@@ -46,22 +46,22 @@ def test_no_padded_step_reads_a_number(method: str, monkeypatch: pytest.MonkeyPa
     seen: dict[Recorded, list[Tensor]] = {}
     run_it = Recorded.run
 
-    def noted(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
-        seen[self] = like
-        return run_it(self, like, calls, *args)
+    def noted(self: Recorded, examples: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        seen[self] = examples
+        return run_it(self, examples, calls, *args)
 
     monkeypatch.setattr(Recorded, "run", noted)
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
         there.advance()
     monkeypatch.setattr(lanes, "on_gpu", lambda tensor: True)
-    plays = there.engine._trainer._plays
-    assert any(recipe.padded for recipe, _ in plays)
-    for play in plays.values():
-        zeros = [torch.zeros(t.shape, dtype=t.dtype) for t in seen[play]]
-        play._function(zeros)  # what it keeps for later steps has numbers
+    steps = there.engine._trainer._recorded_steps
+    assert any(recipe.padded for recipe, _ in steps)
+    for step in steps.values():
+        zeros = [torch.zeros(t.shape, dtype=t.dtype) for t in seen[step]]
+        step._function(zeros)  # what it keeps for later steps has numbers
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            play._function([mode.from_tensor(t) for t in zeros])
+            step._function([mode.from_tensor(t) for t in zeros])
 
 
 def noisy(model: Any, values: Any, batch: Any, ctx: Any) -> Tensor:

@@ -74,7 +74,7 @@ def watched(device: str, *, timed: bool = False) -> Iterator[list[Call]]:
         found = run(self, like, calls, *args)
         if timed:
             wait(device)
-        if self._around is CohortLoop:
+        if self._make_loop is CohortLoop:
             made = self._recorded.get(tuple(t.shape for t in like))
             recorded = made is not None and made.backend is not None
             seen.append(Call(len(like[0]), calls, recorded, time.perf_counter() - start))
