@@ -232,6 +232,21 @@ def lacks_a_client(folder: Path) -> None:
     change_rows(folder, "clients", lambda row: row.update(round=row["round"] if row["client"] != "2" else ""))
 
 
+def has_more_samples(folder: Path) -> None:
+    change_rows(folder, "clients", lambda row: row.update(samples=str(int(row["samples"]) + (row["client"] == "2"))))
+
+
+def has_more_correct_samples_than_samples(folder: Path) -> None:
+    change_rows(folder, "clients", lambda row: row.update(correct=str(int(row["samples"]) + 1)))
+
+
+def has_a_client_twice(folder: Path) -> None:
+    path = folder / "clients.csv"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text + text.splitlines()[-1] + "\n", encoding="utf-8")
+    change_rows(folder, "clients", lambda row: None)
+
+
 def lacks_a_mean(folder: Path) -> None:
     change_rows(folder, "metrics", lambda row: row.update(round=row["round"] if row["mean"] != "equal" else ""))
 
@@ -260,6 +275,9 @@ EDITS = [
     (lacks_a_round, "ledger.csv has rounds 1, 3, by the settings 1, 2, 3"),
     (lacks_an_evaluation, "metrics.csv has rounds 2, 3"),
     (lacks_a_client, "is not of all clients"),
+    (has_more_samples, "by partition.json"),
+    (has_more_correct_samples_than_samples, "samples are correct"),
+    (has_a_client_twice, "a second time"),
     (lacks_a_mean, "do not have the same rows"),
     (has_fewer_rounds, "2 of 2 rounds"),
     (lacks_a_checksum, "no checksum of metrics.csv"),
