@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.config.grid import load_grid
 from bench.engine.device import settle
 from bench.engine.packing import narrowed, pack
 from tests.conftest import ROOT
@@ -70,6 +71,14 @@ def test_a_step_is_compiled(tmp_path: Path, environment: dict[str, str]) -> None
     for row in found["inductor"]["rows"].values():
         assert row["ms_compiled"] > 0
         assert row["largest_difference_from_eager"] < 1e-5
+
+
+def test_cells_have_the_settings_of_the_grid() -> None:
+    """All but what makes them tiny."""
+    cell, tiny = load_grid("table1_fast").cells[0], {"model", "clients", "precision"}
+    settings = CELLS.federation("cpu", cell.method, tiny=True, alpha=cell.alpha).settings
+    assert settings.model_dump(exclude=tiny) == cell.model_dump(exclude=tiny)
+    assert (settings.momentum, settings.augment) == (0.5, "crop_flip")
 
 
 def test_lanes_are_counted_as_they_are_packed() -> None:

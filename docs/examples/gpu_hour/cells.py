@@ -100,6 +100,8 @@ def rounds(device: str, tiny: bool, method: str, way: str, **changes: Any) -> Fo
         steps, seconds = engine.steps - steps, engine.seconds - seconds
         with watched(device, timed=True) as timed:
             cell.advance()
+    if not seen:
+        raise ValueError(f"no cohort was run: {cell.warnings}")
     calls = sum(one.calls for one in seen)
     width = sum(one.lanes * one.calls for one in seen) / calls
     return {
