@@ -44,14 +44,14 @@ def toy_federation(method: str, **changes: Any) -> Federation:
 
 def problem() -> tuple[Dataset, Partition]:
     """Return the data set and its partition."""
-    return _samples("toy problem", sum(SIZES), TESTS), _partition()
+    return _samples("trial", sum(SIZES), TESTS), _partition()
 
 
 def _samples(purpose: str, train: int, test: int) -> Dataset:
     """Noisy points around one centre per class."""
-    rng, n = generator("toy problem", purpose), train + test
+    rng, n = generator("trial", purpose), train + test
     y = rng.integers(0, CLASSES, n)
-    x = generator("toy problem").normal(size=(CLASSES, FEATURES))[y] + 0.5 * rng.normal(size=(n, FEATURES))
+    x = generator("trial").normal(size=(CLASSES, FEATURES))[y] + 0.5 * rng.normal(size=(n, FEATURES))
     zeros, ones = (0.0,) * FEATURES, (1.0,) * FEATURES
     return Dataset(purpose, x.astype(np.float32), y, train, CLASSES, zeros, ones, purpose)
 
