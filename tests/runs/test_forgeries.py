@@ -142,9 +142,9 @@ FORGERIES = [
     (a_count, "metrics.csv, line"),
     (all_counts, "metrics.csv, line"),
     (another_seeds_tables, "clients.csv, line"),
-    (another_seeds_files, "partition"),
-    (a_partition, "partition.json"),
-    (a_partition_and_its_hash, "partition"),
+    (another_seeds_files, "status.json: its partition is not the one that its settings make"),
+    (a_partition, "partition.json: its partition is not the one that its settings make"),
+    (a_partition_and_its_hash, "status.json: its partition is not the one that its settings make"),
 ]
 
 
