@@ -1,5 +1,6 @@
 """The league's rule: how tasks are called, how much each counts, and who has a rank."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,8 +15,13 @@ from reports.standings import Family, family
 
 
 def by_case(store: Store) -> Store:
-    """The same cells with each task called by its case's name alone, as a league names its tasks."""
-    names = {cell.task: cell.view.settings.case or cell.task for cell in store.cells}
+    """The same cells with each task called by its case's name alone, as a league names its tasks.
+
+    Where several data sets have a case of one name, tasks keep their whole names.
+    """
+    cases = {cell.task: cell.view.settings.case or cell.task for cell in store.cells}
+    often = Counter(cases.values())
+    names = {task: case if often[case] == 1 else task for task, case in cases.items()}
     cells = tuple(replace(cell, task=names[cell.task]) for cell in store.cells)
     return Store(store.runs, cells, store.figures.assign(task=store.figures["task"].map(names)))
 

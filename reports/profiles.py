@@ -26,15 +26,14 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
     None where no row has all its figures.
     """
     lines = styles(store)
-    found = {
-        figure: {
+    found = {}
+    for figure in HEADLINE:
+        derived = derived_rows(store, store.tasks, figure)
+        found[figure] = {
             row: by_unit(store, row, store.tasks, figure, chosen)
             for row in store.rows
-            if row not in derived_rows(store, store.tasks, figure)
-            and all(complete(store, row, task, figure, chosen) for task in store.tasks)
+            if row not in derived and all(complete(store, row, task, figure, chosen) for task in store.tasks)
         }
-        for figure in HEADLINE
-    }
     shown = {figure: rows for figure, rows in found.items() if rows}
     if not shown:
         return None

@@ -103,13 +103,19 @@ def _often(d: int, like: Tensor) -> Tensor:
 @custom_op("pfleague::rfft_in_two_steps", mutates_args=())
 def _rfft(x: Tensor, norm: str) -> Tensor:
     flat = x.reshape(-1, x.shape[-1])
-    return torch.cat([_forward(part, norm) for part in torch.split(flat, _lanes(flat))]).view(*x.shape[:-1], -1)
+    found = flat.new_empty(len(flat), x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
+    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, found)), strict=True):
+        place.copy_(_forward(part, norm))
+    return found.view(*x.shape[:-1], -1)
 
 
 @custom_op("pfleague::irfft_in_two_steps", mutates_args=())
 def _irfft(z: Tensor, d: int, norm: str) -> Tensor:
     flat = z.reshape(-1, z.shape[-1])
-    return torch.cat([_inverse(part, d, norm) for part in torch.split(flat, _lanes(flat))]).view(*z.shape[:-1], -1)
+    found = flat.new_empty(len(flat), d, dtype=z.dtype.to_real())
+    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, found)), strict=True):
+        place.copy_(_inverse(part, d, norm))
+    return found.view(*z.shape[:-1], -1)
 
 
 @_rfft.register_fake

@@ -145,6 +145,19 @@ def _pm(store: Store, row: str, task: str) -> dict[str, float]:
 
 
 @pytest.mark.long
+def test_cases_of_one_name_on_two_data_sets_are_two_tasks(tmp_path: Path) -> None:
+    """As in the full tier, where CIFAR-10 and CIFAR-100 have the same cases."""
+    run = write_store(tmp_path / "run", methods=("fedavg", "ditto"))
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        cell["settings"]["case"] = "skew"
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    store = load([run])
+    assert len(store.tasks) > 1
+    assert by_case(store).tasks == store.tasks
+
+
+@pytest.mark.long
 def test_the_personalization_score_is_a_place_between_two_references(two_families: Path) -> None:
     """From the better of `local` and `finetune` to `centralized`, which is in brackets and leads nothing."""
     main, score = (entries(two_families.parent / f"{name}.csv") for name in ("main_pm", "tables/score"))
