@@ -46,8 +46,19 @@ def status(
 
 def _status_line(cell: "CellView") -> str:
     reason = f", {cell.status.reason}" if cell.status.reason else ""
-    backend = "".join(f", {word}" for word in (cell.status.backend, cell.status.steps) if word)
-    return f"{cell.id}  {cell.name}: {cell.status.state}, {cell.status.rounds}/{cell.settings.rounds}{backend}{reason}"
+    rounds = f"{cell.status.rounds}/{cell.settings.rounds}"
+    return f"{cell.id}  {cell.name}: {cell.status.state}, {rounds}{_steps(cell)}{reason}"
+
+
+def _steps(cell: "CellView") -> str:
+    """What the steps of a cell ran on, and the share of those that were recorded."""
+    from bench.runs.store import read_json
+
+    words = [word for word in (cell.status.backend, cell.status.steps) if word and word != "as planned"]
+    calls = (read_json(cell.folder / "timing.json") or {}).get("steps", {})
+    if total := sum(calls.values()):
+        words.append(f"{1 - calls.get('eager', 0) / total:.0%} of steps recorded")
+    return "".join(f", {word}" for word in words)
 
 
 def clean(

@@ -61,8 +61,11 @@ def run(
     devices_per_cell: DevicesPerCell = None,
     executor: ExecutorOption = "auto",
     allow_fallback: Annotated[
-        bool, typer.Option(help="On a GPU, go on where clients cannot be trained side by side, tens of times slower.")
-    ] = False,
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="On a GPU, go on tens of times slower where this loss or backend fails; repeatable."
+        ),
+    ] = None,
     lane_kernels: Annotated[
         bool,
         typer.Option(help="On a GPU and with `precision: bf16`, convolve by kernels of the harness's own (Triton)."),
@@ -122,7 +125,7 @@ def run(
     options = Options(
         device=crew.device,
         executor=executor,
-        allow_fallback=allow_fallback,
+        allow_fallback=tuple(allow_fallback or ()),
         lane_kernels=lane_kernels,
         threads=crew.threads(len(chosen)),
         cells=crew.sharing,

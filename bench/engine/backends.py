@@ -10,6 +10,7 @@ import contextlib
 import math
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ MakeLoop = Callable[[Any], nn.Module]
 LoopFunction = Callable[..., list[Tensor]]
 
 _RECORD_AFTER = 100  # calls; recording costs about as much as so many save
+_LESS_ON_GPU = 20  # there an eager call waits so much longer for Python, so recording pays sooner by this factor
 
 
 class Backend(Protocol):
@@ -141,6 +143,7 @@ class Recorded:
 
     Attributes:
         ever: whether it is ever recorded.
+        calls: by name of a backend, how often the function has been called on it.
         failed: by name of a backend that was not taken, why, in one line.
     """
 
@@ -151,8 +154,9 @@ class Recorded:
         self.ever = patience < math.inf
         self._in_place = in_place
         self._eager = BuiltLoop(None, make_loop(function))
-        self._calls: dict[Any, int] = {}
+        self._unrecorded_calls: dict[Any, int] = {}
         self._recorded: dict[Any, BuiltLoop] = {}
+        self.calls: Counter[str] = Counter()
         self._recording, self._no_unrecorded_call, self._running = threading.Lock(), threading.Condition(), 0
         self.failed: dict[str, str] = {}
 
@@ -168,6 +172,8 @@ class Recorded:
                 return self._eager.run(*args)
             finally:
                 self._end_unrecorded()
+        with self._no_unrecorded_call:
+            self.calls[self._recorded[at].name] += calls
         return self._call(self._recorded[at], args)
 
     def _call(self, built: BuiltLoop, args: Any, run: LoopFunction | None = None) -> list[Tensor]:
@@ -184,8 +190,12 @@ class Recorded:
             if at in self._recorded:
                 return False
             with self._no_unrecorded_call:
-                if self._calls.get(at, 0) < _RECORD_AFTER * (1 if self._recorded else self._patience):
-                    self._calls[at] = self._calls.get(at, 0) + calls
+                enough = _RECORD_AFTER * (1 if self._recorded else self._patience)
+                if examples[0].device.type == "cuda":
+                    enough /= _LESS_ON_GPU
+                if self._unrecorded_calls.get(at, 0) < enough:
+                    self._unrecorded_calls[at] = self._unrecorded_calls.get(at, 0) + calls
+                    self.calls[EAGER] += calls
                     self._running += 1
                     return True
                 self._no_unrecorded_call.wait_for(lambda: not self._running)

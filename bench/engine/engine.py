@@ -1,7 +1,9 @@
 """Run client programs: collect their requests, answer them for all clients at once, and continue the programs."""
 
+import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -33,9 +35,6 @@ from bench.settings import Settings
 Executor = Literal["auto", "sequential", "cohort", "debug"]
 
 
-_SLOW = "On a GPU its clients would train tens of times slower; --allow-fallback takes that"
-
-
 class Engine:
     """Answers requests on one device with one executor.
 
@@ -45,8 +44,9 @@ class Engine:
             step and the layer where something was not finite for the first time.
         lanes: clients per call of a cohort, on a GPU at most; fixed by model and device (the byte promise rests on it).
         threads: clients at a time in the sequential executor, cohorts at a time in the other.
-        allow_fallback: on a GPU, whether a loss that cannot be mapped runs one client after the other, and a step that
-            cannot be recorded as it is. Either is tens of times slower there, so it is an error unless allowed.
+        allow_fallback: on a GPU, names of losses that may run one client after the other if they cannot be mapped, or
+            whose steps may run unrecorded, and of backends that may fail though none but eager is left. All this is
+            tens of times slower there, so it is an error unless allowed. On a CPU everything is.
         fallbacks: losses that could not be mapped over clients.
         notices: what the user should know of what happened so far.
         failed: backends that could not run a step (see `bench.engine.backends`).
@@ -65,11 +65,11 @@ class Engine:
         executor: Executor = "auto",
         threads: int = 1,
         recordings: GraphCache | None = None,
-        allow_fallback: bool = False,
+        allow_fallback: Collection[str] = (),
         lane_kernels: bool = False,
     ) -> None:
         self.settings = settings
-        self.allow_fallback = allow_fallback or device_data.device.type == "cpu"
+        self.allow_fallback = allow_fallback
         self.device_data = device_data
         self.dtype = getattr(torch, settings.dtype)
         self.executor = executor
@@ -226,8 +226,10 @@ class Engine:
         on_server = group[0].address.owner == SERVER  # a single program: in a cohort all lanes but one would be idle
         if self.executor == "debug":
             trained, finite = [self._watched(one) for one in group], True
-        elif self.executor == "sequential" or alone_is_faster or on_server:
+        elif self.executor == "sequential" or alone_is_faster:
             trained, finite = self._trainer.sequential(group, self.threads)
+        elif on_server:
+            trained, finite = self._one_by_one(group)
         else:
             trained, finite = self._cohort(group)
         if not finite:
@@ -276,38 +278,53 @@ class Engine:
             )
 
     def _run_one_by_one(self, group: list[Prepared], error: Exception) -> Answers:
-        what = group[0].recipe.step or group[0].recipe.loss
-        name = getattr(what, "__qualname__", repr(what))
-        if not self.allow_fallback:
-            raise UserError(f"{name} cannot be mapped over clients: {one_line(error)}. {_SLOW}") from error
-        answers = self._trainer.sequential(group, self.threads)
+        """Train clients whose loss could not be mapped, because of this error."""
+        name = group[0].recipe.name
+        self._allow(name, f"{name} cannot be mapped over clients: {one_line(error)}", error)
+        answers = self._one_by_one(group)
         if name not in self.fallbacks:
             self.fallbacks.append(name)
             self.notices.append(f"{name} cannot be mapped over clients and runs one by one: {one_line(error)}")
         return answers
 
+    def _one_by_one(self, group: list[Prepared]) -> Answers:
+        recipe = group[0].recipe
+        if not recipe.recordable:
+            self._allow(recipe.name, f"the steps of {recipe.name} on one such network alone cannot be recorded")
+        return self._trainer.sequential(group, self.threads)
+
+    def _allow(self, name: str, problem: str, cause: Exception | None = None) -> None:
+        """Raise an error on a GPU, unless this is allowed by name."""
+        if self.device_data.device.type != "cpu" and name not in self.allow_fallback:
+            slow = "On a GPU its clients would train tens of times slower"
+            raise UserError(f"{problem}. {slow}; --allow-fallback {shlex.quote(name)} takes that") from cause
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often steps of training were called on each backend; one of a cohort counts once."""
+        return self._trainer.calls
+
     @property
     def backend(self) -> str:
-        """The fastest backend for this device that has not failed."""
+        """The backend that steps run on once they are recorded: the fastest one for this device that has not failed."""
         never = self.executor == "debug" or not self._trainer.records
         return EAGER if never else fastest(self.device_data.device.type, self.failed)
 
     @property
     def steps_are(self) -> str:
-        """How steps run: `recorded`, `eager`, or `fallen back` where a backend failed or a loss could not be mapped."""
-        if self.failed or self.fallbacks:
-            return "fallen back"
-        return "eager" if self.backend == EAGER else "recorded"
+        """`fallen back` where a backend failed or a loss could not be mapped, else `as planned`."""
+        return "fallen back" if self.failed or self.fallbacks else "as planned"
 
     def _look_for_failures(self) -> None:
         """Add one notice for each backend that has failed."""
         for step in tuple(self._trainer.used):
             for name, reason in step.failed.items():
                 if name not in self.failed:
-                    if not self.allow_fallback:
-                        raise UserError(f"the backend {name} failed: {reason}. {_SLOW}")
+                    left = fastest(self.device_data.device.type, [*self.failed, name])
+                    if left == EAGER:
+                        self._allow(name, f"the backend {name} failed: {reason}")
                     self.failed.append(name)
-                    self.notices.append(f"the backend {name} failed and {self.backend} takes its place: {reason}")
+                    self.notices.append(f"the backend {name} failed and {left} takes its place: {reason}")
 
     @property
     def _cohorts(self) -> int:

@@ -7,6 +7,7 @@ number of lanes.
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -144,6 +145,7 @@ class Trainer:
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
         self._recorded_steps, self._reads, self._unpadded = recordings.steps, recordings.reads, recordings.unpadded
         self.used: set[Recorded] = set()
+        self._earlier = {step: Counter(step.calls) for step in recordings.steps.values()}  # calls by earlier cells
 
     def samples(self, group: list[Prepared]) -> list[int]:
         """For each trained client: the number of samples in its gradients, counted once per gradient."""
@@ -251,6 +253,12 @@ class Trainer:
         """Whether steps are recorded once there have been enough of them; some networks' steps never are."""
         taken = self.used & set(self._recorded_steps.values())
         return not taken or any(step.ever for step in taken)
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often its steps were called on each backend; one of a cohort counts once."""
+        own = (step.calls - self._earlier.get(step, Counter()) for step in self._recorded_steps.values())
+        return sum(own, Counter())
 
     def _recorded_step(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
         """The recorded step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""

@@ -109,6 +109,12 @@ class Recipe:
     padded: bool = False
 
     @property
+    def name(self) -> str:
+        """Of its step or its loss."""
+        what = self.step or self.loss
+        return getattr(what, "__qualname__", repr(what))
+
+    @property
     def batch_statistics(self) -> bool:
         """Whether a part has running statistics, so that batches must not be padded."""
         return any(isinstance(kind, Spec) and has_batch_statistics(kind) for _, kind in self.parts)

@@ -5,6 +5,7 @@ changes, at their simulated times. A server version closes by the method's trigg
 K messages have arrived, or the round clock ticks.
 """
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,7 @@ class Federation:
         public: Dataset | None = None,
         offload: bool = False,
         recordings: GraphCache | None = None,
-        allow_fallback: bool = False,
+        allow_fallback: Collection[str] = (),
         lane_kernels: bool = False,
     ) -> None:
         self.settings = settings

@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +54,7 @@ class Options(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     executor: Executor = "auto"
     threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
-    allow_fallback: bool = Field(False, description="on a GPU, steps that are not mapped or not recorded, too")
+    allow_fallback: tuple[str, ...] = Field((), description="losses and backends that may fail on a GPU, by name")
     lane_kernels: bool = Field(False, description="on a GPU and in bf16, convolutions by kernels of this package")
     cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
     data_root: Path = Path("data")
@@ -134,6 +135,7 @@ class _Run:
         self.figures: dict[str, float] = {}
         self.saved_version: int | None = None
         self.seconds_before = 0.0
+        self.calls = self.calls_before = Counter[str]()
         self.started = time.monotonic()
         self.last_checkpoint = self.last_status = self.last_event = self.started
         self.since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -226,6 +228,7 @@ class _Run:
                 continue
             federation.restore(saved.tensors, saved.rest["federation"])
             self.seconds_before, self.figures = saved.rest["seconds"], saved.rest["figures"]
+            self.calls_before = Counter(saved.rest.get("calls", {}))
             self.saved_version = federation.version
             self.status = _seen(self.status, federation)
             log.info("going on after round %d", federation.version)
@@ -253,7 +256,7 @@ class _Run:
             log.info("round %d: %s", version, figures_text(self.figures))
         for text in federation.warnings[len(self.status.warnings) :]:
             log.warning("%s", text)
-        self.status = _seen(self.status, federation)
+        self.status, self.calls = _seen(self.status, federation), self.calls_before + federation.engine.calls
         if version < self.settings.rounds and now - self.last_checkpoint >= self.options.checkpoint_seconds:
             self._checkpoint(federation)
         if now - self.last_status >= STATUS_SECONDS:
@@ -292,6 +295,7 @@ class _Run:
             "partition": self.status.partition["hash"],
             "tables": self.tables.sync(),
             "seconds": self._seconds(),
+            "calls": dict(self.calls),
             "figures": self.figures,
             "federation": rest,
         }
@@ -309,7 +313,12 @@ class _Run:
 
     def _write_status(self) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        timing = {"seconds": round(self._seconds(), 3), "this_attempt_since": self.since, "written": now}
+        timing = {
+            "seconds": round(self._seconds(), 3),
+            "this_attempt_since": self.since,
+            "written": now,
+            "steps": dict(self.calls),  # on each backend; one of a cohort counts once
+        }
         store.write_json(self.folder / "timing.json", timing)
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
 

@@ -78,8 +78,9 @@ class Status:
         rounds: server versions done; `total`: server versions asked for.
         reason: why the cell failed, diverged or was interrupted.
         path: what the bytes depend on besides the settings (device, executor, lanes, dtype, torch, CPU).
-        backend: what ran the steps once they were recorded: the fastest one, or what was left after a failure.
-        steps: how they run: `recorded`, `eager`, or `fallen back` where a backend failed or a loss runs one by one.
+        backend: what steps run on once they are recorded: the fastest backend, or what was left after a failure.
+        steps: `fallen back` where a backend failed or a loss runs one by one, else `as planned`. How many steps were
+            recorded is in `timing.json`, as it differs after an interruption.
         derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
         partition: `hash` and `summary`.
         checksums: of the tables of a finished cell, by name.

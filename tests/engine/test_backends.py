@@ -2,13 +2,16 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from bench.engine import backends
-from bench.engine.backends import BACKENDS, fastest
+from bench.engine.backends import BACKENDS, Recorded, fastest
+from bench.engine.executors import GraphCache
+from bench.engine.loops import CohortLoop
 from bench.engine.predict import _recorded_model
 from tests.engine.problems import everything, run, toy
 
@@ -83,7 +86,7 @@ def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
     assert found.metrics == expected.metrics
     assert all(torch.equal(t, everything(right)[name]) for name, t in everything(federation).items())
     assert federation.engine.backend == left
-    assert (right.engine.steps_are, federation.engine.steps_are) == ("recorded", "fallen back")
+    assert (right.engine.steps_are, federation.engine.steps_are) == ("as planned", "fallen back")
     (notice,) = federation.warnings
     assert notice.startswith(f"the backend {failed} failed and {left} takes its place: {reason}")
     made = {one.name for step in federation.engine._trainer.used for one in step._recorded.values()}
@@ -95,3 +98,43 @@ def test_the_fastest_backend_is_the_last_before_a_failure() -> None:
     assert [one.name for one in BACKENDS] == ["graph", "torchscript"]
     assert (fastest("cpu"), fastest("cuda"), fastest("cpu", ["torchscript"])) == ("torchscript", "graph", "graph")
     assert fastest("cpu", ["graph"]) == fastest("elsewhere") == "eager"
+
+
+def test_each_step_is_counted_on_the_backend_that_ran_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 40)
+    federation = toy("fedavg", executor="cohort", rounds=9)
+    run(federation, 1)
+    first = federation.engine.calls
+    assert set(first) == {"eager"}
+    run(federation, 8)
+    calls = federation.engine.calls
+    assert set(calls) == {"eager", "torchscript"}
+    assert calls["eager"] < 40 + first.total()
+    assert calls.total() == 9 * first.total()  # as all clients take part in all rounds
+
+
+def test_a_cell_does_not_count_the_steps_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of one method share their recordings."""
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+    shared = GraphCache()
+    first = toy("fedavg", executor="cohort", rounds=3, recordings=shared)
+    run(first, 3)
+    calls = first.engine.calls
+    second = toy("fedavg", executor="cohort", rounds=3, recordings=shared)
+    run(second, 3)
+    assert calls["eager"] > 0
+    assert second.engine.calls == {"torchscript": calls.total()}
+
+
+@pytest.mark.parametrize(("device", "unrecorded"), [("cpu", 100), ("cuda", 5)])
+def test_on_a_gpu_recording_pays_after_fewer_calls(
+    device: str, unrecorded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Recorded(lambda tensors: tensors, CohortLoop)
+    monkeypatch.setattr(step, "_record", lambda *_: step._eager)
+    there: Any = SimpleNamespace(device=torch.device(device))
+    runs = [step._begin_unrecorded(0, [there], 1, ()) for _ in range(unrecorded)]
+    for _ in runs:
+        step._end_unrecorded()
+    assert runs == [True] * unrecorded
+    assert not step._begin_unrecorded(0, [there], 1, ())

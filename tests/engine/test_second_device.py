@@ -252,10 +252,10 @@ class _Branching(Method):
 def test_what_cannot_be_mapped_is_an_error_on_a_gpu_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(METHODS, "_items", {**METHODS._items, "test_branching": _Branching})
     with SecondDevice():
-        with pytest.raises(UserError, match=r"branching cannot be mapped over clients: .*--allow-fallback"):
+        with pytest.raises(UserError, match=r"branching cannot be mapped over clients: .*--allow-fallback branching"):
             run(toy("test_branching", device=NAME), 1)
         there = toy("test_branching", device=NAME)
-        there.engine.allow_fallback = True
+        there.engine.allow_fallback = ["graph", "branching"]
         run(there, 1)
         assert there.engine.fallbacks == ["branching"]
 
@@ -266,8 +266,11 @@ def test_on_a_gpu_a_step_that_cannot_be_recorded_is_an_error_unless_allowed() ->
         run(there, 1)
         step = next(iter(there.engine._trainer.used))
         step.failed["graph"] = "ValueError: its bytes are not eager's"
-        with pytest.raises(UserError, match=r"the backend graph failed: ValueError: .*--allow-fallback"):
+        with pytest.raises(UserError, match=r"the backend graph failed: ValueError: .*--allow-fallback graph takes"):
             run(there, 1)
+        there.engine.allow_fallback = ["graph"]
+        run(there, 1)
+        assert (there.engine.failed, there.engine.steps_are) == (["graph"], "fallen back")
 
 
 def test_memory_that_cufft_lacks_is_memory() -> None:

@@ -51,6 +51,8 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
         assert run_cell(settings, tmp_path / "parts", options, stop=stop_after(versions)).state == state
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
     assert "going on after round 5" in (tmp_path / "parts" / "log.txt").read_text()
+    whole, parts = (store.read_json(tmp_path / name / "timing.json")["steps"] for name in ("whole", "parts"))
+    assert sum(whole.values()) == sum(parts.values()) > 0
     assert not (tmp_path / "parts" / "checkpoint").exists()
 
 

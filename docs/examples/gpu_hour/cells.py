@@ -30,8 +30,7 @@ from bench.speed.workloads import WORKLOADS
 ROOT = Path(__file__).resolve().parents[3]
 EAGER, RECORDED, KERNELS = "eager", "recorded", "recorded, lane kernels"
 AFTER = {EAGER: 10**9, RECORDED: 0, KERNELS: 0}
-"""Calls of a shape after which it is recorded. A cell records after a hundred, which most shapes of table1_fast reach
-only after several rounds; here the round for warming up records all."""
+"""Calls of a shape after which it is recorded: five in a cell on a GPU; here the round for warming up records all."""
 SECONDS_OF_TESTS = 240
 
 
@@ -43,7 +42,8 @@ def federation(device: str, method: str, *, tiny: bool, lane_kernels: bool = Fal
     small: Found = {"model": "mlp", "clients": 4, "precision": "fp32"} if tiny else {}
     settings = cell.model_copy(update={**small, **changes})
     data = dataset(tiny)
-    how: Found = {"device": device, "executor": "cohort", "allow_fallback": True, "lane_kernels": lane_kernels}
+    allowed = [one.name for one in backends.BACKENDS]
+    how: Found = {"device": device, "executor": "cohort", "allow_fallback": allowed, "lane_kernels": lane_kernels}
     return Federation(settings, data, load_partition(settings, data), **how)
 
 
