@@ -2,8 +2,8 @@
 
 A step is a function of a list of tensors. `eager` calls it as it is. `graph` replays the tensor operations that it
 comes down to (`bench/engine/recording.py`). `torchscript` does the same without Python between the operations, and
-with the loop around them (`bench/engine/loops.py`). A backend is taken only if it gives eager's bytes; one that fails,
-at its import or later, leaves the work to the one before it.
+with the loop around them (`bench/engine/loops.py`). `cudagraph` has a GPU replay them. A backend is taken only if it
+gives eager's bytes; one that fails, at its import or later, leaves the work to the one before it.
 """
 
 import contextlib
@@ -17,12 +17,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from bench.engine.capture import Capture, Captured, cuda_graph
 from bench.engine.loops import Function
 
 MakeLoop = Callable[[Any], nn.Module]
 LoopFunction = Callable[..., list[Tensor]]
 
 _RECORD_AFTER = 100  # calls; recording costs about as much as so many save
+_CAPTURED_LANES = 16
 _LESS_ON_GPU = 20  # there an eager call waits so much longer for Python, so recording pays sooner by this factor
 
 
@@ -32,10 +34,15 @@ class Backend(Protocol):
     Attributes:
         name: for people.
         devices: types of devices it works on.
+        lends: whether what it returns is memory that a later call overwrites.
     """
 
     name: str
     devices: tuple[str, ...]
+    lends: bool
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        """Return whether it gains anything for a step of these shapes."""
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         """Build the loop around this backend's version of the step; that version is the loop's only submodule.
@@ -58,6 +65,10 @@ class Graph:
 
     name = "graph"
     devices: tuple[str, ...] = ("cpu", "cuda")
+    lends = False
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        return True
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         from bench.engine.recording import of_list, record  # loads PyTorch's tracer
@@ -80,6 +91,10 @@ class TorchScript:
 
     name = "torchscript"
     devices: tuple[str, ...] = ("cpu",)
+    lends = False
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        return True
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         from torch.jit import script
@@ -100,8 +115,32 @@ class TorchScript:
         return found
 
 
+class CudaGraph:
+    """The recorded operations as a CUDA graph (`bench/engine/capture.py`): a GPU does not wait for Python.
+
+    Only for few lanes. With more of them, the GPU works for longer than Python takes to start its operations, and the
+    buffers would take much memory.
+    """
+
+    name = "cudagraph"
+    devices: tuple[str, ...] = ("cuda",)
+    lends = True
+
+    def __init__(self, capture: Capture = cuda_graph) -> None:
+        self.capture = capture
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        return not in_place and len(examples[0]) <= _CAPTURED_LANES
+
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        return make_loop(Captured(step, examples, self.capture))
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
 EAGER = "eager"
-BACKENDS: tuple[Backend, ...] = (Graph(), TorchScript())
+BACKENDS: tuple[Backend, ...] = (Graph(), TorchScript(), CudaGraph())
 
 
 def fastest(device: str, failed: Iterable[str] = ()) -> str:
@@ -181,7 +220,8 @@ class Recorded:
         if built.backend is None:
             return built.run(*args)
         with torch.no_grad() if self._in_place else torch.inference_mode(), built.backend.running():
-            return (run or built.run)(*args)
+            found = (run or built.run)(*args)
+            return _copies(found) if built.backend.lends else found
 
     def _begin_unrecorded(self, at: Any, examples: list[Tensor], calls: int, args: Any) -> bool:
         """Return whether the function should still run unrecorded. Otherwise it is recorded now, while no thread runs
@@ -218,7 +258,7 @@ class Recorded:
         expected_all = self._call(self._eager, [_copies(one) for one in args]) if args else None
         found, step = self._eager, self._function
         for backend in BACKENDS:
-            if examples[0].device.type not in backend.devices:
+            if examples[0].device.type not in backend.devices or not backend.takes(examples, in_place=self._in_place):
                 continue
             try:
                 loop = backend.make(step, examples, self._make_loop, in_place=self._in_place)

@@ -20,9 +20,10 @@ from bench.config.grid import load_grid
 from bench.data import Dataset
 from bench.engine import backends
 from bench.engine.backends import Recorded
+from bench.engine.capture import Captured, cuda_graph
 from bench.engine.device_data import SERVER
 from bench.engine.loops import CohortLoop
-from bench.engine.recording import record
+from bench.engine.recording import of_list, record
 from bench.federation.federation import Federation
 from bench.runs.loading import load_partition
 from bench.speed.workloads import WORKLOADS
@@ -173,7 +174,8 @@ def first_step(device: str, tiny: bool, method: str) -> tuple[Callable[[list[Ten
 
 
 def inductor(device: str, tiny: bool) -> Rows:
-    """Milliseconds of a step in all lanes: eager, recorded, and its recording compiled by `torch.compile`."""
+    """Milliseconds of a step in all lanes: eager, recorded, as a CUDA graph, and its recording compiled by
+    `torch.compile`."""
 
     def row(method: str) -> Found:
         step, like = first_step(device, tiny, method)
@@ -182,6 +184,9 @@ def inductor(device: str, tiny: bool) -> Rows:
         with torch.no_grad():
             found["ms_eager"] = milliseconds(lambda: step(like), device, repeats)
             found["ms_recorded"] = milliseconds(lambda: graph(*like), device, repeats)
+            if device == "cuda":
+                captured = Captured(of_list(record(step, [t.clone() for t in like])), like, cuda_graph)
+                found["ms_cuda_graph"] = milliseconds(lambda: captured(like), device, repeats)
             right, compiled, start = step(like), torch.compile(graph), time.perf_counter()
             try:
                 outs = compiled(*like)

@@ -1,0 +1,141 @@
+"""Steps captured as CUDA graphs, which a GPU runs without Python between the operations.
+
+A captured graph reads and writes fixed memory. So a step is captured twice, from one set of buffers into another and
+back: the values in the lanes go to and fro, and none of them is copied between two steps.
+"""
+
+import copy
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+"""Captures what a function does on a GPU and returns a function that does it again."""
+
+WARM_UP = 3  # calls before a capture, in which libraries choose their algorithms and reserve their memory
+
+
+def cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
+    """Capture as a CUDA graph. Graphs never run at the same time, so they share the memory for what is between."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_shared_memory()):
+        work()
+    return graph.replay
+
+
+def _shared_memory() -> Any:
+    if not _pool:
+        _pool.append(torch.cuda.graph_pool_handle())
+    return _pool[0]
+
+
+_pool: list[Any] = []
+
+
+class Captured(nn.Module):
+    """A step on a list of tensors that runs on buffers of its own.
+
+    If all outputs have the shapes of the first inputs, as those of a training step, they are buffers that the next call
+    takes without a copy. They hold their values until the call after the next one. Other outputs are copies.
+
+    Args:
+        step: the recorded operations; one argument, a list of tensors.
+        examples: tensors of the shapes that the step gets.
+        capture: see `Capture`.
+    """
+
+    def __init__(self, step: fx.GraphModule, examples: list[Tensor], capture: Capture) -> None:
+        super().__init__()
+        inputs = [t.clone() for t in examples]
+        outputs = [t.clone() for t in step(inputs)]
+        self._returned = len(outputs) if _fit(outputs, inputs) else 0
+        own, self._others = inputs[: self._returned], inputs[self._returned :]
+        self._state = [own, outputs]
+        self._seen: list[tuple[weakref.ref[Tensor], int] | None] = [None] * len(self._others)
+        into = writing_into(step)
+        pairs = ((0, 1), (1, 0)) if self._returned else ((0, 1),)
+        self._replay = [capture(self._work(into, source, target)) for source, target in pairs]
+
+    def _work(self, into: fx.GraphModule, source: int, target: int) -> Callable[[], None]:
+        def work() -> None:
+            into(self._state[source] + self._others, self._state[target])
+
+        return work
+
+    def forward(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The outputs of the step."""
+        given = tensors[: self._returned]
+        source = int(any(a is b for a, b in zip(given, self._state[1], strict=False)))
+        for tensor, buffer in zip(given, self._state[source], strict=False):
+            if tensor is not buffer:
+                buffer.copy_(tensor)
+        for i, tensor in enumerate(tensors[self._returned :]):
+            # Nothing says whether an inference tensor has changed.
+            version = -1 if tensor.is_inference() else tensor._version
+            seen = self._seen[i]
+            if version < 0 or seen is None or seen[0]() is not tensor or seen[1] != version:
+                self._others[i].copy_(tensor)
+                self._seen[i] = (weakref.ref(tensor), version)
+        self._replay[source]()
+        target = self._state[1 - source]
+        return list(target) if self._returned else [t.clone() for t in target]
+
+
+def _fit(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    pairs = zip(outputs, inputs, strict=False)
+    return len(outputs) <= len(inputs) and all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+
+
+def writing_into(step: fx.GraphModule) -> fx.GraphModule:
+    """A copy of the step with a second argument: the tensors that its outputs are written to.
+
+    Where an output's operation can write to a given tensor, it does; else the output is copied.
+    """
+    found = fx.GraphModule(step, copy.deepcopy(step.graph))
+    graph = found.graph
+    last = graph.output_node()
+    outputs: Any = last.args[0]
+    (tensors,) = (node for node in graph.nodes if node.op == "placeholder")
+    with graph.inserting_after(tensors):
+        targets = graph.placeholder("targets", list[Tensor])
+    for i, node in enumerate(outputs):
+        once = outputs.count(node) == 1 and i == outputs.index(node)
+        operation = _with_out(node) if once else None
+        with graph.inserting_before(node if operation else last):
+            target = graph.call_function(_item, (targets, i))
+            if operation is None:
+                graph.call_function(torch.ops.aten.copy_.default, (target, node))
+                continue
+        node.op, node.target, node.kwargs = "call_function", operation, {**node.kwargs, "out": target}
+    last.args = ([],)
+    found.recompile()
+    return found
+
+
+def _item(tensors: list[Tensor], i: int) -> Tensor:
+    return tensors[i]
+
+
+def _with_out(node: fx.Node) -> Any:
+    """The operation of a node that writes its result to `out`, if there is one."""
+    if node.op == "call_method" and node.target in ("add", "sub", "mul", "div"):
+        return getattr(torch, node.target)
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
+        return None
+    wanted = [(a.name, str(a.type)) for a in node.target._schema.arguments]
+    packet = node.target.overloadpacket
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        *given, written = overload._schema.arguments or [None]
+        if written is not None and written.name == "out" and [(a.name, str(a.type)) for a in given] == wanted:
+            return overload
+    return None
