@@ -21,7 +21,7 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.rng import key
 from bench.runs import store
-from bench.runs.crew import CellTask, Crew
+from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
 from bench.runs.reported import accuracy_curves, choose_round, selection_curve, trailing_means
@@ -134,7 +134,7 @@ def tune(
     folder: Path,
     *,
     options: str,
-    crew: Crew,
+    runner: CellRunner,
     timeout: float | None,
     say: Callable[[str], None],
 ) -> Outcome:
@@ -145,7 +145,7 @@ def tune(
         studies: of `open_studies`.
         folder: the run store, with its `run.json`.
         options: JSON of `bench.runs.cell.Options`.
-        crew: who runs the cells.
+        runner: runs the cells.
         timeout: seconds after which no trial is begun.
         say: takes one line for each trial that has ended.
     """
@@ -153,7 +153,7 @@ def tune(
     worker.mkdir(parents=True)
     with store.locked(worker):
         tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
-        completed = crew.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
+        completed = runner.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bench.cli.crew import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_crew, start_early
+from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_runner, start_early
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
@@ -119,16 +119,16 @@ def run(
     from bench.runs.remarks import gathered
     from bench.runs.store import FINISHED
 
-    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
+    runner = choose_runner(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
     for settings in chosen if lane_kernels else ():
-        check_lane_kernels(crew.device, settings.precision)
+        check_lane_kernels(runner.device, settings.precision)
     options = Options(
-        device=crew.device,
+        device=runner.device,
         executor=executor,
         allow_fallback=tuple(allow_fallback or ()),
         lane_kernels=lane_kernels,
-        threads=crew.threads(len(chosen)),
-        cells=crew.sharing,
+        threads=runner.threads(len(chosen)),
+        cells=runner.sharing,
         data_root=data_root,
         checkpoint_seconds=checkpoint_seconds,
         keep=keep,
@@ -136,7 +136,7 @@ def run(
     )
     mirror = choose_store(folder, tracking_uri) if tracking else None
     planned = plan(loaded.cells, data_root, download=download)
-    crew.check(chosen, data_root)
+    runner.check(chosen, data_root)
     wanted = [cell for cell in planned if cell.settings in chosen]
     write_run(folder, loaded, planned)
     if fresh:
@@ -145,7 +145,7 @@ def run(
         print_remarks(gathered((cell.settings, cell.remarks) for cell in wanted))
         _print_others(folder)
         print_unkept(folder, wanted, keep)
-    stopped = not work(folder, wanted, options.model_dump_json(), crew, mirror, quiet=quiet, verbose=verbose)
+    stopped = not work(folder, wanted, options.model_dump_json(), runner, mirror, quiet=quiet, verbose=verbose)
     _finish(folder, wanted, quiet=quiet)
     if stopped:
         print(f"stopped. The same command goes on: {command_line()}", file=sys.stderr)

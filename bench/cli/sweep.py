@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.crew import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_crew, start_early
+from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_runner, start_early
 from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
@@ -82,14 +82,14 @@ def sweep(
 
         print_study_forecast(loaded, folder, data_root, device, jobs)
         return
-    crew = choose_crew(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
+    runner = choose_runner(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
 
     def options(cells: int | None) -> str:
         found = Options(
-            device=crew.device,
+            device=runner.device,
             executor=executor,
-            threads=crew.threads(cells),
-            cells=crew.sharing,
+            threads=runner.threads(cells),
+            cells=runner.sharing,
             data_root=data_root,
             plugins=loaded_files(),
         )
@@ -100,12 +100,12 @@ def sweep(
     if not quiet:
         print_remarks(gathered((cell.settings, cell.remarks) for cell in planned))
     check_blind(loaded, data_root)
-    crew.check([cell.settings for cell in planned], data_root)
+    runner.check([cell.settings for cell in planned], data_root)
     studies = _open(folder, loaded, study, set_ or [], storage)
     write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
     with _followed(folder, mirror):
         said = _quiet if quiet else _say
-        outcome = tune(loaded, studies, folder, options=options(None), crew=crew, timeout=timeout, say=said)
+        outcome = tune(loaded, studies, folder, options=options(None), runner=runner, timeout=timeout, say=said)
         for reason in outcome.failed:
             print(reason, file=sys.stderr)
         if outcome.stopped:
@@ -118,7 +118,7 @@ def sweep(
             reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
             with store.locked(folder, wait=True):
                 list_cells(folder, [*trial_cells(loaded, studies), *reported])
-            if not work(folder, reported, options(len(reported)), crew, None, quiet=quiet, verbose=False):
+            if not work(folder, reported, options(len(reported)), runner, None, quiet=quiet, verbose=False):
                 _stop()
     _write_best(folder, loaded, [cell.settings for cell in reported])
     _report(folder, loaded, studies, page=page)

@@ -52,18 +52,18 @@ def verify(
     from bench.runs.cell import Options
     from bench.runs.results import load_run
     from bench.runs.verify import verify
-    from bench.runs.workers import LocalCrew
+    from bench.runs.workers import LocalRunner
 
     for file in plugin or []:
         load_file(file)
     drawn = secrets.randbelow(2**31) if seed is None else seed
     with tempfile.TemporaryDirectory() as scratch:
         views = [load_run(_folder(one, Path(scratch, str(number)))) for number, one in enumerate(run)]
-        crew = LocalCrew(jobs, "auto")
-        options = Options(cells=crew.sharing, data_root=data_root, plugins=loaded_files()).model_dump_json()
+        runner = LocalRunner(jobs, "auto")
+        options = Options(cells=runner.sharing, data_root=data_root, plugins=loaded_files()).model_dump_json()
         new = Path(scratch, "new")
         new.mkdir()
-        found = verify(views, cells, drawn, new, options, crew, data_root)
+        found = verify(views, cells, drawn, new, options, runner, data_root)
     for verdict in found.verdicts:
         print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
     same, near, drifted, wrong = (sum(verdict.outcome == one for verdict in found.verdicts) for one in WORDS)

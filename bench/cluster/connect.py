@@ -124,7 +124,7 @@ def require(wanted: Mapping[str, float], devices: int) -> None:
 @functools.cache
 def actor_options() -> dict[str, Any]:
     """Return Ray's options for every worker: one intra-op thread, and methods that run while another one waits."""
-    from bench.runs.crew import ONE_THREAD
+    from bench.runs.cell_runner import ONE_THREAD
 
     return {"max_concurrency": 4, "runtime_env": {"env_vars": dict(ONE_THREAD)}}
 

@@ -22,7 +22,7 @@ from bench.cluster.scratch import scratch
 from bench.data import Dataset
 from bench.errors import Lost
 from bench.runs import store
-from bench.runs.crew import CellTask, Held
+from bench.runs.cell_runner import CellTask, HeldElsewhere
 from bench.runs.progress import Event
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class DeviceLost:
     reason: str
 
 
-NodeMessage = Event | Held | FilePart | Link | Report | Broken | DeviceLost
+NodeMessage = Event | HeldElsewhere | FilePart | Link | Report | Broken | DeviceLost
 
 
 class CellWorker:
@@ -113,7 +113,7 @@ class CellWorker:
         try:
             self._train(task, folder, self._messages.put if shared else self._send_from(folder))
         except store.BusyError as error:
-            self._messages.put(Held(error.holder))
+            self._messages.put(HeldElsewhere(error.holder))
         except Lost as error:
             self._messages.put(DeviceLost(str(error)))
         except Exception as error:  # not from training but from what surrounds it, such as loading a plug-in

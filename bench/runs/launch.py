@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bench.config.grid import Grid
     from bench.runs.cell import Keep
-    from bench.runs.crew import Crew
+    from bench.runs.cell_runner import CellRunner
     from bench.runs.plan import PlannedCell
     from bench.runs.results import RunView
 
@@ -58,15 +58,15 @@ def run(
     from bench.runs.cell import Options
     from bench.runs.plan import plan
     from bench.runs.results import load_run
-    from bench.runs.workers import LocalCrew
+    from bench.runs.workers import LocalRunner
 
     loaded = grid if isinstance(grid, Grid) else load_grid(str(grid), [])
     folder = Path(out) if out else Path("runs") / loaded.name
-    crew = LocalCrew(jobs, device)
+    runner = LocalRunner(jobs, device)
     options = Options(
-        device=crew.device,
-        threads=crew.threads(len(loaded.cells)),
-        cells=crew.sharing,
+        device=runner.device,
+        threads=runner.threads(len(loaded.cells)),
+        cells=runner.sharing,
         data_root=Path(data_root),
         keep=keep,
         plugins=loaded_files(),
@@ -77,7 +77,7 @@ def run(
         forget(folder, planned)
     if not quiet:
         print_unkept(folder, planned, keep)
-    if not work(folder, planned, options.model_dump_json(), crew, None, quiet=quiet, verbose=False):
+    if not work(folder, planned, options.model_dump_json(), runner, None, quiet=quiet, verbose=False):
         raise KeyboardInterrupt
     return load_run(folder)
 
@@ -142,14 +142,14 @@ def work(
     folder: Path,
     cells: "Sequence[PlannedCell]",
     options: str,
-    crew: "Crew",
+    runner: "CellRunner",
     mirror: str | None,
     *,
     quiet: bool,
     verbose: bool,
 ) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
-    from bench.runs.crew import CellTask
+    from bench.runs.cell_runner import CellTask
     from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
     from bench.runs.progress import reporter
     from bench.runs.results import cell_name, other_cells
@@ -168,7 +168,7 @@ def work(
     tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
     follower = Follower(folder, mirror) if mirror and (tasks or other_cells(folder)) else None
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
-        completed = crew.run(crew.order(tasks), report.event)
+        completed = runner.run(runner.order(tasks), report.event)
     if follower:
         follower.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
     return completed

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.errors import UserError
+from bench.runs.cell_runner import CellRunner
 from bench.runs.consistency import disagreement
-from bench.runs.crew import Crew
 from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.recomputed import Agreement, Recomputed, compare
@@ -56,7 +56,7 @@ class Checked:
 
 
 def verify(
-    runs: Sequence[RunView], count: int, seed: int, scratch: Path, options: str, crew: Crew, data_root: Path
+    runs: Sequence[RunView], count: int, seed: int, scratch: Path, options: str, runner: CellRunner, data_root: Path
 ) -> Checked:
     """Check ids and tables of all finished cells, and compute `count` of the cells again.
 
@@ -66,7 +66,7 @@ def verify(
         seed: seed of this draw.
         scratch: an empty folder for the new cells.
         options: JSON of `bench.runs.cell.Options`.
-        crew: the workers that compute them.
+        runner: computes the cells.
         data_root: folder of the data files.
 
     Raises:
@@ -92,7 +92,7 @@ def verify(
     def compute(pairs: Sequence[_Pair]) -> bool:
         """Compute cells again, compare, and say whether it came to its end."""
         different = list({mine.id: mine for _, mine in pairs}.values())
-        if not work(scratch, different, options, crew, None, quiet=True, verbose=False):
+        if not work(scratch, different, options, runner, None, quiet=True, verbose=False):
             return False
         known.update((cell.folder, (cell, compare(cell, scratch / mine.id))) for cell, mine in pairs)
         return True

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.errors import UserError
 from bench.runs import store
-from bench.runs.crew import ONE_THREAD, Backlog, CellTask, Held, supervise
+from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere, supervise
 from bench.runs.progress import Event
 from bench.runs.provenance import cores
 from bench.settings import Settings
@@ -50,8 +50,8 @@ class _Worker:
     task: CellTask | None = None
 
 
-class LocalCrew:
-    """Worker processes of this machine (`bench.runs.crew.Crew`).
+class LocalRunner:
+    """Worker processes of this machine (`bench.runs.cell_runner.CellRunner`).
 
     If a worker dies, its cell fails and the other workers continue. When a run is stopped, workers have `STOP_SECONDS`.
 
@@ -96,7 +96,7 @@ def threads_each(side_by_side: int) -> int:
 
 
 class _Pool:
-    """All worker processes of a run and the cells they work on (`bench.runs.crew.Workers`)."""
+    """All worker processes of a run and the cells they work on (`bench.runs.cell_runner.Workers`)."""
 
     def __init__(self, backlog: Backlog, jobs: int, unwanted: Collection[str]) -> None:
         self._backlog = backlog
@@ -164,11 +164,11 @@ class _Pool:
             else:
                 self._handle(workers[pipe], message)
 
-    def _handle(self, worker: _Worker, message: Event | Held) -> None:
-        if isinstance(message, Held):
+    def _handle(self, worker: _Worker, message: Event | HeldElsewhere) -> None:
+        if isinstance(message, HeldElsewhere):
             task, worker.task = worker.task, None
             assert task is not None
-            self._backlog.put_off(task, message.holder)
+            self._backlog.postpone(task, message.holder)
             return
         self._backlog.record(message)
         if message.state != "running":
@@ -262,7 +262,7 @@ def _work(pipe: Connection) -> None:
         try:
             status = run_cell(task.settings, task.folder, options, report=pipe.send, stop=stopping.is_set)
         except store.BusyError as error:
-            pipe.send(Held(error.holder))
+            pipe.send(HeldElsewhere(error.holder))
             continue
         if status.state == "failed" and status.path.get("device", "cpu") != "cpu":
             return  # an error on the device spoils the whole process; the next cell gets a new one

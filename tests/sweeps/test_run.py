@@ -21,7 +21,7 @@ from bench.runs import store
 from bench.runs.cell import Options, run_cell
 from bench.runs.launch import write_run
 from bench.runs.results import load_run
-from bench.runs.workers import LocalCrew
+from bench.runs.workers import LocalRunner
 from datasets.partitions import Split
 from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists
@@ -47,7 +47,9 @@ def run(
     studies = open_studies(study, f"sqlite:///{folder}/study.db")
     write_run(folder, study.described_grid, [])
     said: list[str] = []
-    outcome = tune(study, studies, folder, options=options, crew=LocalCrew(1, "cpu"), timeout=timeout, say=said.append)
+    outcome = tune(
+        study, studies, folder, options=options, runner=LocalRunner(1, "cpu"), timeout=timeout, say=said.append
+    )
     return outcome, studies, said
 
 

@@ -1,6 +1,6 @@
-"""What all kinds of workers share: the queue of cells, their events, and how a run is stopped.
+"""What runs cells, and what both kinds share: the queue of cells, their events, and how a run is stopped.
 
-`bench.runs.workers` uses processes of this machine, `bench.cluster` those of a Ray cluster.
+`bench.runs.workers` uses processes of this machine, `bench.cluster.ray_runner` those of a Ray cluster.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ class CellTask:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldElsewhere:
     """A worker's message that another process (`holder`: `pid@host`) is running its cell."""
 
     holder: str
 
 
-class Crew(Protocol):
+class CellRunner(Protocol):
     """What runs cells. `device` and `sharing` (cells at a time on one GPU) go into `bench.runs.cell.Options`."""
 
     device: str
@@ -96,8 +96,8 @@ class Backlog:
         """The task was not run; put it at the front of the queue."""
         self._returned.appendleft(task)
 
-    def put_off(self, task: CellTask, holder: str) -> None:
-        """Look at a held cell again later, and say how far its holder is."""
+    def postpone(self, task: CellTask, holder: str) -> None:
+        """Try a held cell again later, and report how far its holder is."""
         self._held.append((time.monotonic() + BUSY_SECONDS, task))
         done, text = store.read_status(task.folder).rounds, f"held by process {holder}"
         self._on_event(Event(task.folder.name, "running", done, task.settings.rounds, text=text))

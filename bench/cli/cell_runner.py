@@ -1,4 +1,4 @@
-"""The crew that runs the cells of `bench run` and `bench sweep`: processes of this machine, or a Ray cluster."""
+"""What runs the cells of `bench run` and `bench sweep`: processes of this machine, or a Ray cluster."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +7,7 @@ import typer
 from bench.errors import UserError
 
 if TYPE_CHECKING:
-    from bench.runs.crew import Crew
+    from bench.runs.cell_runner import CellRunner
 
 RayAddress = Annotated[
     str | None,
@@ -35,15 +35,15 @@ def start_early(ray: str | None) -> None:
         start_server()
 
 
-def choose_crew(
+def choose_runner(
     ray: str | None,
     jobs: int | None,
     device: str,
     cpus: float | None = None,
     gpus: float | None = None,
     devices: int | None = None,
-) -> "Crew":
-    """The crew that the options ask for.
+) -> "CellRunner":
+    """The runner that the options ask for.
 
     Raises:
         UserError: there is no such device or cluster, or Ray is not installed.
@@ -53,11 +53,11 @@ def choose_crew(
 
         connect(ray)  # before the next import, because it reports a missing Ray
 
-        from bench.cluster.crew import RayCrew
+        from bench.cluster.ray_runner import RayRunner
 
-        return RayCrew(jobs, device, cpus, gpus, devices or 1)
+        return RayRunner(jobs, device, cpus, gpus, devices or 1)
     if cpus is not None or gpus is not None or devices is not None:
         raise UserError("--cpus-, --gpus- and --devices-per-cell are for --ray; without it, --jobs says how many cells")
-    from bench.runs.workers import LocalCrew
+    from bench.runs.workers import LocalRunner
 
-    return LocalCrew(jobs, device)
+    return LocalRunner(jobs, device)

@@ -23,7 +23,7 @@ from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
 from bench.plugin import loaded_modules
 from bench.runs import store
-from bench.runs.crew import Backlog, CellTask, Held, interrupts_deferred, supervise
+from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere, interrupts_deferred, supervise
 from bench.runs.estimate import estimate
 from bench.runs.loading import data_of, read_data
 from bench.runs.progress import Event
@@ -43,8 +43,8 @@ _ASK_SECONDS = 2.0
 _TOKEN = "ray.token"
 
 
-class RayCrew:
-    """Workers on the nodes of the cluster that this process has joined (`bench.runs.crew.Crew`).
+class RayRunner:
+    """Workers on the nodes of the cluster that this process has joined (`bench.runs.cell_runner.CellRunner`).
 
     When a worker is lost, alone or with its node, another one continues its cell from the last checkpoint.
 
@@ -118,7 +118,7 @@ class RayCrew:
         return sorted(tasks, key=lambda task: -self._seconds.get(_key(task.settings), 0.0))
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
-        """Run cells on the cluster, and return what `bench.runs.crew.supervise` returns."""
+        """Run cells on the cluster, and return what `bench.runs.cell_runner.supervise` returns."""
         assert self._needs is not None, "check() comes first"
         return supervise(_Workers(self, Backlog(tasks, on_event), self._needs, unwanted))
 
@@ -183,10 +183,10 @@ class _Worker:
 
 
 class _Workers:
-    """All workers of a run and the cells they work on (`bench.runs.crew.Workers`)."""
+    """All workers of a run and the cells they work on (`bench.runs.cell_runner.Workers`)."""
 
-    def __init__(self, crew: RayCrew, backlog: Backlog, needs: Needs, unwanted: Collection[str]) -> None:
-        self._crew = crew
+    def __init__(self, runner: RayRunner, backlog: Backlog, needs: Needs, unwanted: Collection[str]) -> None:
+        self._runner = runner
         self._backlog = backlog
         self._needs = needs
         self._unwanted = unwanted
@@ -258,18 +258,18 @@ class _Workers:
     def _room(self) -> int:
         """Return how many workers there may be. It is asked again every few seconds because nodes come and go."""
         if not self._asked_at or time.monotonic() > self._asked_at + _ASK_SECONDS:
-            room = sum(node.room(self._crew.resources) for node in nodes())
-            room //= self._crew.devices
-            self._limit, self._asked_at = min(room, self._crew.jobs or room), time.monotonic()
+            room = sum(node.room(self._runner.resources) for node in nodes())
+            room //= self._runner.devices
+            self._limit, self._asked_at = min(room, self._runner.jobs or room), time.monotonic()
         return self._limit
 
     def _start(self, run: Path) -> None:
         if self._token is None:
             self._token = str(run.resolve() / _TOKEN), uuid.uuid4().hex
             store.write_text(Path(self._token[0]), self._token[1])
-        asked = self._crew.resources
+        asked = self._runner.resources
         options = {"num_cpus": asked["CPU"], "num_gpus": asked["GPU"], "memory": asked["memory"], **actor_options()}
-        devices, group = self._crew.devices, None
+        devices, group = self._runner.devices, None
         if devices > 1:
             group = placement_group([{key: value for key, value in asked.items() if value}] * devices)
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
@@ -301,7 +301,7 @@ class _Workers:
             worker.asked = worker.actor.take.remote()
         except store.BusyError as error:
             worker.task = None
-            self._backlog.put_off(task, error.holder)
+            self._backlog.postpone(task, error.holder)
         except RayError as error:
             self._worker_died(worker, error)
 
@@ -343,9 +343,9 @@ class _Workers:
                 assert worker.home is not None
                 worker.home.commit(message)
                 self._take(worker, task, message.event)
-            case Held():
+            case HeldElsewhere():
                 worker.end()
-                self._backlog.put_off(task, message.holder)
+                self._backlog.postpone(task, message.holder)
             case Broken():
                 worker.end()
                 self._backlog.fail(task, message.reason)
@@ -358,7 +358,7 @@ class _Workers:
                 for other in self._working():
                     if other.task and other.task.folder.name in self._unwanted:
                         self._stop(other)
-                if message.state == "failed" and self._crew.device != "cpu":
+                if message.state == "failed" and self._runner.device != "cpu":
                     self._dismiss(worker)  # an error on the device makes the process unusable
 
     def _stop(self, worker: _Worker) -> None:
