@@ -11,8 +11,8 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, last_line
-from bench.cluster.requirements import Needs, data_root, look, provide
-from bench.cluster.wire import Parcel, Wire, flat
+from bench.cluster.requirements import Needs, check_node, data_root, provide
+from bench.cluster.wire import PackedValue, Wire, flat
 from bench.data import Dataset
 from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.errors import Lost, UserError
@@ -25,10 +25,10 @@ class DeviceWorker:
     """An actor that has an engine for the present cell. It builds a whole federation but uses only its engine."""
 
     def ready(self, needs: Needs) -> tuple[str, str, list[tuple[str, str]]]:
-        """Check the node. Returns the node's id and what `look` returns."""
+        """Check the node. Returns the node's id and what `check_node` returns."""
         self._needs = needs
         torch.set_num_threads(1)  # as the recorded path requires
-        return ray.get_runtime_context().get_node_id(), *look(needs)
+        return ray.get_runtime_context().get_node_id(), *check_node(needs)
 
     def provide(self, name: str, options: str, dataset: Dataset) -> None:
         """Receive a data set that is missing on this node."""
@@ -45,15 +45,15 @@ class DeviceWorker:
         self._wire = Wire(self._engine.device_data.home, near=False)
         return dict(federation.path)
 
-    def answer(self, parcel: Parcel, shared: dict[int, Any]) -> Parcel:
-        """Do the work that a parcel describes, and return the result as a parcel.
+    def answer(self, packed: PackedValue, shared: dict[int, Any]) -> PackedValue:
+        """Do the work that a message describes, and return the result, packed too.
 
         Args:
-            parcel: the work and the tensors for this device alone.
+            packed: the work and the tensors for this device alone.
             shared: references to tensors that several devices get, by number; Ray's memory holds them once.
         """
-        parcel.tensors |= dict(zip(shared, ray.get(list(shared.values())), strict=True))
-        assignment, state = self._wire.unpack(parcel)
+        packed.tensors |= dict(zip(shared, ray.get(list(shared.values())), strict=True))
+        assignment, state = self._wire.unpack(packed)
         found = self._wire.pack(serve(self._engine, assignment, state))
         found.tensors = {number: flat(tensor) for number, tensor in found.tensors.items()}
         return found
@@ -84,13 +84,13 @@ class Devices:
     def __len__(self) -> int:
         return len(self._actors)
 
-    def take_up(self, settings: Settings, options: Options, path: Mapping[str, Any]) -> "Devices":
+    def start_cell(self, settings: Settings, options: Options, path: Mapping[str, Any]) -> "Devices":
         """Start working on a cell. Its recorded path must be the same on all devices, or its bytes would differ.
 
         Raises:
             UserError: a device cannot build the cell or has another recorded path.
         """
-        self._meet()
+        self._wait_until_ready()
         begun = [actor.begin.remote(settings, options.model_dump_json()) for actor in self._actors]
         for k, one in enumerate(begun):
             found = self._get(k, one)
@@ -109,17 +109,17 @@ class Devices:
         A tensor that goes to several devices is sent once.
         """
         asked = [(k, assignment) for k, assignment in enumerate(assignments) if assignment]
-        parcels = {k: self._wires[k].pack((assignment, state)) for k, assignment in asked}
-        tensors = {id(t): t for parcel in parcels.values() for t in parcel.tensors.values()}
-        used = Counter(id(t) for parcel in parcels.values() for t in parcel.tensors.values())
+        messages = {k: self._wires[k].pack((assignment, state)) for k, assignment in asked}
+        tensors = {id(t): t for packed in messages.values() for t in packed.tensors.values()}
+        used = Counter(id(t) for packed in messages.values() for t in packed.tensors.values())
         flats = {at: flat(t) for at, t in tensors.items()}
         references = {at: ray.put(flats[at]) for at, count in used.items() if count > 1}
         waits = []
-        for k, parcel in parcels.items():
-            ids = {number: id(t) for number, t in parcel.tensors.items()}
+        for k, packed in messages.items():
+            ids = {number: id(t) for number, t in packed.tensors.items()}
             shared = {number: references[at] for number, at in ids.items() if at in references}
-            parcel.tensors = {number: flats[at] for number, at in ids.items() if at not in references}
-            waits.append(self._waiting(k, self._actors[k].answer.remote(parcel, shared)))
+            packed.tensors = {number: flats[at] for number, at in ids.items() if at not in references}
+            waits.append(self._waiting(k, self._actors[k].answer.remote(packed, shared)))
         return waits
 
     def _waiting(self, k: int, asked: Any) -> Callable[[], HelperAnswer]:
@@ -129,7 +129,7 @@ class Devices:
 
         return wait
 
-    def _meet(self) -> None:
+    def _wait_until_ready(self) -> None:
         """Wait until all devices are ready, and send them the data that are missing there."""
         ready, self._ready = self._ready, []
         for k, one in enumerate(ready):

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cluster.parcels import FilePart, Link, Report, Sender, write
-from bench.cluster.requirements import Needs, data_root, look, provide
+from bench.cluster.requirements import Needs, check_node, data_root, provide
 from bench.cluster.scratch import scratch
+from bench.cluster.transfer import FilePart, Link, Report, Sender, write
 from bench.data import Dataset
 from bench.errors import Lost
 from bench.runs import store
@@ -69,11 +69,11 @@ class CellWorker:
             token: a file in the run folder and its text, by which the worker recognizes a shared run folder.
 
         Returns:
-            The node's id, what `look` returns (two values), and whether the run folder is shared.
+            The node's id, what `check_node` returns (two values), and whether the run folder is shared.
         """
         import ray
 
-        wrong, missing = look(needs)
+        wrong, missing = check_node(needs)
         if self._devices > 1 and not wrong:
             from bench.cluster.devices import Devices
 
@@ -143,14 +143,14 @@ class CellWorker:
             options,
             report=report,
             stop=lambda: task.folder.name in self._unwanted,
-            helpers=others.take_up if others else None,
+            helpers=others.start_cell if others else None,
         )
 
     def _send_from(self, folder: Path) -> Callable[[Event], None]:
         sender = Sender(folder)
 
         def report(event: Event) -> None:
-            for part in sender.news():
+            for part in sender.changes():
                 self._messages.put(part)
             self._messages.put(sender.report(event))
 

@@ -17,8 +17,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, require
 from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
-from bench.cluster.parcels import FilePart, Home, Link, Report
-from bench.cluster.requirements import Needs, Plugin, look, versions
+from bench.cluster.requirements import Needs, Plugin, check_node, versions
+from bench.cluster.transfer import FilePart, Link, Receiver, Report
 from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
 from bench.plugin import loaded_modules
@@ -98,7 +98,7 @@ class RayRunner:
         most = max(node.resources.get("memory", 0.0) for node in nodes())
         self._memory = min(max(known, default=0) + _BESIDE, most)
         wanted = {"CPU": self._cpus or 1.0, "GPU": self._gpus}
-        ask = ray.remote(look)
+        ask = ray.remote(check_node)
         options = {"num_cpus": 0, "max_retries": 0, "runtime_env": actor_options()["runtime_env"]}
         asked = []
         for node in nodes():
@@ -165,7 +165,7 @@ def _key(settings: Settings) -> str:
 @dataclass
 class _Worker:
     """The driver's record of a worker: `asked` is the answer it waits for, `group` the places of a worker with several
-    devices, `home` the cell's folder here if the run folder is not `shared`. A worker is `ready` after its check."""
+    devices, `receiver` takes the cell's files if the run folder is not `shared`. It is `ready` after its check."""
 
     actor: Any  # Ray creates its methods at run time, so there is no type for them
     asked: Any
@@ -173,13 +173,13 @@ class _Worker:
     ready: bool = False
     shared: bool = False
     task: CellTask | None = None
-    home: Home | None = None
+    receiver: Receiver | None = None
 
     def end(self) -> None:
         """Note that the worker has no cell any more."""
-        if self.home:
-            self.home.close()
-        self.task = self.home = self.asked = None
+        if self.receiver:
+            self.receiver.close()
+        self.task = self.receiver = self.asked = None
 
 
 class _Workers:
@@ -294,8 +294,8 @@ class _Workers:
         worker.task = task
         try:
             if not worker.shared:
-                worker.home = Home(task.folder)
-                for part in worker.home.files():
+                worker.receiver = Receiver(task.folder)
+                for part in worker.receiver.files():
                     ray.get(worker.actor.receive.remote(task.folder.name, part))
             worker.actor.begin.remote(sent, worker.shared)
             worker.asked = worker.actor.take.remote()
@@ -337,11 +337,11 @@ class _Workers:
     def _take(self, worker: _Worker, task: CellTask, message: NodeMessage) -> None:
         match message:
             case FilePart() | Link():
-                assert worker.home is not None
-                worker.home.take(message)
+                assert worker.receiver is not None
+                worker.receiver.receive(message)
             case Report():
-                assert worker.home is not None
-                worker.home.commit(message)
+                assert worker.receiver is not None
+                worker.receiver.commit(message)
                 self._take(worker, task, message.event)
             case HeldElsewhere():
                 worker.end()

@@ -13,8 +13,8 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.cluster.parcels import FilePart, write
 from bench.cluster.scratch import scratch
+from bench.cluster.transfer import FilePart, write
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.runs.provenance import harness_code
@@ -70,7 +70,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def look(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
+def check_node(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
     """Check whether this node can run cells.
 
     Returns:

@@ -27,8 +27,8 @@ class FlatTensor(NamedTuple):
 
 
 @dataclass
-class Parcel:
-    """A value on its way to the other end.
+class PackedValue:
+    """A value packed for the other end.
 
     Attributes:
         data: the pickled value, with numbers in place of tensors, layouts and functions.
@@ -70,39 +70,39 @@ class Wire:
         self._dead: list[int] = []  # numbers
         self._held: dict[int, Tensor] = {}  # at the far end
 
-    def pack(self, value: Any) -> Parcel:
+    def pack(self, value: Any) -> PackedValue:
         """Pack a value for the other end."""
-        parcel, here, out = Parcel(), dict[int, int](), io.BytesIO()
+        packed, here, out = PackedValue(), dict[int, int](), io.BytesIO()
         pickler = pickle.Pickler(out, protocol=5)
 
         def number_of(one: Any) -> int | None:
             if isinstance(one, Tensor):
                 if id(one) not in here:
-                    here[id(one)] = self._number(one, parcel)
+                    here[id(one)] = self._number(one, packed)
                 return here[id(one)]
-            return self._fix(one, parcel) if isinstance(one, Spec | FunctionType) else None
+            return self._fix(one, packed) if isinstance(one, Spec | FunctionType) else None
 
         pickler.dispatch_table = _REDUCED
         pickler.persistent_id = number_of  # type: ignore[method-assign]
         pickler.dump(value)
-        parcel.data = out.getvalue()
-        parcel.forgotten, self._dead = self._dead, []
-        return parcel
+        packed.data = out.getvalue()
+        packed.forgotten, self._dead = self._dead, []
+        return packed
 
-    def unpack(self, parcel: Parcel) -> Any:
+    def unpack(self, packed: PackedValue) -> Any:
         """Unpack a value from the other end."""
-        for number in parcel.forgotten:
+        for number in packed.forgotten:
             self._held.pop(number, None)
-        for number, data in parcel.fixed.items():
+        for number, data in packed.fixed.items():
             self._objects[number] = one = pickle.loads(data)
             self._fixed[one] = number
-        arrived = {number: _tensor(flat).to(self._home) for number, flat in parcel.tensors.items()}
+        arrived = {number: _tensor(flat).to(self._home) for number, flat in packed.tensors.items()}
         if self._near:
             for number, tensor in arrived.items():
                 self._know(tensor, number)
         else:
             self._held |= arrived
-        unpickler = pickle.Unpickler(io.BytesIO(parcel.data))
+        unpickler = pickle.Unpickler(io.BytesIO(packed.data))
 
         def find(number: int) -> Any:
             if number in self._objects:
@@ -112,12 +112,12 @@ class Wire:
         unpickler.persistent_load = find  # type: ignore[method-assign]
         return unpickler.load()
 
-    def _number(self, tensor: Tensor, parcel: Parcel) -> int:
+    def _number(self, tensor: Tensor, packed: PackedValue) -> int:
         known = self._known.get(id(tensor))
         if known and known.tensor() is tensor and known.version == _version(tensor):
             return known.number
         number = self._draw()
-        parcel.tensors[number] = tensor
+        packed.tensors[number] = tensor
         if self._near:
             self._know(tensor, number)
         else:
@@ -136,11 +136,11 @@ class Wire:
 
         self._known[at] = _Known(weakref.ref(tensor, drop), number, _version(tensor))
 
-    def _fix(self, one: Any, parcel: Parcel) -> int:
+    def _fix(self, one: Any, packed: PackedValue) -> int:
         if one not in self._fixed:
             number = self._fixed[one] = self._draw()
             self._objects[number] = one
-            parcel.fixed[number] = cloudpickle.dumps(one)  # type: ignore[no-untyped-call]
+            packed.fixed[number] = cloudpickle.dumps(one)  # type: ignore[no-untyped-call]
         return self._fixed[one]
 
     def _draw(self) -> int:

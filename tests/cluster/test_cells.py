@@ -78,7 +78,7 @@ def test_what_is_killed_is_gone_on_with(
     bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, tmp_path: Path, victim: str
 ) -> None:
     """If a node that does not see the run folder is killed with all its processes, its cell continues from the last
-    checkpoint that was sent home. If the driver is killed, the same command continues both cells."""
+    checkpoint that was sent to the run folder. If the driver is killed, the same command continues both cells."""
     run = tmp_path / "shared" / "run"
     file = grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40)
     arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.3]
@@ -106,7 +106,7 @@ def test_what_is_killed_is_gone_on_with(
 
 @pytest.mark.usefixtures("odd_methods", "second")
 def test_ctrl_c_leaves_checkpoints(bench: Bench, start: Start, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
-    """Also the checkpoint of the node that does not see the run folder is sent home."""
+    """Also the checkpoint of the node that does not see the run folder is sent to it."""
     run = tmp_path / "shared" / "run"
     arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40), run)
     with start(*arguments) as process:

@@ -17,7 +17,7 @@ from bench.method import METHODS
 
 pytest.importorskip("ray")
 
-from bench.cluster.wire import Parcel, Wire, flat
+from bench.cluster.wire import PackedValue, Wire, flat
 
 KINDS = ("fedavg", "scd", "fedfomo", "comet", "fedbuff")
 OTHERS = sorted(set(METHODS.names()) - set(KINDS))
@@ -40,17 +40,17 @@ class Beside:
         found = []
         for engine, (near, far), assignment in zip(self._engines, self._wires, assignments, strict=True):
             if assignment:
-                parcel = travelled(near.pack((assignment, state)))
-                self.sent.append(sum(one.content.nbytes for one in parcel.tensors.values()))
-                answer = travelled(far.pack(serve(engine, *far.unpack(parcel))))
+                packed = travelled(near.pack((assignment, state)))
+                self.sent.append(sum(one.content.nbytes for one in packed.tensors.values()))
+                answer = travelled(far.pack(serve(engine, *far.unpack(packed))))
                 found.append(functools.partial(near.unpack, answer))
         return found
 
 
-def travelled(parcel: Parcel) -> Parcel:
-    """The parcel with bytes in place of tensors."""
-    parcel.tensors = {number: flat(tensor) for number, tensor in parcel.tensors.items()}
-    return parcel
+def travelled(packed: PackedValue) -> PackedValue:
+    """The packed value with bytes in place of tensors."""
+    packed.tensors = {number: flat(tensor) for number, tensor in packed.tensors.items()}
+    return packed
 
 
 def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Beside]:
@@ -112,9 +112,9 @@ def test_a_tensor_that_is_changed_in_place_travels_again() -> None:
     for value, travels in ((0.0, True), (0.0, False), (1.0, True), (1.0, False)):
         if value != tensor[0]:
             tensor.fill_(value)
-        parcel = travelled(near.pack([tensor]))
-        assert bool(parcel.tensors) == travels
-        assert far.unpack(parcel)[0].tolist() == [value] * 3
+        packed = travelled(near.pack([tensor]))
+        assert bool(packed.tensors) == travels
+        assert far.unpack(packed)[0].tolist() == [value] * 3
     del tensor
     far.unpack(near.pack([]))
     assert not far._held

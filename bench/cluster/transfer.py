@@ -1,8 +1,8 @@
-"""Copy a cell's folder from the worker's machine to the run folder on another machine (its "home").
+"""Copy a cell's folder from the worker's machine to the run folder on another machine.
 
-Whenever the worker reports, it sends what is new: whole files, or the rows added to a table. At home a whole file
-appears only when it is complete, tables appear before the checkpoints that rely on them, and the status appears last.
-So the cell can be continued at whatever moment the worker is lost.
+Whenever the worker reports, it sends what is new: whole files, or the rows added to a table. In the run folder a whole
+file appears only when it is complete, tables appear before the checkpoints that rely on them, and the status appears
+last. So the cell can be continued at whatever moment the worker is lost.
 """
 
 import os
@@ -82,7 +82,7 @@ class Sender:
         came = (name for name in names(folder) if name.startswith("checkpoint/"))
         self._sent = {name: self._version(name) for name in came}
 
-    def news(self) -> Iterator[FilePart | Link]:
+    def changes(self) -> Iterator[FilePart | Link]:
         """Yield what has changed since the last call. Of a table that has only grown, only the new rows are sent."""
         known = {version: name for name, version in self._sent.items()}
         there = names(self._folder)
@@ -107,7 +107,7 @@ class Sender:
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-class Home:
+class Receiver:
     """The run folder's side of the transfer. It keeps the cell's folder locked as long as a worker has the cell.
 
     Raises:
@@ -133,7 +133,7 @@ class Home:
         for name in names(self._folder):
             yield from read(self._folder, name)
 
-    def take(self, part: FilePart | Link) -> None:
+    def receive(self, part: FilePart | Link) -> None:
         """Receive a part. Whole files are set aside until `commit`; new rows are appended to the table at once."""
         if isinstance(part, Link):
             place = self._new / part.name
