@@ -33,7 +33,7 @@ from bench.runs import checkpoint, kept, store
 from bench.runs.cell_log import logged
 from bench.runs.data_record import partition_record, shown_samples, tests_record
 from bench.runs.loading import load_all
-from bench.runs.memory_forecast import rest_on_host
+from bench.runs.memory_forecast import keep_on_host
 from bench.runs.progress import Event, figures_text, headline
 from bench.runs.store import Status
 from bench.settings import Settings
@@ -56,7 +56,7 @@ class Options(BaseModel):
     threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
     allow_fallback: tuple[str, ...] = Field((), description="losses and backends that may fail on a GPU, by name")
     lane_kernels: bool = Field(False, description="on a GPU and in bf16, convolutions by kernels of this package")
-    cells: int = Field(1, ge=1, description="cells at a time that share a GPU; says where their models rest")
+    cells: int = Field(1, ge=1, description="cells at a time that share a GPU, and so how many models fit it")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Keep = Field("none", description="which models or states stay at the end (`bench.runs.kept`)")
@@ -337,9 +337,9 @@ def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Pa
     """
     dataset, partition, public = load_all(settings, options.data_root)
     device = choose_device(options.device)
-    offload = rest_on_host(settings, dataset.shape, dataset.num_classes, device, options.cells)
+    offload = keep_on_host(settings, dataset.shape, dataset.num_classes, device, options.cells)
     if offload:
-        log.info("the clients' models are too many for the GPU: they rest in the host's memory")
+        log.info("the clients' models are too many for the GPU: they are kept in the host's memory")
     federation = Federation(
         settings,
         dataset,

@@ -33,7 +33,7 @@ from bench.params import Spec
 from bench.rng import generator
 from bench.runs import checkpoint
 from bench.runs.loading import load_dataset
-from bench.runs.memory_forecast import STAND_IN, in_a_step, models, models_on_gpu, rest_on_host, scalars
+from bench.runs.memory_forecast import STAND_IN, in_a_step, keep_on_host, models, models_on_gpu, scalars
 from bench.runs.rehearsal import DataSize, rehearse
 from bench.settings import Settings
 
@@ -129,7 +129,7 @@ def memory(
     model = _width(settings) * step.model
     if device != "cuda":
         return max(2 * data, data + models(settings) * model + threads * working), 0
-    if rest_on_host(settings, size.shape, size.classes, device, cells):
+    if keep_on_host(settings, size.shape, size.classes, device, cells):
         return max(2 * data, data + models(settings) * model), data + models_on_gpu(settings, abreast) * model + working
     return 2 * data, data + models(settings) * model + working
 

@@ -39,7 +39,7 @@ def models_on_gpu(settings: Settings, lanes: int) -> float:
     return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
 
 
-def rest_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str, cells: int = 1) -> bool:
+def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str, cells: int = 1) -> bool:
     """Return whether a cell has too many models for the GPU, so that they are on it only while they are trained.
 
     This depends on the GPU's whole memory and not on its free memory, so that a resumed cell gets the same answer.

@@ -13,7 +13,7 @@ import torch
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
 from bench.runs.estimate import gradient_step, memory
-from bench.runs.memory_forecast import rest_on_host
+from bench.runs.memory_forecast import keep_on_host
 from bench.runs.rehearsal import DataSize
 from bench.settings import Settings
 from tests.engine.second_device import NAME, SecondDevice
@@ -31,7 +31,7 @@ def device_memory(method: str, model: str, clients: int, on_host: bool) -> tuple
     settings = Settings(method=method, model=model, clients=clients, steps=1, batch_size=OWN)
     step = gradient_step(model, SHAPE, CLASSES, "{}", OWN, "cpu")
     with patch("torch.cuda.mem_get_info", return_value=(0, 0 if on_host else 10**12)):
-        assert rest_on_host(settings, SHAPE, CLASSES, "cuda") == on_host
+        assert keep_on_host(settings, SHAPE, CLASSES, "cuda") == on_host
         _, predicted = memory(settings, DataSize(SHAPE, CLASSES, len(x), 0), step, "cuda", 1)
     with SecondDevice() as device:
         federation = Federation(settings, data, Partition(train, none, none, none[0]), device=NAME, offload=on_host)

@@ -8,7 +8,7 @@ import torch
 
 from bench.engine.memory import MemoryMeter
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
-from bench.runs.memory_forecast import held, in_a_step, models, rest_on_host
+from bench.runs.memory_forecast import held, in_a_step, keep_on_host, models
 from bench.runs.rehearsal import DataSize, _cut, _stand_in, _work, rehearse
 from bench.settings import Settings
 from tests.runs.device_memory import device_memory
@@ -49,13 +49,13 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
     twice = 2 * count * 4 * (16 * 3 + 3)  # bytes of weights and biases
     for free in (0, twice):  # free memory makes no difference
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 1.01 * twice))
-        assert not rest_on_host(settings, (1, 4, 4), 3, "cuda")
+        assert not keep_on_host(settings, (1, 4, 4), 3, "cuda")
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 0.99 * twice))
-        assert rest_on_host(settings, (1, 4, 4), 3, "cuda")
-        assert not rest_on_host(settings, (1, 4, 4), 3, "cpu")
+        assert keep_on_host(settings, (1, 4, 4), 3, "cuda")
+        assert not keep_on_host(settings, (1, 4, 4), 3, "cpu")
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2.01 * twice))
-        assert not rest_on_host(settings, (1, 4, 4), 3, "cuda", cells=2)
-        assert rest_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
+        assert not keep_on_host(settings, (1, 4, 4), 3, "cuda", cells=2)
+        assert keep_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
 
 
 class LateHyper(Hyperparameters):
