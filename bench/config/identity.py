@@ -54,9 +54,9 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         science["partition_seed"] = science["seed"]
     if settings.optimizer.name == "sgd":
         del science["optimizer"]  # so that cells from before this setting existed keep their ids
-    _settle(science["dataset"], science["dataset_options"])
+    _drop_unidentifying(science["dataset"], science["dataset_options"])
     if science["public"]:
-        _settle(science["public"]["name"], science["public"])
+        _drop_unidentifying(science["public"]["name"], science["public"])
     if science["partition"] == "file" and settings.dataset_options.get("path"):
         science["partition_options"]["counts"] = (
             "rows of the user's file"  # formerly, positions of samples after the test part was cut off
@@ -90,7 +90,7 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 
-def _settle(dataset: str, options: dict[str, Any]) -> None:
+def _drop_unidentifying(dataset: str, options: dict[str, Any]) -> None:
     """Remove the options of a data set that must not change a cell's identity."""
     options.pop("path", None)  # the checksum covers the file's content
     for key, before in _LATER.get(dataset, {}).items():

@@ -21,7 +21,7 @@ def lanes_on(device: torch.device, size: int) -> int:
     return min(_MOST, max(_LEAST, _CACHE // max(1, size))) if device.type == "cpu" else 64
 
 
-def settle(device: torch.device, precision: str) -> None:
+def make_deterministic(device: torch.device, precision: str) -> None:
     """Make torch deterministic: it must not choose algorithms by timing, and results must not depend on threads."""
     if device.type != "cuda":
         return

@@ -15,7 +15,7 @@ from torch import Tensor
 from bench.data import Dataset, Partition
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
-from bench.engine.device import check_lane_kernels, settle
+from bench.engine.device import check_lane_kernels, make_deterministic
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine, Executor
 from bench.engine.executors import GraphCache
@@ -67,7 +67,7 @@ class Federation:
         lane_kernels: bool = False,
     ) -> None:
         self.settings = settings
-        settle(torch.device(device), settings.precision)
+        make_deterministic(torch.device(device), settings.precision)
         if lane_kernels:
             check_lane_kernels(device, settings.precision)
         self._lane_kernels = lane_kernels

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.engine import device_plan, executors
-from bench.engine.device import gpu_memory_ran_out, settle
+from bench.engine.device import gpu_memory_ran_out, make_deterministic
 from bench.engine.packing import Packing, narrowed
 from bench.engine.predict import _recorded_model
 from bench.engine.step import MAIN
@@ -288,7 +288,7 @@ def test_a_gpu_s_settings_go_through_the_current_interface() -> None:
     before = cuda.fp32_precision, cudnn.fp32_precision, deterministic.fill_uninitialized_memory
     try:
         for precision, expected in (("tf32", "tf32"), ("fp32", "ieee"), ("bf16", "ieee")):
-            settle(torch.device("cuda"), precision)
+            make_deterministic(torch.device("cuda"), precision)
             assert cuda.fp32_precision == cudnn.fp32_precision == expected
         assert not deterministic.fill_uninitialized_memory
     finally:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bench.config.grid import load_grid
-from bench.engine.device import settle
+from bench.engine.device import make_deterministic
 from bench.engine.packing import narrowed, pack
 from tests.conftest import ROOT
 from tests.engine.second_device import NAME, SecondDevice
@@ -108,7 +108,7 @@ def test_rows_for_which_there_is_no_time_are_named(tmp_path: Path) -> None:
 
 def test_a_row_that_fails_leaves_its_error_and_the_settings_of_the_process_alone() -> None:
     def fails() -> Any:
-        settle(torch.device("cuda"), "tf32")
+        make_deterministic(torch.device("cuda"), "tf32")
         assert torch.are_deterministic_algorithms_enabled()
         raise ValueError("why")
 

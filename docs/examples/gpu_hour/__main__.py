@@ -33,7 +33,7 @@ import torch
 from measure import Found, Rows, settings_restored, wait
 
 from bench.engine.backends import one_line
-from bench.engine.device import settle
+from bench.engine.device import make_deterministic
 from bench.runs.provenance import provenance
 
 
@@ -106,7 +106,7 @@ def main() -> None:
     end = time.perf_counter() + 60 * given.minutes
     torch.set_num_threads(1)  # as in a worker
     with settings_restored():
-        settle(torch.device(given.device), "fp32")  # sets a variable that cuBLAS reads when it is first used
+        make_deterministic(torch.device(given.device), "fp32")  # sets a variable that cuBLAS reads at its first use
     found: Found = {**provenance(), "device": given.device, "tiny": given.tiny, "sections": {}}
 
     def save() -> None:

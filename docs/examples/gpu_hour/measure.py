@@ -45,7 +45,7 @@ def kernels_of(call: Callable[[], Any], device: str) -> set[str]:
 
 @contextmanager
 def settings_restored() -> Iterator[None]:
-    """Put back what `bench.engine.device.settle` changes in the process."""
+    """Put back what `bench.engine.device.make_deterministic` changes in the process."""
     cudnn: Any = torch.backends.cudnn  # unknown to stubs, like what follows
     deterministic: Any = torch.utils.deterministic
     places: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from bench import lanes as lane_layers
-from bench.engine.device import settle
+from bench.engine.device import make_deterministic
 from bench.lanes import dft
 from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
@@ -134,7 +134,7 @@ def convolutions(device: str, tiny: bool) -> Rows:
     layers, repeats = (LAYERS[:1], 1) if tiny else (LAYERS, 5)
 
     def row(way: Way, precision: str, lanes: int) -> Found:
-        settle(torch.device(device), precision)
+        make_deterministic(torch.device(device), precision)
         took, names = 0.0, set()
         for layer in layers:
             x, w = _images_and_weights(layer, lanes, PRECISIONS[precision], device)
@@ -172,7 +172,7 @@ def lane_operations(device: str, tiny: bool) -> Rows:
     side, channels = (4, 3) if tiny else (32, 64)
 
     def norm(precision: str, *, real: int = BATCH, by_torch: bool = False) -> Found:
-        settle(torch.device(device), precision)
+        make_deterministic(torch.device(device), precision)
         x = torch.randn(lanes, BATCH, channels, side, side, device=device, dtype=PRECISIONS[precision])
         weight, bias = (torch.rand(lanes, channels, device=device) for _ in range(2))
         layer = nn.BatchNorm2d(channels).to(device)
@@ -181,7 +181,7 @@ def lane_operations(device: str, tiny: bool) -> Rows:
         return _compared(ours, functools.partial(norm_by_formula, real=real), given, device, tiny=tiny)
 
     def convolution(way: Way, precision: str, layer: tuple[int, ...]) -> Found:
-        settle(torch.device(device), precision)
+        make_deterministic(torch.device(device), precision)
         given = list(_images_and_weights(layer, lanes, PRECISIONS[precision], device))
         ours, right = (functools.partial(one, stride=layer[3]) for one in (way, grouped))
         return _compared(ours, right, given, device, tiny=tiny)
