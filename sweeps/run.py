@@ -58,8 +58,8 @@ class Outcome:
 
 
 @dataclass
-class _Live:
-    """A trial that this worker has."""
+class _RunningTrial:
+    """A trial whose cells this worker runs."""
 
     arm: Arm
     trial: "Trial"
@@ -67,7 +67,7 @@ class _Live:
     reported: set[int]
     checked: int = 0
     done: set[str] = field(default_factory=set)
-    over: bool = False
+    ended: bool = False
 
     @property
     def name(self) -> str:
@@ -190,27 +190,27 @@ class _Tuner:
         self.say = say
         self.unwanted: set[str] = set()
         self.failed: list[str] = []
-        self._live: list[_Live] = []
+        self._running: list[_RunningTrial] = []
 
     def tasks(self) -> Iterator[CellTask]:
         """The cells of one trial after the other. A trial is chosen when a worker is free for its first cell."""
-        while (self.deadline is None or time.monotonic() < self.deadline) and (live := self._take()):
-            for cell in live.cells:
-                if live.over:
+        while (self.deadline is None or time.monotonic() < self.deadline) and (running := self._next_trial()):
+            for cell in running.cells:
+                if running.ended:
                     break
                 self.unwanted.discard(cell.id)
                 yield CellTask(cell.settings, self.folder / cell.id, self.options)
 
     def on_event(self, event: Event) -> None:
         """Take note of what happened to a cell."""
-        for live in [live for live in self._live if event.cell in {cell.id for cell in live.cells}]:
+        for running in [one for one in self._running if event.cell in {cell.id for cell in one.cells}]:
             if event.state in ("diverged", "failed"):
                 status = store.read_status(self.folder / event.cell)
                 reason = f"{event.cell} {status.state}: {status.reason}"
-                self._prune(live, reason) if event.state == "diverged" else self._give_up(live, reason)
+                self._prune(running, reason) if event.state == "diverged" else self._leave_for_later(running, reason)
             else:
-                live.done |= {event.cell} if event.state == "done" else set()
-                self._follow(live)
+                running.done |= {event.cell} if event.state == "done" else set()
+                self._update(running)
 
     def elsewhere(self) -> int:
         """Trials that other workers have."""
@@ -222,7 +222,7 @@ class _Tuner:
             for trial in self.studies[arm.name].get_trials(deepcopy=False)
         )
 
-    def _take(self) -> _Live | None:
+    def _next_trial(self) -> _RunningTrial | None:
         """The next trial: one whose worker died, else a new one of the arm that has had the fewest."""
         from optuna.trial import Trial, TrialState
 
@@ -230,7 +230,7 @@ class _Tuner:
             found = {arm: self.studies[arm.name].get_trials(deepcopy=False) for arm in self.study.arms}
             for arm, trials in found.items():
                 for orphan in filter(self._is_orphan, trials):
-                    self._seed(arm, orphan.number)
+                    self._set_sampler(arm, orphan.number)
                     log.info("%s trial %d goes on", arm.name, orphan.number)
                     return self._start(arm, Trial(self.studies[arm.name], orphan._trial_id), orphan)
             begun = {arm: sum(one.state != TrialState.WAITING for one in trials) for arm, trials in found.items()}
@@ -238,7 +238,7 @@ class _Tuner:
             if not short:
                 return None
             arm = min(short, key=lambda one: begun[one])
-            return self._start(arm, self._ask(arm, found[arm]), None)
+            return self._start(arm, self._new_trial(arm, found[arm]), None)
 
     def _is_orphan(self, trial: "FrozenTrial") -> bool:
         from optuna.trial import TrialState
@@ -249,7 +249,7 @@ class _Tuner:
         folder = self.folder / "workers" / worker  # not there: a worker with a run folder of its own
         return folder.is_dir() and not store.is_locked(folder)
 
-    def _ask(self, arm: Arm, trials: "list[FrozenTrial]") -> "Trial":
+    def _new_trial(self, arm: Arm, trials: "list[FrozenTrial]") -> "Trial":
         """A new trial. It is put into the queue first, so that it has its worker's name from the beginning."""
         from optuna.trial import TrialState
 
@@ -258,26 +258,28 @@ class _Tuner:
         if not waiting:
             point = arm.points[len(trials)] if arm.points else (arm.defaults or {}) if not trials else {}
             optuna_study.enqueue_trial(point, user_attrs={"worker": self.worker})
-        self._seed(arm, waiting[0] if waiting else len(trials))
+        self._set_sampler(arm, waiting[0] if waiting else len(trials))
         return optuna_study.ask()
 
-    def _seed(self, arm: Arm, number: int) -> None:
-        """A sampler for one trial: its draws do not depend on what this process did before."""
+    def _set_sampler(self, arm: Arm, number: int) -> None:
+        """Set a sampler for one trial: its draws do not depend on what this process did before."""
         seed = key(self.study.name, arm.draws, "sampler", number) % 2**32
         self.studies[arm.name].sampler = _sampler(self.study.file.sampler, seed)
 
-    def _start(self, arm: Arm, trial: "Trial", before: "FrozenTrial | None") -> _Live:
+    def _start(self, arm: Arm, trial: "Trial", before: "FrozenTrial | None") -> _RunningTrial:
         trial.set_user_attr("worker", self.worker)
         if before and not arm.points:
-            self._draw_again(arm, trial, before)
+            self._repeat_draws(arm, trial, before)
         values = {dimension.key: dimension.suggest(trial) for dimension in arm.dimensions}
-        live = _Live(arm, trial, _plan(arm, trial.number, values), set(before.intermediate_values) if before else set())
-        list_cells(self.folder, live.cells)
-        trial.set_user_attr("cells", [cell.id for cell in live.cells])
-        self._live.append(live)
-        return live
+        running = _RunningTrial(
+            arm, trial, _plan(arm, trial.number, values), set(before.intermediate_values) if before else set()
+        )
+        list_cells(self.folder, running.cells)
+        trial.set_user_attr("cells", [cell.id for cell in running.cells])
+        self._running.append(running)
+        return running
 
-    def _draw_again(self, arm: Arm, trial: "Trial", before: "FrozenTrial") -> None:
+    def _repeat_draws(self, arm: Arm, trial: "Trial", before: "FrozenTrial") -> None:
         """Repeat the draws of a killed worker, so that the values it had not stored do not repeat its earlier draws."""
         optuna_study = self.studies[arm.name]
         for dimension in arm.dimensions:
@@ -285,58 +287,59 @@ class _Tuner:
             if stored and not stored.single() and dimension.key not in trial.relative_params:
                 optuna_study.sampler.sample_independent(optuna_study, before, dimension.key, stored)
 
-    def _follow(self, live: _Live) -> None:
+    def _update(self, running: _RunningTrial) -> None:
         """Report new rounds of the trial, prune it if they are poor, end it if they are all."""
-        folders = [self.folder / cell.id for cell in live.cells]
+        folders = [self.folder / cell.id for cell in running.cells]
         if len(self.study.metrics) == 1:
             for round_, value in mean_curve(folders, self.study.metrics[0]).items():
                 step = int(str(round_))
-                if step <= live.checked:
+                if step <= running.checked:
                     continue
-                live.checked = step
-                if step not in live.reported:
-                    live.trial.report(value, step)
-                if live.trial.should_prune():
-                    self._prune(live, f"round {step}: {value:.4f} is poor beside other trials")
+                running.checked = step
+                if step not in running.reported:
+                    running.trial.report(value, step)
+                if running.trial.should_prune():
+                    self._prune(running, f"round {step}: {value:.4f} is poor beside other trials")
                     return
-        if live.done == {cell.id for cell in live.cells}:
-            self._complete(live, folders)
+        if running.done == {cell.id for cell in running.cells}:
+            self._complete(running, folders)
 
-    def _complete(self, live: _Live, folders: list[Path]) -> None:
+    def _complete(self, running: _RunningTrial, folders: list[Path]) -> None:
         figures = {metric: mean_curve(folders, metric) for metric in ("gm", "pm")}
         missing = [metric for metric in self.study.metrics if figures[metric].empty]
         if missing:
-            self._give_up(live, f"there is no validation accuracy of {' and '.join(missing)}")
+            self._leave_for_later(running, f"there is no validation accuracy of {' and '.join(missing)}")
             return
         for metric, curve in figures.items():
             if not curve.empty:
-                live.trial.set_user_attr(metric, best_value(curve))
-                live.trial.set_user_attr(f"{metric}_round", choose_round(curve))
+                running.trial.set_user_attr(metric, best_value(curve))
+                running.trial.set_user_attr(f"{metric}_round", choose_round(curve))
         values = [best_value(figures[metric]) for metric in self.study.metrics]
-        self.studies[live.arm.name].tell(live.trial, values)
+        self.studies[running.arm.name].tell(running.trial, values)
         self._end(
-            live, ", ".join(f"{name.upper()} {best_value(curve):.4f}" for name, curve in figures.items() if len(curve))
+            running,
+            ", ".join(f"{name.upper()} {best_value(curve):.4f}" for name, curve in figures.items() if len(curve)),
         )
 
-    def _prune(self, live: _Live, reason: str) -> None:
+    def _prune(self, running: _RunningTrial, reason: str) -> None:
         from optuna.trial import TrialState
 
-        live.trial.set_user_attr("reason", reason)
-        self.studies[live.arm.name].tell(live.trial, state=TrialState.PRUNED)
-        self._end(live, f"pruned, {reason}")
+        running.trial.set_user_attr("reason", reason)
+        self.studies[running.arm.name].tell(running.trial, state=TrialState.PRUNED)
+        self._end(running, f"pruned, {reason}")
 
-    def _give_up(self, live: _Live, reason: str) -> None:
+    def _leave_for_later(self, running: _RunningTrial, reason: str) -> None:
         """Leave the trial as it is: it has no result, and the next command takes it over."""
-        self.failed.append(f"{live.name}: {reason}")
-        self._end(live, reason)
+        self.failed.append(f"{running.name}: {reason}")
+        self._end(running, reason)
 
-    def _end(self, live: _Live, text: str) -> None:
-        live.over = True
-        self._live.remove(live)
-        wanted = {cell.id for other in self._live for cell in other.cells}
-        self.unwanted.update(cell.id for cell in live.cells if cell.id not in wanted)
-        at = f"{live.trial.number + 1} of {live.arm.trials}"  # Optuna's own numbers begin with 0
-        self.say(f"{live.name}, {at} ({values_text(live.trial.params)}): {text}")
+    def _end(self, running: _RunningTrial, text: str) -> None:
+        running.ended = True
+        self._running.remove(running)
+        wanted = {cell.id for other in self._running for cell in other.cells}
+        self.unwanted.update(cell.id for cell in running.cells if cell.id not in wanted)
+        at = f"{running.trial.number + 1} of {running.arm.trials}"  # Optuna's own numbers begin with 0
+        self.say(f"{running.name}, {at} ({values_text(running.trial.params)}): {text}")
 
 
 def _plan(arm: Arm, number: int, values: dict[str, Any]) -> list[PlannedCell]:

@@ -195,7 +195,7 @@ def _take_and_die(study: Study, folder: Path, writes: int) -> None:
 
     event.listen(TrialParamModel, "before_insert", kill)
     with store.locked(folder / "workers" / "dying"):
-        _Tuner(study, studies, folder, "dying", OPTIONS, None, print)._take()
+        _Tuner(study, studies, folder, "dying", OPTIONS, None, print)._next_trial()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -232,10 +232,10 @@ def test_killed_between_two_values_a_trial_has_the_same_point(
         assert len(begun.params) == (writes - 1 if writes else 3)
         (folder / "workers" / "next").mkdir()
         studies = open_studies(study, f"sqlite:///{folder}/study.db")
-        live = _Tuner(study, studies, folder, "next", OPTIONS, None, print)._take()
-        assert live is not None
-        assert live.trial.number == before
-        points[writes] = live.trial.params
+        running = _Tuner(study, studies, folder, "next", OPTIONS, None, print)._next_trial()
+        assert running is not None
+        assert running.trial.number == before
+        points[writes] = running.trial.params
     assert points[3] == points[0]
 
 
