@@ -1,8 +1,8 @@
 """Running a study: Optuna is asked for settings, the cells of each trial run in the worker pool, and Optuna is told.
 
-Everything lasting is in the run store and in Optuna's storage. A trial carries the name of the worker that has it, and
-a worker holds a lock as long as it lives; so a trial whose worker died is taken over, with the same settings and
-whatever its cells have done, and no two workers have the same one.
+Everything that must last is in the run store and in Optuna's storage. A trial is marked with its worker's name, and a
+worker holds a lock as long as it lives. So a trial whose worker died is taken over, with the same settings and
+whatever its cells have done, and no two workers have the same trial.
 """
 
 import logging
@@ -169,7 +169,7 @@ def best_value(curve: "pd.Series") -> float:
 
 
 class _Tuner:
-    """Asks for trials, hands out their cells, and tells what came out."""
+    """Asks Optuna for trials, hands out their cells, and tells Optuna the results."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class _Tuner:
                 optuna_study.sampler.sample_independent(optuna_study, before, dimension.key, stored)
 
     def _update(self, running: _RunningTrial) -> None:
-        """Report new rounds of the trial, prune it if they are poor, end it if they are all."""
+        """Report new rounds of the trial to Optuna, prune it if they are poor, complete it once all cells are done."""
         folders = [self.folder / cell.id for cell in running.cells]
         if len(self.study.metrics) == 1:
             for round_, value in mean_curve(folders, self.study.metrics[0]).items():
