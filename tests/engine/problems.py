@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bench.data import Dataset, Partition
 from bench.federation.federation import Evaluation, Federation
+from bench.params import Params, Spec
 from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
 
@@ -80,6 +81,17 @@ class _Linear(nn.Module):
 def linear(shape: tuple[int, ...], classes: int) -> nn.Module:
     """The two-layer linear model of the reference tests."""
     return _Linear(int(np.prod(shape)), classes)
+
+
+def numbered_model() -> Params:
+    """The model with running statistics, each of its numbers another one."""
+    with torch.device("meta"):
+        module = normed((4,), 3)
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.BatchNorm1d):
+            layer.register_buffer("num_batches_tracked", None)
+    spec = Spec.of("norm", module)
+    return Params(torch.arange(float(spec.d)), -torch.arange(float(spec.b)), spec)
 
 
 def toy_data(samples: int = 60, features: int = 4, classes: int = 3, seed: int = 0) -> Dataset:
