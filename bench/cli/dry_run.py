@@ -29,11 +29,11 @@ def print_forecast(
     """Print a line per task, or per cell if `verbose`, and the totals; warn where this machine has too little."""
     from bench.runs.cell import choose_device
     from bench.runs.estimate import estimate
-    from bench.runs.plan import look_ahead
+    from bench.runs.plan import plan_available
     from bench.runs.workers import threads_each, worker_count
 
     workers, found = worker_count(jobs, device), choose_device(device)
-    planned, missing = look_ahead(cells, data_root)
+    planned, missing = plan_available(cells, data_root)
     left = _shares_left(folder, planned, cells)
     side_by_side = max(1, min(workers, sum(share > 0 for share in left)))
     costs: list[Estimate | None] = []
@@ -54,7 +54,7 @@ def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: 
     trials that are pruned will train fewer rounds."""
     from bench.runs.cell import choose_device
     from bench.runs.estimate import estimate
-    from bench.runs.plan import look_ahead
+    from bench.runs.plan import plan_available
     from bench.runs.progress import duration_text
     from bench.runs.workers import threads_each, worker_count
 
@@ -74,7 +74,7 @@ def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: 
         rounds.update({name: count * arm.cells[0].rounds for name, count in counts.items()})
     for name in rounds:
         print(f"{name}: {sum(counts[name] for counts in parts.values())} cells, at most {rounds[name]} rounds")
-    missing = look_ahead([arm.cells[0] for arm in study.arms], data_root)[1]
+    missing = plan_available([arm.cells[0] for arm in study.arms], data_root)[1]
     for reason, count in missing.items():
         print(f"missing, for {count} tasks: {reason}")
     print(f"{total} cells, at most {rounds.total()} rounds, {side_by_side} side by side", end="")

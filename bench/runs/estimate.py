@@ -124,13 +124,13 @@ def memory(
     images = (size.train + size.test) * math.prod(size.shape)
     floats = 4 * _width(settings) * images
     data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small data set is kept as floats as well
-    abreast = _clients_at_a_time(step, device)
-    working = _width(settings) * max(_in_a_step(settings, step) * abreast, step.evaluation)
+    lanes = _clients_at_a_time(step, device)
+    working = _width(settings) * max(_in_a_step(settings, step) * lanes, step.evaluation)
     model = _width(settings) * step.model
     if device != "cuda":
         return max(2 * data, data + models(settings) * model + threads * working), 0
     if keep_on_host(settings, size.shape, size.classes, device, cells):
-        return max(2 * data, data + models(settings) * model), data + models_on_gpu(settings, abreast) * model + working
+        return max(2 * data, data + models(settings) * model), data + models_on_gpu(settings, lanes) * model + working
     return 2 * data, data + models(settings) * model + working
 
 

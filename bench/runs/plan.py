@@ -61,7 +61,7 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
     return [planner.plan(settings) for settings in cells]
 
 
-def look_ahead(cells: Iterable[Settings], data_root: Path) -> tuple[list[PlannedCell], dict[str, int]]:
+def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[PlannedCell], dict[str, int]]:
     """As `plan`, before anything runs: the cells that can, and how many cannot for which reason."""
     planner = _Planner(data_root, download=False)
     planned: list[PlannedCell] = []

@@ -65,17 +65,17 @@ class Reporter(AbstractContextManager["Reporter"]):
     def show(self, event: Event) -> None:
         """Say what is to be said about an event."""
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Estimated seconds left, from the rounds done since this run began; None while there is nothing to go by."""
         done = sum(self.done_rounds[cell] - first for cell, first in self.first_round.items())
         todo = sum(
-            rounds - self.done_rounds.get(cell, 0) for cell, rounds in self.rounds.items() if not self._over(cell)
+            rounds - self.done_rounds.get(cell, 0) for cell, rounds in self.rounds.items() if not self._has_ended(cell)
         )
         if self.start is None or not done:
             return None
         return (time.monotonic() - self.start) * todo / done
 
-    def _over(self, cell: str) -> bool:
+    def _has_ended(self, cell: str) -> bool:
         return self.ended.get(cell) in ("done", "failed", "diverged")
 
 
@@ -93,7 +93,7 @@ class PlainReporter(Reporter):
         if event.state == "running" and not self._verbose and now - last < LINE_SECONDS:
             return
         self._last[event.cell] = now
-        left = self.left()
+        left = self.seconds_left()
         parts = [
             f"[{len(self.ended)}/{len(self.names)}] {self.names[event.cell]}: {event.state}",
             f"round {event.round}/{event.rounds}",
@@ -135,10 +135,10 @@ class LiveReporter(Reporter):
                 self._progress.remove_task(bar)
             line = ", ".join(part for part in (f"{name}: {event.state}", note) if part)
             self._progress.console.print(line, markup=False, highlight=False)
-        left = self.left()
-        over = sum(self.rounds[cell] if self._over(cell) else done for cell, done in self.done_rounds.items())
+        left = self.seconds_left()
+        done = sum(self.rounds[cell] if self._has_ended(cell) else so_far for cell, so_far in self.done_rounds.items())
         note = f"{len(self.ended)}/{len(self.names)} cells" + (f", about {duration_text(left)} left" if left else "")
-        self._progress.update(self._grid, completed=over, note=note)
+        self._progress.update(self._grid, completed=done, note=note)
 
 
 def reporter(names: dict[str, str], rounds: dict[str, int], *, quiet: bool, verbose: bool) -> Reporter:

@@ -81,11 +81,10 @@ def _rehearse(plain: str, size: DataSize, plain_step: float, lanes: int, device:
     of_training = whole.selected * whole.steps / max(1, part.selected * part.steps)
     of_samples = whole.clients * whole.samples / (part.clients * part.samples)
     tests = max(1, round(size.test / of_samples))
-    rounds, looks = _time(_stand_in(settings, size, whole, part, tests, device, threads), settings, device)
+    rounds, evaluations = _time(_stand_in(settings, size, whole, part, tests, device, threads), settings, device)
     settled = float(np.median(rounds[-_SETTLED:]))
-    evaluations = math.ceil(settings.rounds / settings.eval_every)
     seconds = of_training * settled * settings.rounds
-    seconds += of_samples * float(np.median(looks[-_SETTLED:])) * evaluations
+    seconds += of_samples * float(np.median(evaluations[-_SETTLED:])) * math.ceil(settings.rounds / settings.eval_every)
     return Rehearsal(seconds, sum(max(0.0, one - settled) for one in rounds))
 
 
@@ -144,15 +143,15 @@ def _noise(size: DataSize, samples: int) -> Dataset:
 def _time(federation: Federation, settings: Settings, device: str) -> tuple[list[float], list[float]]:
     """Return the seconds of each round and of each evaluation."""
     rounds: list[float] = []
-    looks: list[float] = []
+    evaluations: list[float] = []
     until = time.process_time() + _ENOUGH  # CPU time of this process, which does not depend on other processes
     while len(rounds) < settings.rounds and (len(rounds) < 2 or time.process_time() < until):
         if len(rounds) > _SETTLED and max(rounds[-_SETTLED:]) < rounds[0] / 3:
             break  # its steps are recorded
         rounds.append(_seconds(federation.advance, device))
-        if not looks or federation.version % settings.eval_every == 0:
-            looks.append(_seconds(federation.evaluate, device))
-    return rounds, looks
+        if not evaluations or federation.version % settings.eval_every == 0:
+            evaluations.append(_seconds(federation.evaluate, device))
+    return rounds, evaluations
 
 
 def _seconds(work: Callable[[], object], device: str) -> float:
