@@ -31,6 +31,7 @@ _EDGE = 0.05
 """Percent: accuracies are kept this far from 0 and 100, where logits end."""
 _MOST_SEEDS = 10_000
 Verdict = Literal["better", "equivalent", "undecided", "worse"]
+Outcome = Literal["win", "tie", "undecided", "loss"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,49 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
         seeds = _seeds_needed(means[:, rival], float(moderated.variance[k, rival]), moderated.freedom, critical)
         standings.append(Standing(difference, low, high, _verdict(low, high, margin), seeds))
     return standings
+
+
+def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: float = LEVEL) -> list[list[Outcome]]:
+    """Every method against every other on one task, by the verdict on the one with the lower mean.
+
+    It has lost where it is worse than the other, a tie is where it is equivalent to it.
+
+    Args:
+        task: accuracies in percent, `[methods, units]`.
+        comparisons: how many of them are looked at, for Bonferroni's correction.
+        margin: of equivalence, in percentage points.
+        level: probability that any of the intervals misses.
+
+    Returns:
+        `[one][other]`, of the one; `undecided` everywhere where there is one unit only.
+    """
+    from scipy import stats
+
+    scores = logits(task)
+    methods, units = scores.shape
+    if units < 2:
+        return [["undecided"] * methods for _ in range(methods)]
+    mean = scores.mean(axis=1)
+    moderated = moderate(*pair_variances([scores]))
+    quantile = float(stats.t.ppf(1 - level / (2 * comparisons), moderated.freedom))
+    half = quantile * np.sqrt(moderated.variance / units)
+    found: list[list[Outcome]] = [["tie"] * methods for _ in range(methods)]
+    for one in range(methods):
+        for other in range(methods):
+            if one != other:
+                found[one][other] = _outcome(mean[one], mean[other], half[one, other], margin)
+    return found
+
+
+def _outcome(mean: float, other: float, half: float, margin: float) -> Outcome:
+    """From two means of logits and half the interval of their difference."""
+    low, high = (_points(np.array([max(mean, other)]), end - abs(mean - other)) for end in (-half, half))
+    match _verdict(low, high, margin):
+        case "worse":
+            return "win" if mean > other else "loss"
+        case "undecided":
+            return "undecided"
+    return "tie"
 
 
 def intervals(scores: Sequence[Floats], level: float = LEVEL) -> tuple[Floats, Floats]:

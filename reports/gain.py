@@ -9,7 +9,7 @@ import pandas as pd
 
 from reports.accuracy import PM
 from reports.cells import anchor
-from reports.figure import scores
+from reports.figure import Figure, scores
 from reports.league_rule import task_weights
 from reports.load import Store
 from reports.sections import Section
@@ -53,13 +53,13 @@ class Gains:
 def gains(store: Store, chosen: str) -> Gains | None:
     """Gains and personalization scores; None where a task has none of `ALONE`."""
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
-    by_seed = {row: _by_seed(store, row, chosen) for row in store.rows}
+    accuracies = {row: by_seed(store, row, PM, chosen) for row in store.rows}
     simple = [row for row in store.rows if methods[row] in ALONE]
-    means = pd.DataFrame({row: by_seed[row].mean() for row in simple})
+    means = pd.DataFrame({row: accuracies[row].mean() for row in simple})
     if means.empty or means.isna().all(axis="columns").any():
         return None
-    best = pd.DataFrame({task: by_seed[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
-    above = {row: own - best for row, own in by_seed.items() if row not in simple}
+    best = pd.DataFrame({task: accuracies[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
+    above = {row: own - best for row, own in accuracies.items() if row not in simple}
     gain = _measure(store, above)
     compared = family(store, store.tasks, PM, chosen)
     tested = [row for row in above if row in compared.scores]
@@ -91,9 +91,9 @@ def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame]) -> Measure:
     return Measure(by_task, {row: summarise(one) for row, one in values.items()})
 
 
-def _by_seed(store: Store, row: str, chosen: str) -> pd.DataFrame:
-    """PM accuracy in percent, units x tasks; nan where there is none."""
-    found = {task: scores(store, row, task, PM, chosen) for task in store.tasks}
+def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame:
+    """Accuracy in percent, units x tasks; nan where there is none."""
+    found = {task: scores(store, row, task, figure, chosen) for task in store.tasks}
     return pd.DataFrame({task: pd.Series(units, dtype=float) for task, units in found.items()}).sort_index()
 
 

@@ -16,8 +16,11 @@ from reports.findings import findings
 from reports.gain import BOUND, gain_section, gains
 from reports.generic import equal_models
 from reports.league_entries import evaluations_on_tests
+from reports.league_method import method_section
 from reports.league_pictures import heat_map, means, rank_picture
 from reports.league_rule import by_case, family_mean, ranked
+from reports.league_trials import best_by_trials, trials_picture, trials_table
+from reports.league_wins import win_matrix, wins
 from reports.load import Cell, Store, load
 from reports.page import write_page
 from reports.profiles import performance_profiles
@@ -31,8 +34,14 @@ _HERE = Path(__file__).resolve().parent
 _LEADERS = 3  # methods that are named per task
 
 
-def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
+def write_league(runs: Sequence[Path], out: Path, title: str, method: str | None = None) -> Path:
     """Write the page of unpacked entries and return the path of its `index.html`.
+
+    Args:
+        runs: the unpacked entries.
+        out: the page's folder.
+        title: of the page.
+        method: of one of the entries; the page begins with it against all others.
 
     Raises:
         UserError: a folder is not a run, or entries contradict each other.
@@ -42,11 +51,12 @@ def write_league(runs: Sequence[Path], out: Path, title: str) -> Path:
     found = gains(store, chosen)
     sections = [
         findings(store, chosen, found),
-        *(part(store, figure, chosen) for figure in (PM, GM) for part in (_standing, _best_by_task)),
+        *([] if method is None else [method_section(store, method, chosen)]),
+        *(part for figure in (PM, GM) for part in _by_figure(store, figure, chosen, method)),
         gain_section(store, found),
         *_clients(store, chosen),
         *_newcomers(store),
-        _spread(store, chosen),
+        _spread(store, chosen, method),
         cells_section(store, _recompute(store)),
         Section("entries", "Who computed what", tables=(_entries(store),)),
     ]
@@ -92,6 +102,12 @@ def _entries(store: Store) -> Table:
 
 def _text(value: Any) -> str:
     return ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _by_figure(store: Store, figure: Figure, chosen: str, method: str | None) -> tuple[Section, Section]:
+    standing, leaders = _standing(store, figure, chosen), _best_by_task(store, figure, chosen)
+    found = wins(store, figure, chosen, method)
+    return standing, leaders if found.empty else replace(leaders, pictures=(win_matrix(store, found, figure),))
 
 
 def _standing(store: Store, figure: Figure, chosen: str) -> Section:
@@ -246,10 +262,15 @@ def _newcomers(store: Store) -> list[Section]:
     return [Section("newcomers", "New clients", tables=(newcomers.newcomer_table(store, found),))] if len(found) else []
 
 
-def _spread(store: Store, chosen: str) -> Section:
-    """How often a method is good, and what it takes."""
+def _spread(store: Store, chosen: str, method: str | None) -> Section:
+    """How often a method is good, and what it takes: bytes, steps, trials."""
     drawn = (performance_profiles(store, chosen), tradeoff(store, cost.totals(store), chosen))
-    return Section("spread", "How often, and at what cost", pictures=tuple(one for one in drawn if one is not None))
+    pictures = tuple(one for one in drawn if one is not None)
+    trials = best_by_trials(store)
+    tables = () if trials.empty else (trials_table(store, trials),)
+    if tables:
+        pictures += (trials_picture(store, trials, chosen, method),)
+    return Section("spread", "How often, and at what cost", pictures=pictures, more=tables)
 
 
 def shipped(study: str) -> list[Path]:

@@ -18,12 +18,12 @@ from bench.runs.pack import TUNING
 from bench.runs.results import CellView, RunView, task_name
 from bench.runs.store import FINISHED, read_json
 from reports.league_entries import evaluations_on_tests
+from reports.league_rule import REFERENCES
 from reports.tables import Column, Table, TableEntry, to_latex, words
 
 _TEMPLATES = Path(__file__).parent / "templates" / "league"
-_REFERENCES = ("fedavg", "local", "finetune")
-"""What every method is compared with; the best few of the league come on top."""
 _BEST = 3
+"""So many of the league stand beside a method, and the references."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _beside(file: Path, method: str, figure: str, study: str) -> Table:
     if method not in rows:
         raise UserError(f"{file} has no {method!r}: `bench league report` makes the page with it")
     ranked = [row for row, entries in rows.items() if entries["tier"].value is not None]
-    others = [row for row in (*_REFERENCES, *ranked[:_BEST]) if row in rows and row != method]
+    others = [row for row in (*REFERENCES, *ranked[:_BEST]) if row in rows and row != method]
     shown = [method, *dict.fromkeys(others)]
     caption = (
         f"{figure.upper()} accuracy on test samples in percent, means over seeds, on each task of {study}: {method} "

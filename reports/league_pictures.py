@@ -8,6 +8,7 @@ import pandas as pd
 
 from reports.canvas import COLOURS, Picture, drawing, finish, legend
 from reports.figure import Figure, scores
+from reports.league_rule import positions
 from reports.load import Store
 from reports.ranking import Ranked
 
@@ -32,6 +33,7 @@ def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
         places: the rows that have a rank.
     """
     order = sorted(places, key=lambda row: (-places[row].mean, row))
+    ranks = positions(places)
     tiers = sorted({place.tier for place in places.values()})
     lines: dict[str, Any] = {
         f"tier {tier}": {"color": COLOURS[k % len(COLOURS)], "linewidth": 3} for k, tier in enumerate(tiers)
@@ -42,8 +44,7 @@ def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
             axes[0].plot(
                 [place.first - 0.3, place.last + 0.3], [at, at], solid_capstyle="butt", **lines[f"tier {place.tier}"]
             )
-            better = len({other.mean for other in places.values() if other.mean > place.mean})  # clones count once
-            axes[0].plot(better + 1, at, "o", color="black", markersize=3)
+            axes[0].plot(ranks[row], at, "o", color="black", markersize=3)
         axes[0].set_yticks(range(len(order)), order, fontsize=7)
         axes[0].set(xlabel="rank (1 is best)", xlim=(0, len(order) + 1), ylim=(len(order) - 0.4, -0.6))
         legend(canvas, lines)

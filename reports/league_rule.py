@@ -1,7 +1,7 @@
 """The league's rule: how tasks are called, how much each counts, and who has a rank."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,9 @@ from reports.figure import Figure
 from reports.load import Store
 from reports.ranking import Ranked, family_weights, rank
 from reports.standings import Family, family
+
+REFERENCES = ("fedavg", "local", "finetune")
+"""The entries that every method is shown beside."""
 
 
 def by_case(store: Store) -> Store:
@@ -48,6 +51,14 @@ def family_mean(store: Store, found: pd.DataFrame) -> pd.Series:
     if not tasks:
         return pd.Series(np.nan, found.index)
     return pd.Series(whole.to_numpy(dtype=float) @ task_weights(store, tasks), found.index)
+
+
+def positions(places: Mapping[str, Ranked]) -> dict[str, int]:
+    """Ranks by the mean alone, 1 is best; clones share one and count once."""
+    return {
+        row: 1 + len({other.mean for other in places.values() if other.mean > place.mean})
+        for row, place in places.items()
+    }
 
 
 def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str, Ranked]]:

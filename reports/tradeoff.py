@@ -9,6 +9,7 @@ from reports.accuracy import HEADLINE
 from reports.canvas import MARKERS, QUIET, Picture, drawing, finish, legend, styles
 from reports.figure import scores
 from reports.load import Store
+from reports.standings import derived_rows
 
 _COSTS = {
     "megabytes": "megabytes a round, all clients",
@@ -17,7 +18,7 @@ _COSTS = {
 
 
 def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
-    """Mean accuracy over tasks against mean cost, a point per method with all tasks; None where no cost was recorded.
+    """Mean accuracy over tasks against mean cost, a point per method that trains the model; None without a cost.
 
     Args:
         store: cells of one protocol.
@@ -29,13 +30,14 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
     if not shown:
         return None
     lines = styles(store)
+    derived = {figure: derived_rows(store, store.tasks, figure) for figure in HEADLINE}
     points: dict[str, dict[str, Any]] = {}
     with drawing(shown, len(HEADLINE), panel=(4.2, 2.6)) as (canvas, axes):
         for axis, (figure, name) in zip(axes, [(f, n) for f in HEADLINE for n in shown], strict=True):
             for k, row in enumerate(store.rows):
                 found = [list(scores(store, row, task, figure, chosen).values()) for task in store.tasks]
                 cost = float(taken[name].get(row, np.nan))
-                if not all(found) or np.isnan(cost):
+                if not all(found) or np.isnan(cost) or row in derived[figure]:
                     continue
                 quiet = lines[row]["color"] == QUIET
                 marker = "." if quiet else MARKERS[k % len(MARKERS)]
@@ -46,8 +48,8 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
         legend(canvas, points)
         caption = (
             "Mean accuracy over tasks, every task counting the same, against what a round takes of all clients "
-            "together, of the methods with a figure on every task: bytes (every receiver of a download counts) and "
-            "steps (batches trained on). The upper left is best."
+            "together, of the methods that train this model and have a figure on every task: bytes (every receiver of "
+            "a download counts) and steps (batches trained on). The upper left is best."
         )
         return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption)
 

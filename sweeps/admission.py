@@ -36,6 +36,11 @@ class Admission:
         }
         self._files = dict(names)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the entries that come with the harness and of those that were admitted."""
+        return sorted(self._files)
+
     def admit(self, file: Path, run: RunView) -> None:
         """Check an entry and remember its name.
 

@@ -73,23 +73,56 @@ def report(
         list[Path] | None,
         typer.Argument(metavar="[ENTRY...]", help="Further entries, as `bench league run` packs them."),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME_OR_FILE", help="Begin with this entry's method against all others."),
+    ] = None,
     tier: Tier = "small",
     out: Out = None,
 ) -> None:
     """Make the league's page from the shipped entries and your own. An entry that breaks the rules is refused."""
     import tempfile
 
+    from bench.plugin import did_you_mean
     from reports.league import shipped, write_league
 
-    folder, known = _folder(tier, out), shipped(f"{VERSION}_{tier}")
+    folder, known, named = _folder(tier, out), shipped(f"{VERSION}_{tier}"), method and _load(method, None)
     given = [file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in known]
     with tempfile.TemporaryDirectory() as scratch:
         admission = _admission(tier)
         own = _admitted(admission, given, Path(scratch, "own"))  # first, as they are more likely to be refused
+        if named and named not in admission.names:
+            raise UserError(f"there is no entry of a method {named!r}.{did_you_mean(named, admission.names)}")
         runs = _admitted(admission, known, Path(scratch, "shipped")) + own
         if not runs:
             raise UserError("there are no entries yet: `bench league run --method NAME` makes one")
-        print(write_league(runs, folder / "report", f"{VERSION.replace('_', '-')}, {tier} tier"))
+        title = f"{VERSION.replace('_', '-')}, {tier} tier"
+        print(write_league(runs, folder / "report", title, named))
+
+
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="A folder of entries (.tar.xz).")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Another one, with entries of the same names.")],
+) -> None:
+    """Say how well the ranks of two folders of entries agree, and who moved most. Nothing is written."""
+    import tempfile
+
+    from bench.runs.pack import SUFFIX, unpack
+    from reports.league_compare import compare_leagues
+    from reports.tables import to_markdown
+
+    with tempfile.TemporaryDirectory() as scratch:
+        unpacked: list[list[Path]] = []
+        for number, folder in enumerate((old, new)):
+            files = sorted(folder.glob(f"*{SUFFIX}"))
+            if not files:
+                raise UserError(f"{folder} has no entries (*{SUFFIX}): give a folder of them")
+            unpacked.append([Path(scratch, str(number), file.name) for file in files])
+            for file, run in zip(files, unpacked[-1], strict=True):
+                unpack(file, run)
+        for table in compare_leagues(*unpacked):
+            print(to_markdown(table) if table.rows else f"{table.title}: {table.caption}")
 
 
 @app.command()

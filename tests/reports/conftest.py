@@ -64,6 +64,15 @@ def write_store(
     return run
 
 
+def name_cases(run: Path) -> None:
+    """Make a league's tasks of the alphas: below 1 cases of `digits`, else of `synthetic`."""
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        alpha = cell["settings"]["alpha"]
+        cell["settings"] |= {"case": f"case {alpha}", "dataset": "digits" if alpha < 1 else "synthetic"}
+    _json(run / "run.json", info)
+
+
 def _write_cell(folder: Path, settings: Settings, state: str) -> None:
     folder.mkdir(parents=True)
     rounds = ROUNDS if state == "done" else ROUNDS // 2

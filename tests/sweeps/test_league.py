@@ -24,7 +24,7 @@ from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
 from tests.reports import conftest
 from tests.reports.browser import assert_alive, look, needs_browser
-from tests.reports.conftest import write_store
+from tests.reports.conftest import name_cases, write_store
 from tests.warm import Start
 
 
@@ -88,11 +88,7 @@ def two_families(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setitem(conftest.LEVELS, "centralized", (0.97, 0.97))
         patch.setitem(conftest.DERIVED, "centralized", ["gm", "pm"])
         run = write_store(folder / "run", methods=METHODS, alphas=(1.0, 0.5, 0.1))
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        alpha = cell["settings"]["alpha"]
-        cell["settings"] |= {"case": f"case {alpha}", "dataset": "digits" if alpha < 1 else "synthetic"}
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    name_cases(run)
     return write_league([run], folder / "page", "test")
 
 

@@ -1,0 +1,56 @@
+"""How well two computations of a league agree."""
+
+import re
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from bench.errors import UserError
+from reports.league_compare import compare_leagues
+from reports.tables import Table
+from tests.reports import conftest
+from tests.reports.conftest import write_store
+
+OLD = {"scd": 0.95, "ditto": 0.85, "fedper": 0.75, "local": 0.65}
+NEW = {"scd": 0.65, "ditto": 0.85, "fedper": 0.75, "local": 0.95}
+"""Levels of personalized models, far from each other: the first and the last change places."""
+
+
+def write_entries(folder: Path, levels: dict[str, float]) -> list[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for method, level in levels.items():
+            patch.setitem(conftest.LEVELS, method, (level, level))
+        return [write_store(folder / method, methods=(method,)) for method in levels]
+
+
+def correlations(table: Table) -> list[float]:
+    return [float(number) for number in re.findall(r"(?:tau|rho) (-?[\d.]+)[,.] ?", table.caption)]
+
+
+def test_the_rank_correlation_is_that_of_the_methods_in_both(tmp_path: Path) -> None:
+    """`fedavg` and `third` are in one each, and take no rank away."""
+    old = write_entries(tmp_path / "old", {**OLD, "fedavg": 0.99})
+    new = write_entries(tmp_path / "new", {"third": 0.9, **NEW})
+    pm, gm = compare_leagues(old, new)
+    assert "4 methods have a rank in both, of 5 old and 5 new ones" in pm.caption
+    assert "2 methods have a rank in both" in gm.caption  # two of the four train a generic model
+    before, after = [1, 2, 3, 4], [4, 2, 3, 1]
+    expected = [stats.kendalltau(before, after).statistic, stats.spearmanr(before, after).statistic]
+    assert correlations(pm) == pytest.approx(expected, abs=0.001)
+    rows = {row: [entry.number or entry.note for entry in entries] for row, entries in pm.rows}
+    assert list(rows) == ["local", "scd", "ditto", "fedper"]
+    assert rows["local"] == ["4", "4–4", "1", "1–1", "+3"]
+    assert rows["scd"] == ["1", "1–1", "4", "4–4", "-3"]
+    assert rows["ditto"][-1] == "0"
+
+
+def test_a_league_agrees_with_itself(tmp_path: Path) -> None:
+    entries = write_entries(tmp_path, OLD)
+    assert correlations(compare_leagues(entries, entries)[0]) == [1, 1]
+
+
+def test_one_method_in_common_is_not_enough(tmp_path: Path) -> None:
+    old, new = write_entries(tmp_path / "old", OLD), write_entries(tmp_path / "new", {"scd": 0.9, "fedavg": 0.9})
+    with pytest.raises(UserError, match="the two have 1 methods in common"):
+        compare_leagues(old, new)

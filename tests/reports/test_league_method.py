@@ -1,0 +1,132 @@
+"""One method of a league against all others, and the matrix of wins."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from reports import league_wins
+from reports.accuracy import GM, PM
+from reports.best import outcomes
+from reports.figure import scores
+from reports.league_method import method_section
+from reports.league_rule import by_case, ranked
+from reports.league_wins import counted, win_matrix, wins
+from reports.load import Store, load
+from tests.reports import conftest
+from tests.reports.conftest import name_cases, write_store
+
+WEIGHTS = {"case 1.0": 0.5, "case 0.5": 0.25, "case 0.1": 0.25}
+METHODS = ("fedavg", "local", "finetune", "ditto", "scd", "weak")
+
+
+@pytest.fixture(scope="module")
+def league(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Three tasks of two families; `again` is Ditto under a second name, `weak` is far below all others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(conftest.LEVELS, "finetune", (0.85, 0.89))
+        patch.setitem(conftest.LEVELS, "weak", (0.3, 0.3))
+        run = write_store(tmp_path_factory.mktemp("league"), methods=METHODS, alphas=(1.0, 0.5, 0.1), seeds=5)
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    again = [cell for cell in info["cells"] if cell["label"] == "ditto"]
+    info["cells"] += [{**one, "label": "again", "settings": {**one["settings"], "label": "again"}} for one in again]
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    name_cases(run)
+    return by_case(load([run]))
+
+
+def by_seed(store: Store, row: str) -> list[float]:
+    """Each seed's own mean over tasks."""
+    found = {task: scores(store, row, task, PM, "validation") for task in WEIGHTS}
+    return [sum(weight * found[task][seed] for task, weight in WEIGHTS.items()) for seed in "01234"]
+
+
+def test_differences_are_student_s_over_the_means_of_seeds(league: Store) -> None:
+    """By SciPy; the smallest of four p values is multiplied by four, and a clone of the method is only named."""
+    [pm, _] = method_section(league, "ditto", "validation").tables
+    rows = dict(pm.rows)
+    tests = {row: stats.ttest_rel(by_seed(league, "ditto"), by_seed(league, row)) for row in METHODS if row in rows}
+    assert set(tests) == {"local", "finetune", "scd", "weak"}
+    for row, test in tests.items():
+        interval = test.confidence_interval()
+        difference = np.mean(by_seed(league, "ditto")) - np.mean(by_seed(league, row))
+        assert [entry.value for entry in rows[row][:3]] == pytest.approx([difference, interval.low, interval.high])
+    ordered = sorted(tests, key=lambda row: tests[row].pvalue)
+    adjusted = np.maximum.accumulate([min(1, (4 - k) * tests[row].pvalue) for k, row in enumerate(ordered)])
+    for row, p in zip(ordered, adjusted, strict=True):
+        assert rows[row][3].note == "<0.001" if p < 0.001 else rows[row][3].value == pytest.approx(p)
+    assert rows["again"][0].note == "= ditto"
+
+
+def test_outcomes_of_all_tasks_are_counted(league: Store) -> None:
+    [pm, _] = method_section(league, "ditto", "validation").tables
+    found = {row: [entry.value for entry in entries[4:]] for row, entries in pm.rows if row != "again"}
+    assert found["weak"] == [3, 0, 0, 0]
+    assert all(sum(values) == 3 for values in found.values())
+
+
+def test_a_loss_is_the_other_s_win(league: Store) -> None:
+    compared, _ = ranked(league, PM, "validation")
+    swapped = {"win": "loss", "loss": "win"}
+    for one in compared.scores:
+        for other, outcome in counted(compared.scores, one, 0.5).items():
+            mirrored = counted(compared.scores, other, 0.5)[one]
+            assert outcome == Counter({swapped.get(name, name): n for name, n in mirrored.items()})
+
+
+def test_what_is_not_trained_is_not_compared(league: Store) -> None:
+    """FedAvg has no personalized models: a table and a picture of its generic one, beside those that train one."""
+    section = method_section(league, "fedavg", "validation")
+    assert section.points[0] == "PM: not compared (derived)."
+    assert [table.id for table in section.tables] == ["method_gm"]
+    assert {row for row, _ in section.tables[0].rows} == {"finetune", "ditto", "again", "scd", "weak"}
+    [picture] = section.pictures
+    assert b"finetune" in picture.svg
+    assert b">local<" not in picture.svg
+
+
+def test_the_picture_has_the_references_and_the_best_of_the_others(league: Store) -> None:
+    picture = method_section(league, "scd", "validation").pictures[0].svg.decode()
+    assert all(f">{name}<" in picture for name in ("scd", "local", "finetune", "[fedavg]"))
+    means = {row: np.mean(list(scores(league, row, "case 0.1", PM, "validation").values())) for row in METHODS}
+    best = max((row for row in METHODS if row not in ("scd", "fedavg")), key=lambda row: means[row])
+    assert f"case 0.1 ({best})" in picture
+
+
+def test_the_matrix_counts_wins_of_the_leading_methods(league: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the ranks, and the method asked for beside them; a clone stands where its first one does."""
+    everyone = wins(league, PM, "validation")
+    _, places = ranked(league, PM, "validation")
+    assert list(everyone.index) == sorted(everyone.index, key=lambda row: -places[row].mean)
+    assert everyone.loc[["local", "scd"], "weak"].tolist() == [3, 3]
+    assert everyone.loc["weak"].sum() == 0
+    monkeypatch.setattr(league_wins, "_LEADING", 2)
+    assert len(wins(league, PM, "validation")) == 2
+    assert list(wins(league, PM, "validation", "weak").index) == [*everyone.index[:2], "weak"]
+    assert "again" not in wins(league, GM, "validation", "again").index
+    picture = win_matrix(league, wins(league, PM, "validation", "weak"), PM)
+    assert "first 2 by rank, and the one asked for" in picture.caption
+
+
+def test_an_outcome_is_that_of_a_paired_test() -> None:
+    """Of two methods: the t test of the differences of logits, with Bonferroni's correction."""
+    noise = np.array([0.1, -0.2, 0.3, 0.0, -0.1])
+    for shift in (0.2, 0.5, 1.0):
+        logits = np.array([1.5 + noise, 1.5 - shift + noise[::-1]])
+        task = 100 / (1 + np.exp(-logits))
+        p = stats.ttest_rel(*logits).pvalue
+        for comparisons in (1, 20):
+            won = p < 0.05 / comparisons
+            assert (outcomes(task, comparisons)[0][1] == "win") == won
+            assert (outcomes(task, comparisons)[1][0] == "loss") == won
+
+
+def test_less_than_the_margin_is_a_tie_and_one_seed_decides_nothing() -> None:
+    """A gap of 0.1 to 0.3 points in every seed: surely there, and surely below half a point."""
+    base = np.array([90.0, 91.0, 89.5, 90.5, 90.2])
+    task = np.array([base, base - [0.2, 0.19, 0.21, 0.2, 0.2]])
+    assert outcomes(task, 1)[0][1] == outcomes(task, 1)[1][0] == "tie"
+    assert outcomes(task, 1, margin=0.05)[0][1] == "win"
+    assert outcomes(task[:, :1], 1)[0][1] == "undecided"

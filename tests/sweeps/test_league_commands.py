@@ -1,0 +1,64 @@
+"""`bench league compare`, and `bench league report --method`: what is told before anything is computed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.cli.league import VERSION
+from bench.runs.pack import SUFFIX, unpack
+from reports.league import write_league
+from tests.conftest import ROOT
+from tests.warm import Start
+
+SHIPPED = ROOT / "reports" / "leagues" / f"{VERSION}_small"
+NAMES = ("ditto", "fedper", "local")
+
+
+def run(start_in: Start, folder: Path, *arguments: object) -> tuple[int, str, str]:
+    with start_in(["league", *map(str, arguments)], folder) as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode is not None
+    return process.returncode, out, err
+
+
+def test_an_unknown_method_is_refused_with_a_near_name(start_in: Start, tmp_path: Path) -> None:
+    code, _, said = run(start_in, tmp_path, "report", "--method", "dito")
+    assert (code, said.strip()) == (2, "bench: there is no entry of a method 'dito'. Did you mean 'ditto'?")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.long
+def test_two_folders_are_compared_and_nothing_is_written(start_in: Start, tmp_path: Path) -> None:
+    """Some of the shipped entries against all three of them; a folder without any is refused."""
+    for name in NAMES:
+        shutil.copy(SHIPPED / f"{name}{SUFFIX}", tmp_path)
+    (tmp_path / "two").mkdir()
+    for name in NAMES[:2]:
+        shutil.copy(SHIPPED / f"{name}{SUFFIX}", tmp_path / "two")
+    before = sorted(tmp_path.rglob("*"))
+    code, said, _ = run(start_in, tmp_path, "compare", ".", "two")
+    assert code == 0
+    assert "**PM.** 2 methods have a rank in both, of 3 old and 2 new ones." in said
+    assert "Kendall's tau 1.000, Spearman's rho 1.000" in said
+    assert "GM: Fewer than two methods have a rank in both." in said  # one of the two trains no generic model
+    assert "| ditto | 1 |" in said
+    assert sorted(tmp_path.rglob("*")) == before
+    code, _, said = run(start_in, tmp_path, "compare", ".", "nowhere")
+    assert code == 2
+    assert "nowhere has no entries (*.tar.xz)" in said
+
+
+@pytest.mark.long
+def test_the_page_begins_with_the_method(tmp_path: Path) -> None:
+    """After what it says in short; the matrices of wins are there with and without it."""
+    for name in NAMES:
+        unpack(SHIPPED / f"{name}{SUFFIX}", tmp_path / name)
+    runs = [tmp_path / name for name in NAMES]
+    for method in (None, "fedper"):
+        page = write_league(runs, tmp_path / "page", "test", method)
+        text = page.read_text(encoding="utf-8")
+        at = text.find('<section id="method"')
+        assert (text.find('<section id="short"') < at < text.find('<section id="standing_pm"')) == (method is not None)
+        assert (page.parent / "tables" / "method_pm.csv").exists() == (method is not None)
+        assert (page.parent / "figures" / "wins_pm.png").exists()
