@@ -17,11 +17,12 @@ NEW = {"scd": 0.65, "ditto": 0.85, "fedper": 0.75, "local": 0.95}
 """Levels of personalized models, far from each other: the first and the last change places."""
 
 
-def write_entries(folder: Path, levels: dict[str, float]) -> list[Path]:
+def write_entries(folder: Path, levels: dict[str, float], failed: str = "") -> list[Path]:
+    states = {(failed, 1.0, 0): "failed"}
     with pytest.MonkeyPatch.context() as patch:
         for method, level in levels.items():
             patch.setitem(conftest.LEVELS, method, (level, level))
-        return [write_store(folder / method, methods=(method,)) for method in levels]
+        return [write_store(folder / method, methods=(method,), states=states) for method in levels]
 
 
 def correlations(table: Table) -> list[float]:
@@ -43,6 +44,16 @@ def test_the_rank_correlation_is_that_of_the_methods_in_both(tmp_path: Path) -> 
     assert rows["local"] == ["4", "4–4", "1", "1–1", "+3"]
     assert rows["scd"] == ["1", "1–1", "4", "4–4", "-3"]
     assert rows["ditto"][-1] == "0"
+
+
+def test_ranks_are_among_the_methods_that_have_one_in_both(tmp_path: Path) -> None:
+    """Without a cell `fedper` has no rank in the new one, so it takes none away in the old one."""
+    old, new = write_entries(tmp_path / "old", OLD), write_entries(tmp_path / "new", OLD, failed="fedper")
+    pm, _ = compare_leagues(old, new)
+    assert "3 methods have a rank in both, of 4 old and 4 new ones" in pm.caption
+    assert {row: [entry.number for entry in entries[::2]] for row, entries in pm.rows} == {
+        "scd": ["1", "1", "0"], "ditto": ["2", "2", "0"], "local": ["3", "3", "0"]
+    }  # fmt: skip
 
 
 def test_a_league_agrees_with_itself(tmp_path: Path) -> None:
