@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.forward import Forward
+from bench.forward import Arithmetic, Forward
 from bench.params import Entry, Params, Spec
 
 Predictor = Callable[[Forward, dict[str, Any], Tensor], Tensor]
@@ -38,7 +38,7 @@ class Composed(nn.Module):
         """Logits `[samples, classes]`."""
         device = x.device.type
         bf16 = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        model = Forward(frozen=not self.training, bf16=bf16)
+        model = Forward(frozen=not self.training, arithmetic=Arithmetic(bf16))
         values = {name: self._value(name, kind) for name, kind in self.kinds.items()}
         logits = self.function(model, values, x)
         if self.training:

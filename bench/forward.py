@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import threading
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,21 @@ from bench.lanes.norm import masked
 from bench.params import Params, Spec
 
 Stats = Literal["batch", "frozen"]
+
+
+class Arithmetic(NamedTuple):
+    """What the networks of a cell compute with, in training and in evaluation.
+
+    Attributes:
+        bf16: matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
+        lane_kernels: convolutions on a GPU are those of `bench/lanes/convolution.py`.
+    """
+
+    bf16: bool = False
+    lane_kernels: bool = False
+
+
+PLAIN = Arithmetic()
 
 
 class _Call(nn.Module):
@@ -31,15 +46,15 @@ class _Templates(threading.local):
     """One copy of each module per thread and mode, because `functional_call` swaps the module's tensors in place."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, bool, bool, bool, bool], _Call] = {}
+        self.known: dict[tuple[str, bool, bool, Arithmetic], _Call] = {}
 
-    def get(self, spec: Spec, training: bool, bf16: bool, on_gpu: bool, lane_kernels: bool) -> _Call:
-        at = (spec.arch, training, bf16, on_gpu, lane_kernels)
+    def get(self, spec: Spec, training: bool, on_gpu: bool, arithmetic: Arithmetic) -> _Call:
+        at = (spec.arch, training, on_gpu, arithmetic)
         if at not in self.known:
             self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
             if on_gpu:
-                lanes.with_lanes(self.known[at], convolutions=lane_kernels)
-            elif bf16:
+                lanes.with_lanes(self.known[at], convolutions=arithmetic.lane_kernels)
+            elif arithmetic.bf16:
                 _normalise_in_float32(self.known[at])
         return self.known[at]
 
@@ -59,23 +74,19 @@ class Forward:
 
     With `stats="batch"`, BatchNorm uses the statistics of the batch and updates the buffers of `w`; with
     `stats="frozen"`, it uses the buffers and never updates them. `moved(w)` returns the buffers after all calls so far.
-    With `bf16`, matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
-    With `lane_kernels`, convolutions on a GPU are those of `bench/lanes/convolution.py`. With `padded`, the samples of
-    a batch and their weights, BatchNorm leaves out samples of weight 0; given other samples, it cannot know which those
-    are and raises `PaddingUnknownError`.
+    With `padded`, the samples of a batch and their weights, BatchNorm leaves out samples of weight 0; given other
+    samples, it cannot know which those are and raises `PaddingUnknownError`.
     """
 
     def __init__(
         self,
         *,
         frozen: bool = False,
-        bf16: bool = False,
-        lane_kernels: bool = False,
+        arithmetic: Arithmetic = PLAIN,
         padded: tuple[Tensor | None, Tensor] | None = None,
     ) -> None:
         self._frozen = frozen
-        self._bf16 = bf16
-        self._lane_kernels = lane_kernels
+        self._arithmetic = arithmetic
         self._padded = padded
         # Keyed by the `id` of the buffers, so that `w.with_weights(...)` updates the buffers of `w`. The original
         # buffers are stored beside the updated ones so that no other tensor can get the same `id`.
@@ -101,17 +112,17 @@ class Forward:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
         named = {f"net.{name}": tensor for name, tensor in current.items()}
-        template = _templates.get(w.spec, training, self._bf16, lanes.on_gpu(w.weights), self._lane_kernels)
+        template = _templates.get(w.spec, training, lanes.on_gpu(w.weights), self._arithmetic)
         out: Tensor
         with contextlib.ExitStack() as how:
-            if self._bf16:
+            if self._arithmetic.bf16:
                 # No cache: it would keep a traced tensor after the end of its trace.
                 how.enter_context(torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False))
             if self._padded is not None:
                 x, weight = self._padded
                 how.enter_context(masked(template, weight if args[0] is x else "unknown"))
             out = functional_call(template, named, (method, *args), tie_weights=False)
-        out = out.to(w.weights.dtype) if self._bf16 else out
+        out = out.to(w.weights.dtype) if self._arithmetic.bf16 else out
         if training and w.spec.buffers:
             moved = torch.cat([current[e.name].reshape(-1) for e in w.spec.buffers])
             self._moved[id(w.buffers)] = (w.buffers, moved)

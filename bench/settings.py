@@ -126,7 +126,7 @@ class Settings(BaseModel):
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["fp32", "tf32", "bf16"] = Field(
-        "fp32", description="of matrix products and convolutions; bf16: in training, weights stay float32"
+        "fp32", description="of matrix products and convolutions; bf16: weights, losses and scores stay float32"
     )
 
     rounds: int = Field(30, ge=1, description="server versions")

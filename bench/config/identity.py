@@ -21,7 +21,8 @@ from bench.settings import DEFAULT_SELECTION, Settings
 
 RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
-
+_PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
+"""The same for cells of one precision, raised when a change affects no others; these keep their ids."""
 
 _PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
 _LATER: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
@@ -87,6 +88,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["selection"] = _code(SELECTIONS, settings.selection)
     if own := _own_code(settings):
         identity["own"] = own
+    if settings.precision in _PRECISION_VERSIONS:
+        identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 

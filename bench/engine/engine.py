@@ -23,6 +23,7 @@ from bench.engine.prepare import Prepared, Preparer
 from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, limit_to_budget
 from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
+from bench.forward import Arithmetic
 from bench.method import Hyperparameters, Message, Program
 from bench.requests import (
     Exchange,
@@ -81,7 +82,8 @@ class Engine:
         self.steps = self.images = 0
         self.done = {"clients": Work(0, 0), "server": Work(0, 0)}
         self.seconds = 0.0
-        self._preparer = Preparer(device_data, settings, lane_kernels=lane_kernels)
+        self._arithmetic = Arithmetic(settings.precision == "bf16", lane_kernels)
+        self._preparer = Preparer(device_data, settings, self._arithmetic)
         values = hp_values(hyper, self.dtype, device_data.device)
         self._trainer = Trainer(device_data, values, self.dtype, recordings or GraphCache())
         self._team: Team | None = None
@@ -352,7 +354,14 @@ class Engine:
         pool, used = self.device_data.pool(samples), self._trainer.used
         lanes, threads = self._lanes_for(len(tasks)), self._cohorts
         found = outputs(
-            pool, tasks, output=output, lanes=lanes, samples_per_lane=samples_per_lane, threads=threads, used=used
+            pool,
+            tasks,
+            self._arithmetic,
+            output=output,
+            lanes=lanes,
+            samples_per_lane=samples_per_lane,
+            threads=threads,
+            used=used,
         )
         self._look_for_failures()
         return found

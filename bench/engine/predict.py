@@ -16,7 +16,7 @@ from bench.engine.device_data import GATHER, Pool, channels_last
 from bench.engine.loops import EvalLoop
 from bench.engine.step import better_alone, is_convolutional, takes_channels_last
 from bench.engine.threads import side_by_side
-from bench.forward import Forward
+from bench.forward import Arithmetic, Forward
 from bench.params import Params, Spec
 from bench.requests import ClassSums
 
@@ -34,6 +34,7 @@ _THREADS_PAY = 10**8
 def outputs(
     pool: Pool,
     tasks: Sequence[Task],
+    arithmetic: Arithmetic,
     *,
     output: Output = "logits",
     lanes: int = 0,
@@ -44,6 +45,7 @@ def outputs(
     """For each task its outputs `[samples, ...]`, detached; small models on few samples run side by side.
 
     Args:
+        arithmetic: what the networks compute with: as in the cell's training.
         lanes: models side by side.
         samples_per_lane: what `choose_samples_per_lane` returned for these tasks and those of other devices together.
         used: recorded functions are added to it.
@@ -55,12 +57,12 @@ def outputs(
     many = [task for task, one in zip(tasks, few, strict=True) if not one]
     small = [task for task, one in zip(tasks, few, strict=True) if one]
     if not small:
-        return _alone(pool, tasks, output, threads)
-    model = _recorded_model(small[0][0].spec, output, pool.dtype, pool.y.device)
+        return _alone(pool, tasks, output, arithmetic, threads)
+    model = _recorded_model(small[0][0].spec, output, arithmetic, pool.dtype, pool.y.device)
     if used is not None:
         used.add(model)
     side = iter(_in_lanes(pool, small, model, lanes, samples_per_lane, threads))
-    alone = iter(_alone(pool, many, output, threads))
+    alone = iter(_alone(pool, many, output, arithmetic, threads))
     return [next(side if one else alone) for one in few]
 
 
@@ -116,8 +118,9 @@ def class_sums(pool: Pool, rows: Tensor, positions: Indices, classes: int, momen
     return ClassSums(member.sum(1), member @ rows, outer)
 
 
-def _run(w: Params, x: Tensor, output: Output) -> Tensor:
-    model = Forward()
+def _run(w: Params, x: Tensor, output: Output, arithmetic: Arithmetic) -> Tensor:
+    """Outputs in the dtype of the weights, so that whatever is computed from them is not in bfloat16."""
+    model = Forward(arithmetic=arithmetic)
     if output in ("features", "directions"):
         z = model.features(w, x, stats="frozen")
         return torch.nn.functional.normalize(z, dim=1) if output == "directions" else z
@@ -129,11 +132,11 @@ def _on_device(pool: Pool, positions: Indices) -> Tensor:
     return torch.from_numpy(positions).to(pool.y.device)
 
 
-def _alone(pool: Pool, tasks: Sequence[Task], output: Output, threads: int) -> list[Tensor]:
+def _alone(pool: Pool, tasks: Sequence[Task], output: Output, arithmetic: Arithmetic, threads: int) -> list[Tensor]:
     def run(w: Params, chunk: Tensor) -> Tensor:
         x, _ = pool.take(chunk)
         with torch.no_grad():
-            return _run(w.to(x.device), channels_last(x) if takes_channels_last(w.spec) else x, output)
+            return _run(w.to(x.device), channels_last(x) if takes_channels_last(w.spec) else x, output, arithmetic)
 
     # An empty list still runs once, on no samples, for the shape.
     chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
@@ -196,10 +199,12 @@ def _pieces(lengths: tuple[int, ...], lanes: int, length: int) -> tuple[list[int
 
 
 @functools.cache
-def _recorded_model(spec: Spec, output: Output, dtype: torch.dtype, device: torch.device) -> Recorded:
-    """The recorded function for one network, output, dtype and device."""
+def _recorded_model(
+    spec: Spec, output: Output, arithmetic: Arithmetic, dtype: torch.dtype, device: torch.device
+) -> Recorded:
+    """The recorded function for one network, output, arithmetic, dtype and device."""
 
     def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
-        return _run(Params(weights, buffers, spec), x, output)
+        return _run(Params(weights, buffers, spec), x, output, arithmetic)
 
     return Recorded(lambda tensors: [vmap(one)(*tensors)], EvalLoop)

@@ -16,6 +16,7 @@ from bench.engine.batches import (
 )
 from bench.engine.device_data import DeviceData
 from bench.engine.step import MAIN, Kinds, Recipe, Slices, kinds
+from bench.forward import Arithmetic
 from bench.optim import SGD, Adam, AdamW, Optimizer, OptimizerState, learning_rates
 from bench.params import Params, Prefixes
 from bench.requests import Feed, Train
@@ -80,10 +81,10 @@ class Preparer:
     Most requests differ from the one before in their values only, and equal recipes are one object.
     """
 
-    def __init__(self, device_data: DeviceData, settings: Settings, *, lane_kernels: bool = False) -> None:
+    def __init__(self, device_data: DeviceData, settings: Settings, arithmetic: Arithmetic) -> None:
         self._device_data = device_data
         self._settings = settings
-        self._lane_kernels = lane_kernels
+        self._arithmetic = arithmetic
         self._recipes: dict[Recipe, Recipe] = {}
         self._key: Any = None
         self._plan: _Plan | None = None
@@ -143,8 +144,7 @@ class Preparer:
             feeds=tuple((name, feed, widths[name]) for name, feed in sorted(feeds.items())),
             draws=tuple(sorted(request.draws.items())),
             frozen=False,
-            bf16=self._settings.precision == "bf16",
-            lane_kernels=self._lane_kernels,
+            arithmetic=self._arithmetic,
         )
         frozen = replace(recipe, frozen=True)
         known = self._recipes.setdefault

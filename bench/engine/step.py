@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.compose import Composed
-from bench.forward import Forward
+from bench.forward import Arithmetic, Forward
 from bench.lanes.norm import has_lane_norm
 from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Spec
@@ -89,8 +89,7 @@ class Recipe:
         fixed: (part, the slices that no step changes), for model values with frozen layers.
         widths: batch widths of the main feed and the side feeds.
         frozen: running statistics are used and not moved (a client of one sample).
-        bf16: whether networks compute in bfloat16.
-        lane_kernels: whether their convolutions on a GPU are those of `bench/lanes/convolution.py`.
+        arithmetic: what networks compute with.
         padded: whether batches may have padding that BatchNorm has to leave out.
     """
 
@@ -104,8 +103,7 @@ class Recipe:
     feeds: tuple[Hashable, ...]
     draws: Hashable
     frozen: bool
-    bf16: bool = False
-    lane_kernels: bool = False
+    arithmetic: Arithmetic
     padded: bool = False
 
     @property
@@ -239,7 +237,7 @@ class _Do:
             # `vars` bypasses `_NotedBatch`, so that this access is not counted as the loss's own.
             recipe, raw = self._recipe, vars(batch)
             padded = (raw["x"], raw["weight"]) if recipe.padded else None
-            model = Forward(frozen=recipe.frozen, bf16=recipe.bf16, lane_kernels=recipe.lane_kernels, padded=padded)
+            model = Forward(frozen=recipe.frozen, arithmetic=recipe.arithmetic, padded=padded)
             full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
             value = loss(model, full, batch, ctx)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})

@@ -111,6 +111,13 @@ def test_data_and_result_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cell_id(CELL, "data") != before
 
 
+def test_a_version_of_one_precision_counts_for_its_cells_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = {p: CELL.model_copy(update={"precision": p}) for p in ("fp32", "tf32", "bf16")}
+    before = {p: cell_id(one, "data") for p, one in cells.items()}
+    monkeypatch.setattr(identity, "_PRECISION_VERSIONS", {})
+    assert {p for p, one in cells.items() if cell_id(one, "data") != before[p]} == {"bf16"}
+
+
 def test_order_of_keys_does_not_count() -> None:
     one = CELL.model_copy(update={"hp": {"a": 1, "b": {"c": 2, "d": 3}}})
     two = CELL.model_copy(update={"hp": {"b": {"d": 3, "c": 2}, "a": 1}})

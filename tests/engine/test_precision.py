@@ -2,11 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from bench.engine import backends
+from bench.engine.predict import Output
 from bench.federation.federation import Federation
+from bench.forward import Arithmetic, Forward
+from bench.params import Params
 from tests.engine.problems import generic, run, toy
 
 
@@ -31,3 +37,66 @@ def test_on_a_cpu_tf32_is_float32_and_says_so() -> None:
     assert torch.equal(found, after("fp32")[1])
     assert federation.path["precision"] == "tf32"
     assert any("tf32 changes nothing on a CPU" in warning for warning in federation.warnings)
+
+
+def trained_model(precision: str, executor: str, model: str) -> tuple[Federation, Params]:
+    """A federation after a step, and its generic model."""
+    federation = after(precision, executor, model)[0]
+    return federation, federation.server.state["model"]
+
+
+def outputs(federation: Federation, w: Params) -> dict[str, Tensor]:
+    """All outputs of two equal models on two samples each; they are evaluated in lanes if the executor has some."""
+    tasks = [(w, np.array([40, 41])), (w, np.array([42, 43]))]
+    kinds: tuple[Output, ...] = ("logits", "probabilities", "features", "directions")
+    return {kind: torch.cat(federation.engine.outputs("train", tasks, kind)) for kind in kinds}
+
+
+def by_hand(federation: Federation, w: Params, *, bf16: bool) -> dict[str, Tensor]:
+    """The same outputs by the function that a loss calls in training."""
+    model, x = Forward(arithmetic=Arithmetic(bf16)), federation.engine.device_data.local.x[40:44]
+    logits, features = model(w, x, stats="frozen"), model.features(w, x, stats="frozen")
+    directions = functional.normalize(features, dim=1)
+    return {"logits": logits, "probabilities": logits.softmax(1), "features": features, "directions": directions}
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_models_are_evaluated_in_the_precision_of_their_training(precision: str, model: str) -> None:
+    federation, w = trained_model(precision, "sequential", model)
+    right, other = (by_hand(federation, w, bf16=bf16) for bf16 in (precision == "bf16", precision != "bf16"))
+    for kind, found in outputs(federation, w).items():
+        assert found.dtype == torch.float32
+        assert torch.equal(found, right[kind])
+        assert not torch.equal(found, other[kind])
+
+
+@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_so_are_models_side_by_side(precision: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded or not. In lanes, numbers are rounded to bfloat16 at other places than in a model alone."""
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+    federation, w = trained_model(precision, "cohort", model)
+    exact = by_hand(federation, w, bf16=False)
+    found = [outputs(federation, w) for _ in range(5)]
+    for kind, rows in found[0].items():
+        assert all(torch.equal(rows, later[kind]) for later in found)
+        assert rows.dtype == torch.float32
+        least, most = (1e-4, 0.02) if precision == "bf16" else (0, 1e-6)
+        assert least <= float((rows - exact[kind]).abs().max()) <= most
+    assert federation.engine.steps_are == "recorded"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_scores_are_computed_in_float32(precision: str) -> None:
+    """Of outputs in bfloat16, too: a loss in bfloat16 would have an error of up to 0.4 %."""
+    federation, w = trained_model(precision, "sequential", "test_norm")
+    data = federation.engine.device_data
+    test = torch.from_numpy(data.partition.global_test)
+    logits = Forward(arithmetic=Arithmetic(precision == "bf16"))(w, data.local.x[test], stats="frozen")
+    loss = float(functional.cross_entropy(logits.double(), data.local.y[test]))
+    found = [row for row in federation.evaluate().metrics if (row["metric"], row["on"]) == ("gm", "global")]
+    assert {row["quantity"]: row["value"] for row in found if row["split"] == "test"} == {
+        "accuracy": pytest.approx(float((logits.argmax(1) == data.local.y[test]).double().mean())),
+        "loss": pytest.approx(loss, rel=1e-6),
+    }

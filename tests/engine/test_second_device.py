@@ -14,6 +14,7 @@ from bench.engine.packing import Packing, narrowed
 from bench.engine.predict import _recorded_model
 from bench.engine.step import MAIN
 from bench.errors import UserError, shortage
+from bench.forward import PLAIN
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
@@ -106,7 +107,7 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
         there = toy("fedavg", device=NAME)
         found = [run(there, 1).metrics for _ in range(12)][-1]
         assert_same(everything(there), everything(here))
-        look = _recorded_model(there.server.initial_model().spec, "logits", torch.float64, torch.device(NAME))
+        look = _recorded_model(there.server.initial_model().spec, "logits", PLAIN, torch.float64, torch.device(NAME))
     assert [row["value"] for row in found] == pytest.approx([row["value"] for row in expected])
     for recorded in (look, *there.engine._trainer._recorded_steps.values()):
         assert set(recorded._recorded.values()) == {recorded._eager}

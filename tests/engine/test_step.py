@@ -17,6 +17,7 @@ from bench.data import Dataset
 from bench.engine.backends import Recorded
 from bench.engine.tidying import _shows, tidy, writes
 from bench.federation.federation import Federation
+from bench.forward import Arithmetic
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 from bench.settings import Settings
 from tests.engine.problems import EVERY_METHOD, toy, toy_partition
@@ -88,7 +89,7 @@ def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -
     data = Dataset("pictures", pictures, labels, 20, 10, (0.5,) * 3, (0.5,) * 3, "")
     chosen = Settings(method=method, model="resnet18", momentum=0.9, batch_size=10, clients=2, **settings)
     federation = Federation(chosen, data, toy_partition(data, [10, 10]), executor="cohort")
-    federation.engine._preparer._lane_kernels = chosen.precision == "bf16"
+    federation.engine._preparer._arithmetic = Arithmetic(*2 * [chosen.precision == "bf16"])
     with pytest.raises(Captured) as found:
         federation.advance()
     return found.value.args
