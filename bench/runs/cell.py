@@ -202,13 +202,14 @@ class _Run:
         )
         self._resume(federation)
         self._event()
-        while federation.version < self.settings.rounds:
-            if self.stop():
-                self._checkpoint(federation)
-                return "interrupted", "stopped by the user"
-            federation.advance()
-            self._record(federation)
-        self._finish(federation)
+        with self.writer:  # no thread writes to the folder once another process may
+            while federation.version < self.settings.rounds:
+                if self.stop():
+                    self._checkpoint(federation)
+                    return "interrupted", "stopped by the user"
+                federation.advance()
+                self._record(federation)
+            self._finish(federation)
         return "done", ""
 
     def _resume(self, federation: Federation) -> None:
@@ -269,7 +270,7 @@ class _Run:
     def _checkpoint(self, federation: Federation) -> None:
         if self.saved_version == federation.version:
             return
-        self._save(federation, *federation.state(), generations=checkpoint.GENERATIONS)
+        self.writer.start(self._saved(federation, *federation.state()))
         self.saved_version, self.last_checkpoint = federation.version, time.monotonic()
 
     def _finish(self, federation: Federation) -> None:
@@ -285,11 +286,11 @@ class _Run:
             packer = Packer()
             rest = packer.pack({"server": federation.server.state})
             tensors = packer.tensors
-        self._save(federation, tensors, rest, generations=checkpoint.GENERATIONS)
+        self.writer.save(self._saved(federation, tensors, rest))
 
-    def _save(
-        self, federation: Federation, tensors: dict[str, torch.Tensor], rest: dict[str, Any], *, generations: int
-    ) -> None:
+    def _saved(
+        self, federation: Federation, tensors: dict[str, torch.Tensor], rest: dict[str, Any]
+    ) -> checkpoint.Checkpoint:
         context = {
             "path": self.status.path,
             "partition": self.status.partition["hash"],
@@ -299,17 +300,16 @@ class _Run:
             "figures": self.figures,
             "federation": rest,
         }
-        saved = checkpoint.Checkpoint(federation.version, tensors, context)
-        self.writer.save(saved, generations=generations)
+        return checkpoint.Checkpoint(federation.version, tensors, context)
 
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
 
     def _event(self) -> None:
         status = self.status
-        self.report(
-            Event(self.folder.name, status.state, status.rounds, status.total, dict(self.figures), status.reason)
-        )
+        event = Event(self.folder.name, status.state, status.rounds, status.total, dict(self.figures), status.reason)
+        with self.writer.publishing:  # whoever gets the report may read the folder (`bench.cluster.parcels`)
+            self.report(event)
 
     def _write_status(self) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -59,7 +59,8 @@ class Estimate:
         seconds: of training and evaluation, by one process that has recorded the method's steps.
         warm_up: seconds more of the first cell of its method in a process.
         checkpoint: bytes of one checkpoint, once every client has taken part.
-        memory: bytes of the data set and of tensors at the peak of a round; Python and its libraries come on top.
+        memory: bytes of the data set, of tensors at the peak of a round and of a checkpoint that is being written;
+            Python and its libraries come on top.
         gpu: the same of a GPU's memory.
         disk: bytes at the peak: one generation more than stays, as the newest is written before the oldest goes.
     """
@@ -94,7 +95,7 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
         seconds=time.seconds,
         warm_up=time.warm_up,
         checkpoint=state,
-        memory=round(here),
+        memory=round(here) + state,  # what a checkpoint that is being written holds
         gpu=round(gpu),
         disk=(checkpoint.GENERATIONS + 1) * state,
     )

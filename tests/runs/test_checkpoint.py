@@ -1,11 +1,21 @@
+import contextlib
+import resource
+import threading
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.engine import backends, tidying
+from bench.errors import shortage
 from bench.runs import checkpoint
 from bench.runs.checkpoint import Checkpoint, Writer
+from tests.engine.problems import METHODS_OF_A_KIND, run, toy
 
 
 def make(version: int) -> Checkpoint:
@@ -93,3 +103,102 @@ def test_what_did_not_change_is_linked_and_what_did_is_written(tmp_path: Path) -
 def test_a_view_is_saved_without_the_rest_of_its_matrix(tmp_path: Path) -> None:
     Writer(tmp_path / "checkpoint").save(Checkpoint(1, {"client-0/0": torch.zeros(1000, 100)[3]}, {}))
     assert (tmp_path / "checkpoint" / "00000001" / "client-0.pt").stat().st_size < 10_000
+
+
+@contextlib.contextmanager
+def waiting(writer: Writer) -> Iterator[None]:
+    """Inside this context the writer's thread writes nothing."""
+    gate = threading.Event()
+    writer._thread.submit(gate.wait)
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files of a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("method", METHODS_OF_A_KIND)
+def test_what_is_written_beside_training_is_what_was_there_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, executor: Any
+) -> None:
+    """All of it is written after two more rounds, whose recorded steps overwrite the weights that they train."""
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+    monkeypatch.setattr(tidying, "_SMALL", 0)  # steps of one client overwrite weight vectors of all sizes
+    federation = toy(method, executor=executor, momentum=0.0)
+    run(federation, 2)
+    saved = Checkpoint(federation.version, *federation.state())
+    Writer(tmp_path / "at once").save(saved)
+    writer = Writer(tmp_path / "beside")
+    with waiting(writer):
+        writer.start(saved)
+        run(federation, 2)
+    writer.wait()
+    assert files(tmp_path / "beside") == files(tmp_path / "at once")
+
+
+def test_one_checkpoint_is_held_at_a_time(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "checkpoint")
+    first = make(1)
+    held = [weakref.ref(tensor) for tensor in first.tensors.values()]
+    writer.start(first)
+    del first
+    with waiting(writer):
+        writer.start(make(2))
+        assert [tensor() for tensor in held] == [None, None]
+        assert [one.version for one in checkpoint.load(tmp_path / "checkpoint")] == [1]
+    writer.wait()
+    assert [one.version for one in checkpoint.load(tmp_path / "checkpoint")] == [2, 1]
+
+
+def test_nothing_appears_or_vanishes_while_somebody_reads(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "checkpoint")
+    for version in (1, 2):
+        writer.save(make(version))
+    with writer.publishing:
+        writer.start(make(3))
+        while not (tmp_path / "checkpoint" / "00000003.tmp" / "manifest.json").exists():
+            pass
+        assert [one.version for one in checkpoint.load(tmp_path / "checkpoint")] == [2, 1]
+    writer.wait()
+    assert [one.version for one in checkpoint.load(tmp_path / "checkpoint")] == [3, 2]
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may exceed 10 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+LARGE = Checkpoint(2, {"server/0": torch.zeros(10_000)}, {})
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("call", ["wait", "start", "end"])
+def test_an_error_of_the_thread_is_raised_by_the_next_call(tmp_path: Path, call: str) -> None:
+    """The generation before is still there, and a later one can be written."""
+    writer = Writer(tmp_path / "checkpoint")
+    writer.save(make(1))
+    with pytest.raises(RuntimeError) as error, writer:  # noqa: PT012
+        writer.start(LARGE)
+        if call != "end":
+            {"wait": writer.wait, "start": lambda: writer.start(make(2))}[call]()
+    assert "the disk is full" in shortage(error.value)
+    assert [one.version for one in checkpoint.load(tmp_path / "checkpoint")] == [1]
+    writer.save(make(2))
+    assert [one.version for one in checkpoint.load(tmp_path / "checkpoint")] == [2, 1]
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_what_ended_the_training_counts_more_than_an_error_of_the_thread(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), Writer(tmp_path / "checkpoint") as writer:  # noqa: PT012
+        writer.start(LARGE)
+        raise KeyError("of the training")

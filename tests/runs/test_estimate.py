@@ -1,16 +1,20 @@
 """The memory that the dry run predicts, compared with the memory that tensors take."""
 
 import json
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from bench.engine.memory import MemoryMeter
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
+from bench.runs.checkpoint import Checkpoint, Writer
 from bench.runs.memory_forecast import held, in_a_step, keep_on_host, models
 from bench.runs.rehearsal import DataSize, _cut, _stand_in, _work, rehearse
 from bench.settings import Settings
+from tests.engine.problems import run, toy
 from tests.runs.device_memory import device_memory
 
 
@@ -128,3 +132,25 @@ def test_the_memory_of_another_device(method: str, on_host: bool) -> None:
     """The prediction for a GPU, compared with the largest total size of tensors on a simulated device."""
     predicted, measured = device_memory(method, "mlp", 80, on_host)
     assert predicted == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.long
+def test_a_checkpoint_that_is_being_written_holds_its_own_size(tmp_path: Path) -> None:
+    """The dry run counts it; the thread begins to write when all rounds are over."""
+    peaks, gate = [], threading.Event()
+    for beside in (False, True):
+        with MemoryMeter() as footprint:
+            federation = toy("local", model="mlp")
+            run(federation, 1)
+            tensors, _ = federation.state()
+            size = sum(tensor.nbytes for tensor in tensors.values())
+            writer = Writer(tmp_path / "checkpoint")
+            writer._thread.submit(gate.wait)
+            if beside:
+                writer.start(Checkpoint(1, tensors, {}))
+            del tensors
+            run(federation, 3)
+            peaks.append(footprint.peak)
+    gate.set()
+    writer.wait()
+    assert 0.5 * size < peaks[1] - peaks[0] <= size
