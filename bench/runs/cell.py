@@ -308,7 +308,7 @@ class _Run:
     def _event(self) -> None:
         status = self.status
         event = Event(self.folder.name, status.state, status.rounds, status.total, dict(self.figures), status.reason)
-        with self.writer.publishing:  # whoever gets the report may read the folder (`bench.cluster.parcels`)
+        with self.writer.publishing:  # whoever gets the report may read the folder (`bench.cluster.transfer`)
             self.report(event)
 
     def _write_status(self) -> None:
