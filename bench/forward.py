@@ -21,7 +21,7 @@ class Arithmetic(NamedTuple):
 
     Attributes:
         bf16: matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
-        lane_kernels: convolutions on a GPU are those of `bench/lanes/convolution.py`.
+        lane_kernels: a GPU runs the package's own kernels (`bench/lanes/`): convolutions, normalisation, steps of SGD.
     """
 
     bf16: bool = False

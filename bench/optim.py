@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bench import lanes
+from bench.lanes.sgd import sgd_step
 
 OptimizerState = dict[str, Tensor]
 Schedule = Literal["constant", "cosine"]
@@ -56,6 +57,16 @@ class SGD:
         g = g + self.momentum * velocity if self.nesterov else velocity
         return torch.addcmul(w, lr, g, value=-1), {"velocity": velocity}
 
+    def update_in_one_pass(
+        self, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor
+    ) -> tuple[Tensor, OptimizerState]:
+        """The same step as one operation, which rounds differently (`bench/lanes/sgd.py`)."""
+        g = _clipped(self.clip, g)
+        momentum, decay, nesterov = self.momentum or 0.0, self.weight_decay or 0.0, bool(self.nesterov)
+        velocity = [state["velocity"]] if momentum else []
+        w, *moved = sgd_step([w, *velocity], g, lr, momentum=momentum, decay=decay, nesterov=nesterov)
+        return w, {"velocity": moved[0]} if moved else state
+
 
 @dataclass(frozen=True)
 class Adam:
@@ -96,6 +107,15 @@ class AdamW(Adam):
 Optimizer = SGD | Adam
 
 
+def update(
+    optimizer: Optimizer, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor, *, lane_kernels: bool
+) -> tuple[Tensor, OptimizerState]:
+    """One step of an optimizer; with lane kernels on a GPU, a step of SGD is one operation."""
+    if lane_kernels and lanes.on_gpu(w) and isinstance(optimizer, SGD) and w.dim() == 1:
+        return optimizer.update_in_one_pass(w, g, state, lr)
+    return optimizer.update(w, g, state, lr)
+
+
 def learning_rates(optimizer: Optimizer, steps: int) -> npt.NDArray[np.float64]:
     """The learning rate at each step of a request, `[steps]`."""
     lr = optimizer.lr if optimizer.lr is not None else 0.0
@@ -109,7 +129,10 @@ def _moved(velocity: Tensor, g: Tensor, momentum: float) -> Tensor:
     return torch.add(g, velocity, alpha=momentum) if lanes.on_gpu(g) else momentum * velocity + g
 
 
+def _clipped(clip: float | None, g: Tensor) -> Tensor:
+    return g if clip is None else g * torch.clamp(clip / (g.norm() + 1e-6), max=1.0)
+
+
 def _regularised(clip: float | None, weight_decay: float | None, w: Tensor, g: Tensor) -> Tensor:
-    if clip is not None:
-        g = g * torch.clamp(clip / (g.norm() + 1e-6), max=1.0)
+    g = _clipped(clip, g)
     return g + weight_decay * w if weight_decay else g

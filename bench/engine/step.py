@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.compose import Composed
 from bench.forward import Arithmetic, Forward
 from bench.lanes.norm import has_lane_norm
-from bench.optim import Optimizer, OptimizerState
+from bench.optim import Optimizer, OptimizerState, update
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
 
@@ -251,9 +251,8 @@ class _Do:
         """One optimizer step on the trained parts."""
         new = dict(values)
         for name, optimizer in self._optimizers.items():
-            trained, self.state[name] = optimizer.update(
-                self._take(name, values[name]), gradients[name], self.state[name], self._lr[name]
-            )
+            given = self._take(name, values[name]), gradients[name], self.state[name], self._lr[name]
+            trained, self.state[name] = update(optimizer, *given, lane_kernels=self._recipe.lane_kernels)
             new[name] = self._put(name, values[name], trained)
         return new
 

@@ -28,6 +28,7 @@ def tidy(recorded: fx.GraphModule) -> fx.GraphModule:
             graph.erase_node(node)
     graph.eliminate_dead_code()
     _keep_constants(recorded)
+    _pass_pieces(graph)
     graph.eliminate_dead_code()
     _call_methods(graph)
     recorded.recompile()
@@ -130,6 +131,33 @@ def _viewed(node: fx.Node) -> fx.Node | None:
         if _layout(source) == _layout(node):
             return source
     return None
+
+
+def _pass_pieces(graph: fx.Graph) -> None:
+    """Give SGD in one pass (`bench/lanes/sgd.py`) the gradients as they were computed, not as copies side by side."""
+    for node in graph.nodes:
+        if _name(node) != "lane_sgd":
+            continue
+        (gradient,) = node.args[1]
+        if _name(gradient) == "cat" and gradient.args[1:] in ((1,), (-1,)) and len(gradient.users) == 1:
+            node.update_arg(1, [_not_widened(piece) for piece in gradient.args[0]])
+
+
+def _not_widened(piece: fx.Node) -> fx.Node:
+    """The 16-bit tensor that a gradient of a network's tensor, `[lanes, d]`, is a copy of in float32, if it is one."""
+    shown: Any = piece.args[0] if _name(piece) in ("view", "_unsafe_view") else piece
+    turned = _name(shown) == "transpose"
+    copy: Any = shown.args[0] if turned else shown
+    if _name(copy) != "_to_copy" or len(copy.users) > 1:
+        return piece
+    source: Any = copy.args[0]
+    if turned:  # a linear layer's gradient is transposed, copied and transposed back
+        if _name(source) != "transpose" or source.args[1:] != shown.args[1:]:
+            return piece
+        source = source.args[0]
+    kinds = [node.meta["val"].dtype for node in (source, copy)]
+    narrow = kinds[0] in (torch.bfloat16, torch.float16) and kinds[1] == torch.float32
+    return source if narrow and len(source.meta["val"]) == len(piece.meta["val"]) else piece
 
 
 def _layout(node: Any) -> Any:

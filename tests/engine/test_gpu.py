@@ -15,6 +15,7 @@ from bench.federation.federation import Federation
 from bench.lanes import dft
 from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
+from bench.lanes.sgd import plain_sgd
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.engine.test_padding import SIZES
 from tests.methods.resume import assert_resumes
@@ -98,6 +99,19 @@ def test_the_lane_kernels_are_convolutions(channels: int, stride: int) -> None:
     expected = right, *torch.autograd.grad(right, (wide, weights), slopes.double())
     for one, other in zip(found, expected, strict=True):
         assert (one.double() - other).norm() < 4e-3 * other.norm()
+
+
+@pytest.mark.parametrize(("momentum", "decay", "nesterov"), [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.01, True)])
+def test_the_kernel_s_step_of_sgd_has_the_bits_of_pytorch_s(momentum: float, decay: float, nesterov: bool) -> None:
+    from bench.lanes import sgd_kernel  # imports Triton
+
+    lanes = 5
+    convolution = torch.randn(lanes, 64, 3, 3, 32, device=GPU).permute(0, 1, 4, 2, 3)
+    gradient = [torch.randn(lanes, 1001, device=GPU), convolution, convolution.bfloat16()]
+    d = sum(piece[0].numel() for piece in gradient)
+    state, lr = [*torch.randn(2 if momentum else 1, lanes, d, device=GPU)], torch.rand(lanes, device=GPU)
+    found, right = (step(state, gradient, lr, momentum, decay, nesterov) for step in (sgd_kernel.sgd, plain_sgd))
+    assert all(map(torch.equal, found, right))
 
 
 @pytest.mark.parametrize("d", [2 * 131, 2382 * 4691])

@@ -1,9 +1,11 @@
 """Runs the kernels on a CPU in Triton's interpreter, which must be selected before Triton is imported.
 
-Prints, as JSON, the difference from PyTorch's convolution in float64, relative to 1 + the size of the number. The
-interpreter has no bfloat16, so the kernels compute in float32.
+Prints, as JSON, the differences of convolutions and of steps of SGD from PyTorch's in float64, relative to 1 + the size
+of the number, and whether the steps of SGD have the bits of PyTorch's in float32. The interpreter has no bfloat16, so
+convolutions compute in float32, and gradients are float16.
 """
 
+import itertools
 import json
 
 import torch
@@ -11,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn import grad as derivatives
 
-from bench.lanes import kernels
+from bench.lanes import kernels, sgd_kernel
 from bench.lanes.geometry import Geometry
+from bench.lanes.sgd import plain_sgd
 
 # Lanes, samples, channels, filters, height, width, kernel, stride, padding; for full, partial and several blocks.
 CASES = (
@@ -49,6 +52,24 @@ def furthest(case: tuple[int, int, int, int, int, int, tuple[int, int], tuple[in
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
 
 
+def sgd(momentum: float, decay: float, nesterov: bool) -> tuple[float, bool]:
+    """The largest error of a step of SGD in three lanes, one of them idle, and whether its bits are PyTorch's.
+
+    The gradient's pieces are a vector, a convolution's weights as they lie in memory, and both in 16 bits.
+    """
+    convolution = torch.randn(2, 3, 7, 3, 2, 90).permute(0, 1, 2, 5, 3, 4)
+    vector = torch.randn(2, 3, 1100)
+    gradient = [vector[0], convolution[0], vector[1].half(), convolution[1].half()]
+    d = sum(piece[0].numel() for piece in gradient)
+    state, lr = [*torch.randn(2 if momentum else 1, 3, d)], torch.tensor([0.1, 0.0, 3.0])
+    rest = momentum, decay, nesterov
+    found, same = sgd_kernel.sgd(state, gradient, lr, *rest), plain_sgd(state, gradient, lr, *rest)
+    right = plain_sgd([t.double() for t in state], gradient, lr.double(), *rest)
+    error = max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
+    return error, all(map(torch.equal, found, same))
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    print(json.dumps([furthest(case) for case in CASES]))
+    steps = [sgd(*options) for options in itertools.product((0.0, 0.9), (0.0, 0.01), (False, True))]
+    print(json.dumps({"convolutions": [furthest(case) for case in CASES], "sgd": steps}))
