@@ -68,7 +68,7 @@ def run(
     ] = None,
     lane_kernels: Annotated[
         bool,
-        typer.Option(help="On a GPU and with `precision: bf16`, convolve by kernels of the harness's own (Triton)."),
+        typer.Option(help="On a GPU and with `precision: bf16`, use kernels of the harness's own (Triton)."),
     ] = False,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,

@@ -252,7 +252,7 @@ class _Do:
         new = dict(values)
         for name, optimizer in self._optimizers.items():
             given = self._take(name, values[name]), gradients[name], self.state[name], self._lr[name]
-            trained, self.state[name] = update(optimizer, *given, lane_kernels=self._recipe.lane_kernels)
+            trained, self.state[name] = update(optimizer, *given, lane_kernels=self._recipe.arithmetic.lane_kernels)
             new[name] = self._put(name, values[name], trained)
         return new
 

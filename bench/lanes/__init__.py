@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from bench.lanes.convolution import LaneConv2d, PlaceMean, has_lane_convolution
 from bench.lanes.norm import LaneBatchNorm, has_lane_norm
+from bench.lanes.resnet import with_relus
 
 
 def on_gpu(tensor: Tensor) -> bool:
@@ -12,7 +13,11 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:
-    """Replace the network's BatchNorm layers in place, and on request its convolutions; tensors keep their names."""
+    """Replace the network's BatchNorm layers in place; tensors keep their names.
+
+    Args:
+        convolutions: whether to replace convolutions, too, and a ResNet's ReLUs, which become part of its BatchNorm.
+    """
     for name, child in net.named_children():
         if has_lane_norm(child):
             setattr(net, name, LaneBatchNorm(child))
@@ -22,4 +27,6 @@ def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:
             setattr(net, name, PlaceMean())
         else:
             with_lanes(child, convolutions=convolutions)
+            if convolutions:
+                setattr(net, name, with_relus(child))
     return net

@@ -3,6 +3,9 @@
 Under `vmap`, PyTorch's BatchNorm normalises first and then scales and shifts in separate passes; its backward pass does
 the same. Here the channels of all lanes are concatenated, `[samples, lanes * channels, ...]`, and one kernel does all
 the work. It rounds differently, so it is used on GPUs only, and results on a CPU stay the same bit by bit.
+
+With the lane kernels, the sum with a residual and the ReLU that follow are part of the same operation
+(`bench/lanes/norm_relu.py`).
 """
 
 from collections.abc import Iterator
@@ -13,6 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from bench.lanes.norm_relu import norm_relu
+from bench.lanes.normalising import backward_by_hand, channels_apart, channels_merged, samples_merged
 
 _aten = torch.ops.aten
 
@@ -25,6 +31,7 @@ class LaneBatchNorm(nn.Module):
     """Replacement for a BatchNorm layer that has weights and running statistics.
 
     Attributes:
+        relu: whether a ReLU follows, which is then part of this layer.
         mask: None: all samples are real; a tensor `[samples]`: 1 for a real sample and 0 for padding, which the
             statistics leave out; `unknown`: there may be padding, so that training raises `PaddingUnknownError`.
     """
@@ -35,24 +42,39 @@ class LaneBatchNorm(nn.Module):
 
     def __init__(self, layer: _BatchNorm) -> None:
         super().__init__()
+        self.relu = False
         self.weight, self.bias = layer.weight, layer.bias
         self.register_buffer("running_mean", layer.running_mean)
         self.register_buffer("running_var", layer.running_var)
         self.momentum, self.eps = layer.momentum or 0.0, layer.eps
         self.train(layer.training)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalised samples `[samples, channels, ...]`; in training mode it updates the running statistics."""
-        if self.training and self.mask is not None:
-            return self._masked(x)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Normalised samples `[samples, channels, ...]`; in training mode it updates the running statistics.
+
+        A residual of the same shape is added before the ReLU.
+        """
+        if self.relu and self.training and self.mask is None:
+            before = self.running_mean, self.running_var
+            out, *moved = norm_relu(x, residual, self.weight, self.bias, *before, self.momentum, self.eps)
+            self._move(*moved)
+            return out
+        out = self._masked(x) if self.training and self.mask is not None else self._unmasked(x)
+        out = out if residual is None else out + residual
+        return out.relu() if self.relu else out
+
+    def _unmasked(self, x: Tensor) -> Tensor:
         before = self.running_mean, self.running_var
         rest = self.training, self.momentum, self.eps
         out, mean, var, _, _ = _Norm.apply(x, self.weight, self.bias, *before, *rest)
         if self.training:
-            self.running_mean.copy_(mean)
-            self.running_var.copy_(var)
+            self._move(mean, var)
         normalised: Tensor = out
         return normalised
+
+    def _move(self, mean: Tensor, var: Tensor) -> None:
+        self.running_mean.copy_(mean)
+        self.running_var.copy_(var)
 
     def _masked(self, x: Tensor) -> Tensor:
         """Normalise with statistics of the real samples only, in plain operations, because few batches have padding."""
@@ -66,8 +88,8 @@ class LaneBatchNorm(nn.Module):
         mean = (wide * real).sum(over) / count
         away = wide - mean.view(shape)
         var = (away.square() * real).sum(over) / count
-        self.running_mean.copy_(self.running_mean.lerp(mean, self.momentum))
-        self.running_var.copy_(self.running_var.lerp(var * count / (count - 1), self.momentum))
+        unbiased = var * count / (count - 1)
+        self._move(self.running_mean.lerp(mean, self.momentum), self.running_var.lerp(unbiased, self.momentum))
         scale = (var + self.eps).rsqrt() * self.weight
         return (away * scale.view(shape) + self.bias.view(shape)).to(x.dtype)
 
@@ -118,10 +140,10 @@ class _Norm(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         lanes = info.batch_size
-        samples = _samples_merged(args[0], in_dims[0], lanes)
-        channels = [_channels_merged(t, dim, lanes) for t, dim in zip(args[1:5], in_dims[1:5], strict=True)]
+        samples = samples_merged(args[0], in_dims[0], lanes)
+        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[1:5], in_dims[1:5], strict=True)]
         out, *rest = _Norm.apply(samples, *channels, *args[5:])
-        return (out.unflatten(1, (lanes, -1)), *(_channels_apart(t, lanes) for t in rest)), (1, 0, 0, 0, 0)
+        return (out.unflatten(1, (lanes, -1)), *(channels_apart(t, lanes) for t in rest)), (1, 0, 0, 0, 0)
 
 
 class _NormBackward(Function):
@@ -155,7 +177,7 @@ class _NormBackward(Function):
         gradient, x, weight, mean, var = ctx.saved_tensors
 
         def plain(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-            return _backward_by_hand(gradient, x, weight, mean, var, training=ctx.training, eps=ctx.eps)
+            return backward_by_hand(gradient, x, weight, mean, var, training=ctx.training, eps=ctx.eps)
 
         pull = torch.func.vjp(plain, gradient, x, weight)[1]
         return *pull(gradients), None, None, None, None, None, None
@@ -163,44 +185,7 @@ class _NormBackward(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         lanes = info.batch_size
-        samples = [_samples_merged(t, dim, lanes) for t, dim in zip(args[:2], in_dims[:2], strict=True)]
-        channels = [_channels_merged(t, dim, lanes) for t, dim in zip(args[2:7], in_dims[2:7], strict=True)]
+        samples = [samples_merged(t, dim, lanes) for t, dim in zip(args[:2], in_dims[:2], strict=True)]
+        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[2:7], in_dims[2:7], strict=True)]
         of_x, *rest = _NormBackward.apply(*samples, *channels, *args[7:])
-        return (of_x.unflatten(1, (lanes, -1)), *(_channels_apart(t, lanes) for t in rest)), (1, 0, 0)
-
-
-def _backward_by_hand(
-    gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, var: Tensor, *, training: bool, eps: float
-) -> tuple[Tensor, ...]:
-    """The gradients of `_NormBackward`, written with operations that PyTorch can differentiate."""
-    over = [dim for dim in range(x.dim()) if dim != 1]
-
-    def wide(channels: Tensor) -> Tensor:
-        return channels.view(1, -1, *([1] * (x.dim() - 2)))
-
-    if training:
-        mean, var = x.mean(over), x.var(over, unbiased=False)
-    scale = (var + eps).rsqrt()
-    unit = (x - wide(mean)) * wide(scale)
-    of_weight, of_bias = (gradient * unit).sum(over), gradient.sum(over)
-    of_x = gradient
-    if training:
-        count = x.numel() // x.shape[1]
-        of_x = gradient - (wide(of_bias) + unit * wide(of_weight)) / count
-    return (of_x * wide(scale * weight)).to(gradient.dtype), of_weight, of_bias
-
-
-def _samples_merged(x: Tensor, dim: int | None, lanes: int) -> Tensor:
-    """Merge lanes into channels: `[samples, lanes * channels, ...]`."""
-    x = x.unsqueeze(1).expand(-1, lanes, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
-    return x.flatten(1, 2)
-
-
-def _channels_merged(t: Tensor, dim: int | None, lanes: int) -> Tensor:
-    """Merge lanes into channels: `[lanes * channels]`."""
-    return (t.expand(lanes, -1) if dim is None else t.movedim(dim, 0)).flatten()
-
-
-def _channels_apart(t: Tensor, lanes: int) -> Tensor:
-    """Separate the lanes again: `[lanes, channels]`. Outside training, the batch's own statistics may be empty."""
-    return t.view(lanes, t.numel() // lanes)
+        return (of_x.unflatten(1, (lanes, -1)), *(channels_apart(t, lanes) for t in rest)), (1, 0, 0)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from bench.engine import backends
 from bench.federation.federation import Federation
-from bench.lanes import dft
+from bench.lanes import dft, norm_relu
 from bench.lanes.convolution import convolve
 from bench.lanes.geometry import Geometry
 from bench.lanes.sgd import plain_sgd
@@ -98,6 +98,23 @@ def test_the_lane_kernels_are_convolutions(channels: int, stride: int) -> None:
     found = out, *torch.autograd.grad(out, (x, w), slopes)
     expected = right, *torch.autograd.grad(right, (wide, weights), slopes.double())
     for one, other in zip(found, expected, strict=True):
+        assert (one.double() - other).norm() < 4e-3 * other.norm()
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("size", [(10, 64, 32, 32), (7, 40, 3, 5)])
+def test_the_kernels_of_batchnorm_with_relu(size: tuple[int, ...], residual: bool) -> None:
+    """Compared with float64, with the same numbers stopped by the ReLU."""
+    x, more, g = torch.randn(3, *size, device=GPU).bfloat16()
+    statistics = torch.rand(4, size[1], device=GPU) + 0.5
+    out, *moved = norm_relu._forward(x + 3, [more] if residual else [], *statistics, 0.3, 1e-5)
+    wide, weight, bias = (t.double().requires_grad_() for t in (x + 3, *statistics[:2]))
+    mean, var = statistics[2:].double()
+    plain = functional.batch_norm(wide, mean, var, weight, bias, True, 0.3, 1e-5) + (more.double() if residual else 0)
+    found = out, *moved[:2], *norm_relu._backward(g, x + 3, out, statistics[0], *moved[2:], residual)
+    passed = g.double() * (out > 0)
+    right = [plain.relu(), mean, var, *torch.autograd.grad(plain, (wide, weight, bias), passed), passed]
+    for one, other in zip(found, right[: len(found)], strict=True):
         assert (one.double() - other).norm() < 4e-3 * other.norm()
 
 

@@ -1,8 +1,8 @@
 """Runs the kernels on a CPU in Triton's interpreter, which must be selected before Triton is imported.
 
-Prints, as JSON, the differences of convolutions and of steps of SGD from PyTorch's in float64, relative to 1 + the size
-of the number, and whether the steps of SGD have the bits of PyTorch's in float32. The interpreter has no bfloat16, so
-convolutions compute in float32, and gradients are float16.
+Prints, as JSON, the differences of convolutions, BatchNorm with ReLU and steps of SGD from PyTorch's in float64,
+relative to 1 + the size of the number, and whether the steps of SGD have the bits of PyTorch's in float32. The
+interpreter has no bfloat16, so images are float32 and gradients float16.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn import grad as derivatives
 
-from bench.lanes import kernels, sgd_kernel
+from bench.lanes import kernels, norm_kernels, sgd_kernel
 from bench.lanes.geometry import Geometry
 from bench.lanes.sgd import plain_sgd
 
@@ -52,6 +52,21 @@ def furthest(case: tuple[int, int, int, int, int, int, tuple[int, int], tuple[in
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
 
 
+def norm_relu(shape: tuple[int, int, int, int], residual: bool) -> float:
+    """The largest error of BatchNorm with ReLU and its derivatives; the mean is large compared with the deviation."""
+    x, g, more = torch.randn(3, *shape)
+    x, channels = x + 30, torch.rand(4, shape[1]) + 0.5
+    wide, weight, bias, added = (t.double().requires_grad_() for t in (x, channels[0], channels[1], more))
+    mean, var = channels[2:].double()
+    out = functional.batch_norm(wide, mean, var, weight, bias, training=True, momentum=0.3, eps=1e-3)
+    out = (out + added if residual else out).relu()
+    leaves = (wide, weight, bias, added) if residual else (wide, weight, bias)
+    right = out, mean, var, *torch.autograd.grad(out, leaves, g.double())
+    forward, *moved, middle, scale = norm_kernels.forward(x, [more] if residual else [], *channels, 0.3, 1e-3)
+    found = forward, *moved, *norm_kernels.backward(g, x, forward, channels[0], middle, scale, residual)
+    return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
+
+
 def sgd(momentum: float, decay: float, nesterov: bool) -> tuple[float, bool]:
     """The largest error of a step of SGD in three lanes, one of them idle, and whether its bits are PyTorch's.
 
@@ -72,4 +87,6 @@ def sgd(momentum: float, decay: float, nesterov: bool) -> tuple[float, bool]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     steps = [sgd(*options) for options in itertools.product((0.0, 0.9), (0.0, 0.01), (False, True))]
-    print(json.dumps({"convolutions": [furthest(case) for case in CASES], "sgd": steps}))
+    shapes = (2, 20, 3, 3), (7, 16, 8, 5), (3, 48, 1, 1)
+    norms = [norm_relu(*options) for options in itertools.product(shapes, (False, True))]
+    print(json.dumps({"convolutions": [furthest(case) for case in CASES], "norm_relu": norms, "sgd": steps}))

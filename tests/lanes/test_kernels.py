@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 
-from bench.lanes import kernels, sgd_kernel
+from bench.lanes import kernels, norm_kernels, sgd_kernel
 from tests.lanes.compiling import bytes_of_stack, compiled
 
 KERNELS = ("convolve_kernel", "of_input_kernel", "of_weight_kernel")
@@ -29,6 +29,8 @@ def test_they_are_right_in_the_interpreter() -> None:
     found = json.loads(done.stdout)
     assert len(found["convolutions"]) == 6
     assert max(found["convolutions"]) < 1e-5
+    assert len(found["norm_relu"]) == 6
+    assert max(found["norm_relu"]) < 1e-4  # the mean is 30 times the deviation
     errors, same_bits = zip(*found["sgd"], strict=True)
     assert max(errors) < 1e-6
     assert same_bits == (True,) * 8
@@ -65,4 +67,19 @@ def test_a_step_of_sgd_rounds_products_and_sums_apart_and_spills_nothing(
         constants |= {"BLOCK": sgd_kernel.BLOCK}
         found = compiled(sgd_kernel.sgd_kernel, tensors, numbers, constants, sgd_kernel.OPTIONS)
         assert "fma" not in found.asm["ptx"]
+        assert bytes_of_stack(found, tmp_path) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("residual", [False, True])
+def test_batchnorm_with_relu_loads_many_channels_at_once_and_spills_nothing(residual: bool, tmp_path: Path) -> None:
+    for function in (norm_kernels.forward_kernel, norm_kernels.backward_kernel):
+        constants = {"RESIDUAL": residual, **norm_kernels.BLOCKS}
+        images = {"x", "residual", "out", "g", "of_x", "of_residual"}
+        numbers = {"pixels": "i32", "channels": "i32", "momentum": "fp32", "eps": "fp32"}
+        names = [name for name in function.arg_names if name not in constants]
+        tensors = {name: "*bf16" if name in images else "*fp32" for name in names if name not in numbers}
+        taken = {name: kind for name, kind in numbers.items() if name in names}
+        found = compiled(function, tensors, taken, constants, norm_kernels.OPTIONS, ("channels",))
+        assert "ld.global.v4" in found.asm["ptx"] or "cp.async" in found.asm["ptx"]
         assert bytes_of_stack(found, tmp_path) == 0

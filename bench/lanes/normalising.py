@@ -1,0 +1,40 @@
+"""What the forms of BatchNorm for many lanes share: their derivative by hand, and lanes as channels."""
+
+from torch import Tensor
+
+
+def backward_by_hand(
+    gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, var: Tensor, *, training: bool, eps: float
+) -> tuple[Tensor, ...]:
+    """The gradients for samples, weight and bias, written with operations that PyTorch can differentiate."""
+    over = [dim for dim in range(x.dim()) if dim != 1]
+
+    def wide(channels: Tensor) -> Tensor:
+        return channels.view(1, -1, *([1] * (x.dim() - 2)))
+
+    if training:
+        mean, var = x.mean(over), x.var(over, unbiased=False)
+    scale = (var + eps).rsqrt()
+    unit = (x - wide(mean)) * wide(scale)
+    of_weight, of_bias = (gradient * unit).sum(over), gradient.sum(over)
+    of_x = gradient
+    if training:
+        count = x.numel() // x.shape[1]
+        of_x = gradient - (wide(of_bias) + unit * wide(of_weight)) / count
+    return (of_x * wide(scale * weight)).to(gradient.dtype), of_weight, of_bias
+
+
+def samples_merged(x: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """Merge lanes into channels: `[samples, lanes * channels, ...]`."""
+    x = x.unsqueeze(1).expand(-1, lanes, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
+    return x.flatten(1, 2)
+
+
+def channels_merged(t: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """Merge lanes into channels: `[lanes * channels]`."""
+    return (t.expand(lanes, -1) if dim is None else t.movedim(dim, 0)).flatten()
+
+
+def channels_apart(t: Tensor, lanes: int) -> Tensor:
+    """Separate the lanes again: `[lanes, channels]`. Outside training, the batch's own statistics may be empty."""
+    return t.view(lanes, t.numel() // lanes)
