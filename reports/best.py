@@ -31,7 +31,7 @@ _EDGE = 0.05
 """Percent: accuracies are kept this far from 0 and 100, where logits end."""
 _MOST_SEEDS = 10_000
 Verdict = Literal["better", "equivalent", "undecided", "worse"]
-Outcome = Literal["win", "tie", "undecided", "loss"]
+TaskOutcome = Literal["win", "tie", "undecided", "loss"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
     return standings
 
 
-def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: float = LEVEL) -> list[list[Outcome]]:
+def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: float = LEVEL) -> list[list[TaskOutcome]]:
     """Every method against every other on one task, by the verdict on the one with the lower mean.
 
     It has lost where it is worse than the other, a tie is where it is equivalent to it.
@@ -120,7 +120,7 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: floa
     moderated = moderate(*pair_variances([scores]))
     quantile = float(stats.t.ppf(1 - level / (2 * comparisons), moderated.freedom))
     half = quantile * np.sqrt(moderated.variance / units)
-    found: list[list[Outcome]] = [["tie"] * methods for _ in range(methods)]
+    found: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
     for one in range(methods):
         for other in range(methods):
             if one != other:
@@ -128,7 +128,7 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: floa
     return found
 
 
-def _outcome(mean: float, other: float, half: float, margin: float) -> Outcome:
+def _outcome(mean: float, other: float, half: float, margin: float) -> TaskOutcome:
     """From two means of logits and half the interval of their difference."""
     low, high = (_points(np.array([max(mean, other)]), end - abs(mean - other)) for end in (-half, half))
     match _verdict(low, high, margin):

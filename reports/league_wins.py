@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from reports.best import Outcome, outcomes
+from reports.best import TaskOutcome, outcomes
 from reports.canvas import Picture, drawing, finish
 from reports.figure import Figure
 from reports.league_rule import ranked
@@ -16,7 +16,7 @@ from reports.load import Store
 _LEADING = 12
 
 
-def counted(scores: Mapping[str, Sequence[Floats]], method: str, margin: float) -> dict[str, Counter[Outcome]]:
+def counted(scores: Mapping[str, Sequence[Floats]], method: str, margin: float) -> dict[str, Counter[TaskOutcome]]:
     """By each other row: on how many tasks `method` wins, ties, loses, and on how many neither is shown.
 
     Args:
@@ -26,7 +26,7 @@ def counted(scores: Mapping[str, Sequence[Floats]], method: str, margin: float) 
     """
     rows = list(scores)
     at = rows.index(method)
-    found: dict[str, Counter[Outcome]] = {row: Counter() for row in rows if row != method}
+    found: dict[str, Counter[TaskOutcome]] = {row: Counter() for row in rows if row != method}
     for task in _tasks(scores):
         for row, outcome in zip(rows, outcomes(task, max(1, len(found)), margin)[at], strict=True):
             if row != method:
