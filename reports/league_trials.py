@@ -94,15 +94,16 @@ def trials_picture(store: Store, found: pd.DataFrame, chosen: str, method: str |
         leading = sum(row not in (*REFERENCES, method) for row in shown)
         caption = (
             "Best validation accuracy (PM) of the trials so far, in their order, mean over the tasks of a data family, "
-            f"then over families: the first {leading} by rank of the {len(found)} entries with tables of their trials"
-            f"{f'; {without} entries have none and are left out' if without else ''}. By this accuracy tuning chooses; "
-            "tests are not read. Where a line begins later, on some task no trial before had come to its end. [ ]: "
-            "generic models."
+            f"then over families: the first {leading} by rank, and the references, of the {len(found)} entries with "
+            f"tables of their trials{f' ({without} without them are left out)' if without else ''}. By this accuracy "
+            "tuning chooses; tests are not read. Where a line begins later, on some task no trial before "
+            "had come to its end. [ ]: generic models."
         )
         return finish(canvas, "trials", "Accuracy against trials", caption)
 
 
 def _shown(store: Store, found: pd.DataFrame, chosen: str, method: str | None) -> Sequence[str]:
     _, places = ranked(store, PM, chosen)
-    leading = sorted((row for row in found.index if row in places), key=lambda row: -places[row].mean)[:_LEADING]
-    return [row for row in dict.fromkeys([method, *REFERENCES, *leading]) if row in found.index]
+    named = [row for row in dict.fromkeys([method, *REFERENCES]) if row in found.index]
+    others = (row for row in found.index if row in places and row not in named)
+    return [*named, *sorted(others, key=lambda row: -places[row].mean)[:_LEADING]]
