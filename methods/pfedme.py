@@ -18,7 +18,7 @@ class Hyper(Hyperparameters):
 
     lam: float = hp(15.0, ge=0, search=Range(0.1, 30, log=True))
     K: int = hp(5, ge=1, static=True)
-    eta: float = hp(0.005, gt=0, search=Range(0.01, 1, log=True))
+    eta: float = hp(0.005, gt=0, search=Range(0.005, 1, log=True))
     eta_p: float | None = hp(None, gt=0, static=True)
     beta: float = hp(1.0, ge=0)
 

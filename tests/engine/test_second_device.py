@@ -265,7 +265,7 @@ def test_on_a_gpu_a_step_that_cannot_be_recorded_is_an_error_unless_allowed() ->
     with SecondDevice():
         there = toy("fedavg", device=NAME)
         run(there, 1)
-        step = next(iter(there.engine._trainer.used))
+        step = next(iter(there.engine._trainer._recorded_steps.values()))
         step.failed["graph"] = "ValueError: its bytes are not eager's"
         with pytest.raises(UserError, match=r"the backend graph failed: ValueError: .*--allow-fallback graph takes"):
             run(there, 1)
