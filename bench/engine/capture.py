@@ -5,6 +5,8 @@ back: the values in the lanes go to and fro, and none of them is copied between 
 """
 
 import copy
+import functools
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,13 +34,9 @@ def cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
+@functools.cache
 def _shared_memory() -> Any:
-    if not _pool:
-        _pool.append(torch.cuda.graph_pool_handle())
-    return _pool[0]
-
-
-_pool: list[Any] = []
+    return torch.cuda.graph_pool_handle()
 
 
 class Captured(nn.Module):
@@ -111,7 +109,7 @@ def writing_into(step: fx.GraphModule) -> fx.GraphModule:
         once = outputs.count(node) == 1 and i == outputs.index(node)
         operation = _with_out(node) if once else None
         with graph.inserting_before(node if operation else last):
-            target = graph.call_function(_item, (targets, i))
+            target = graph.call_function(operator.getitem, (targets, i))
             if operation is None:
                 graph.call_function(torch.ops.aten.copy_.default, (target, node))
                 continue
@@ -119,10 +117,6 @@ def writing_into(step: fx.GraphModule) -> fx.GraphModule:
     last.args = ([],)
     found.recompile()
     return found
-
-
-def _item(tensors: list[Tensor], i: int) -> Tensor:
-    return tensors[i]
 
 
 def _with_out(node: fx.Node) -> Any:

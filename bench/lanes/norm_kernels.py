@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bench.lanes.normalising import in_order
+
 BLOCKS = {"BLOCK_M": 128, "BLOCK_C": 16}
 """Pixels and channels; 16 channels in bfloat16 are the least that a GPU reads at a time."""
 OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
@@ -98,7 +100,7 @@ def forward(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Outputs, new running mean and variance, and the batch's mean and 1 / standard deviation."""
-    x, *residual = map(_in_order, (x, *residual))
+    x, *residual = map(in_order, (x, *residual))
     out = torch.empty_like(x)
     found = [torch.empty_like(weight) for _ in range(4)]
     given = [t.contiguous() for t in (weight, bias, mean, var)]
@@ -113,7 +115,7 @@ def backward(
     g: Tensor, x: Tensor, out: Tensor, weight: Tensor, batch_mean: Tensor, batch_scale: Tensor, has_residual: bool
 ) -> list[Tensor]:
     """The gradients of samples, weight, bias and, where there is one, the residual."""
-    g, x, out = map(_in_order, (g, x, out))
+    g, x, out = map(in_order, (g, x, out))
     given = [t.contiguous() for t in (weight, batch_mean, batch_scale)]
     found = [torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)]
     found += [torch.empty_like(g)] if has_residual else []
@@ -128,7 +130,3 @@ def _grid(x: Tensor) -> tuple[int]:
 def _sizes(x: Tensor) -> tuple[int, int]:
     """Numbers of pixels and of channels."""
     return x.numel() // x.shape[1], x.shape[1]
-
-
-def _in_order(samples: Tensor) -> Tensor:
-    return samples.contiguous(memory_format=torch.channels_last)

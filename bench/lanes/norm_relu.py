@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import custom_op
 
-from bench.lanes.normalising import backward_by_hand, channels_apart, channels_merged, samples_merged
+from bench.lanes.normalising import backward_by_hand, channels_apart, channels_merged, in_order, samples_merged
 
 _aten = torch.ops.aten
 
@@ -116,7 +116,7 @@ def _forward(
         )
         return found
     out, *batch, mean, var = _aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, momentum, eps)
-    return _in_order(sum(residual, out).relu()), mean, var, batch[0], batch[1]
+    return in_order(sum(residual, out).relu()), mean, var, batch[0], batch[1]
 
 
 @custom_op("pfleague::lane_norm_relu_backward", mutates_args=())
@@ -126,31 +126,27 @@ def _backward(
     if _has_kernels(g, x, out):
         of_all: list[Tensor] = _kernels().backward(g, x, out, weight, batch_mean, batch_scale, has_residual)
         return of_all
-    passed = _in_order(_aten.threshold_backward(g, out, 0))
+    passed = in_order(_aten.threshold_backward(g, out, 0))
     statistics = None, None, batch_mean, batch_scale
     rest = True, 0.0, [True, True, True]  # the statistics are those of the batch, so that epsilon is not read
     of_x, *found = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
-    return [_in_order(of_x), *found, *([passed] if has_residual else [])]
+    return [in_order(of_x), *found, *([passed] if has_residual else [])]
 
 
 @_forward.register_fake
 def _(x: Tensor, residual: Sequence[Tensor], weight: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return _in_order(torch.empty_like(x)), *(torch.empty_like(weight) for _ in range(4))
+    return in_order(torch.empty_like(x)), *(torch.empty_like(weight) for _ in range(4))
 
 
 @_backward.register_fake
 def _(g: Tensor, x: Tensor, out: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
-    found = [_in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
-    return [*found, _in_order(torch.empty_like(g))] if rest[-1] else found
+    found = [in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
+    return [*found, in_order(torch.empty_like(g))] if rest[-1] else found
 
 
 def _has_kernels(*samples: Tensor) -> bool:
     """Return whether the kernels can take these tensors; they index with 32 bits."""
     return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in samples)
-
-
-def _in_order(images: Tensor) -> Tensor:
-    return images.contiguous(memory_format=torch.channels_last)
 
 
 def _kernels() -> Any:

@@ -1,5 +1,6 @@
 """What the forms of BatchNorm for many lanes share: their derivative by hand, and lanes as channels."""
 
+import torch
 from torch import Tensor
 
 
@@ -38,3 +39,8 @@ def channels_merged(t: Tensor, dim: int | None, lanes: int) -> Tensor:
 def channels_apart(t: Tensor, lanes: int) -> Tensor:
     """Separate the lanes again: `[lanes, channels]`. Outside training, the batch's own statistics may be empty."""
     return t.view(lanes, t.numel() // lanes)
+
+
+def in_order(images: Tensor) -> Tensor:
+    """Images with the channels of a pixel side by side."""
+    return images.contiguous(memory_format=torch.channels_last)

@@ -229,7 +229,7 @@ class _Run:
                 continue
             federation.restore(saved.tensors, saved.rest["federation"])
             self.seconds_before, self.figures = saved.rest["seconds"], saved.rest["figures"]
-            self.calls_before = Counter(saved.rest.get("calls", {}))
+            self.calls = self.calls_before = Counter(saved.rest.get("calls", {}))
             self.saved_version = federation.version
             self.status = _seen(self.status, federation)
             log.info("going on after round %d", federation.version)

@@ -87,6 +87,7 @@ class Writer:
         except Exception:
             if error is None:  # otherwise that one counts: it ended the cell
                 raise
+            log.warning("nor could the checkpoint be written", exc_info=True)
 
     def save(self, checkpoint: Checkpoint, *, generations: int = GENERATIONS) -> None:
         """Add a generation, then remove all but the newest ones; if the process is killed meanwhile, the older ones

@@ -45,15 +45,19 @@ def recorded(function: Callable[[list[Tensor]], list[Tensor]], examples: list[Te
 
 
 def test_values_go_to_and_fro_between_buffers() -> None:
-    torch.manual_seed(0)
-    state = [torch.randn(3, 4), torch.randn(3, 4), torch.randn(3)]
-    context, rate = torch.randn(3, 4), torch.tensor(0.1)
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    state = [random(3, 4), random(3, 4), random(3)]
+    context, rate = random(3, 4), torch.tensor(0.1)
     step = Captured(
-        recorded(momentum_step, [*state, torch.randn(3, 4), context, rate]), [*state, *[context] * 2, rate], again
+        recorded(momentum_step, [*state, random(3, 4), context, rate]), [*state, *[context] * 2, rate], again
     )
     expected, found, places = list(state), list(state), set()
     for number in range(9):
-        gradient = torch.randn(3, 4)
+        gradient = random(3, 4)
         if number == 3:  # the loop loads a client into a lane
             expected, found = ([t.index_copy(0, torch.tensor([1]), t[:1]) for t in ts] for ts in (expected, found))
         if number == 6:

@@ -12,7 +12,7 @@ from bench.engine import device_plan, executors
 from bench.engine.device import gpu_memory_ran_out, make_deterministic
 from bench.engine.packing import Packing, narrowed
 from bench.engine.predict import _recorded_model
-from bench.engine.step import MAIN
+from bench.engine.step import MAIN, Recipe
 from bench.errors import UserError, shortage
 from bench.forward import PLAIN
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
@@ -272,6 +272,18 @@ def test_on_a_gpu_a_step_that_cannot_be_recorded_is_an_error_unless_allowed() ->
         there.engine.allow_fallback = ["graph"]
         run(there, 1)
         assert (there.engine.failed, there.engine.steps_are) == (["graph"], "fallen back")
+
+
+def test_on_a_gpu_a_server_s_steps_that_are_never_recorded_are_an_error_unless_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Recipe, "recordable", property(lambda _: False))
+    with SecondDevice():
+        with pytest.raises(UserError, match=r"cannot be recorded.*--allow-fallback") as refused:
+            run(toy("feddf", device=NAME), 1)
+        there = toy("feddf", device=NAME)
+        there.engine.allow_fallback = [str(refused.value).split("--allow-fallback ")[1].split()[0].strip("'")]
+        run(there, 1)
 
 
 def test_memory_that_cufft_lacks_is_memory() -> None:

@@ -49,6 +49,7 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
     assert run_cell(settings, tmp_path / "whole", options).state == "done"
     for versions, state in ((2, "interrupted"), (0, "interrupted"), (3, "interrupted"), (9, "done")):
         assert run_cell(settings, tmp_path / "parts", options, stop=stop_after(versions)).state == state
+        assert sum(store.read_json(tmp_path / "parts" / "timing.json")["steps"].values()) > 0
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
     assert "going on after round 5" in (tmp_path / "parts" / "log.txt").read_text()
     whole, parts = (store.read_json(tmp_path / name / "timing.json")["steps"] for name in ("whole", "parts"))
