@@ -74,9 +74,7 @@ class Graph:
         from bench.engine.recording import of_list, record  # loads PyTorch's tracer
         from bench.engine.tidying import update_in_place
 
-        # The example is the real input in reverse order. If the function read a number in Python, or lost an input,
-        # the recording then gives other bytes than eager and is refused.
-        recorded = record(step, [t.flip(0) if t.dim() else t for t in examples])
+        recorded = record(step, [_with_other_numbers(t) for t in examples])
         return make_loop(of_list(update_in_place(recorded) if in_place else recorded))
 
     def running(self) -> contextlib.AbstractContextManager[None]:
@@ -271,6 +269,14 @@ class Recorded:
                 break
             found = built
         return found
+
+
+def _with_other_numbers(example: Tensor) -> Tensor:
+    """An example in reverse order, and a single float plus 1: if the function reads a number in Python, or loses an
+    input, what is recorded gives other bytes than eager and is refused."""
+    if example.dim():
+        return example.flip(0)
+    return example + 1 if example.is_floating_point() else example
 
 
 def one_line(error: Exception) -> str:

@@ -60,24 +60,31 @@ overflows."""
 
 @dataclass
 class GraphCache:
-    """What is known of the steps of a method with its hyperparameters, on one device and in one type; cells that have
-    these in common may share it.
+    """What is known of the steps of a method, on one device and in one type. Cells of equal plain hyperparameters may
+    share it: those that a loss receives as tensors are arguments of a recorded step.
 
     Attributes:
         steps: recorded steps, by recipe and by whether they are for a single client.
+        used: those that the current cell has run.
         reads: by recipe, how often a step reads each feed's batch.
         unpadded: recipes whose batches must not be padded, because a loss gives BatchNorm other samples than the
             batch's.
     """
 
     steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
+    used: set[Recorded] = field(default_factory=set)
     reads: dict[Recipe, Mapping[str, int]] = field(default_factory=dict)
     unpadded: set[Recipe] = field(default_factory=set)
 
-    def forget_alone(self) -> None:
-        """Forget the steps of single clients. There is one for each size of a short batch, of some megabytes; recording
-        them again costs little compared with training such networks."""
-        self.steps = {(recipe, alone): step for (recipe, alone), step in self.steps.items() if not alone}
+    def begin_cell(self) -> None:
+        """Forget the steps of single clients, and those that the last cell did not run.
+
+        There is a step of a single client for each size of a short batch, of some megabytes; recording them again costs
+        little compared with training such networks. A recipe may contain a number that other cells do not have, such as
+        an optimizer's.
+        """
+        self.steps = {key: step for key, step in self.steps.items() if step in self.used and not key[1]}
+        self.used = set()
 
 
 class Rows:
@@ -144,7 +151,7 @@ class Trainer:
         self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
         self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
         self._recorded_steps, self._reads, self._unpadded = recordings.steps, recordings.reads, recordings.unpadded
-        self.used: set[Recorded] = set()
+        self.used = recordings.used
         self._earlier = {step: Counter(step.calls) for step in recordings.steps.values()}  # calls by earlier cells
 
     def samples(self, group: list[Prepared]) -> list[int]:

@@ -41,8 +41,18 @@ def of_list(recorded: fx.GraphModule) -> fx.GraphModule:
 def named_by_packet(recorded: fx.GraphModule) -> fx.GraphModule:
     """A copy whose operations have the names that TorchScript knows them by."""
     found = fx.GraphModule(recorded, copy.deepcopy(recorded.graph))
-    for node in found.graph.nodes:
+    for node in list(found.graph.nodes):
         if isinstance(node.target, torch._ops.OpOverload):
+            if node.target._overloadname == "Scalar":
+                node.args = tuple(_of_literal(found, node, a) if isinstance(a, bool) else a for a in node.args)
             node.target = node.target.overloadpacket
     found.recompile()
     return found
+
+
+def _of_literal(recorded: fx.GraphModule, node: fx.Node, value: bool) -> fx.Node:
+    """True or False as a tensor; TorchScript would take it for a whole number, and `mask & True` for one, too."""
+    name = f"literal_{node.name}"
+    recorded.register_buffer(name, torch.tensor(value), persistent=False)
+    with recorded.graph.inserting_before(node):
+        return recorded.graph.get_attr(name)

@@ -7,7 +7,6 @@ file holds `{"settings": {...}, "folder": "...", "options": {...}}` as `CellConf
 import contextlib
 import datetime
 import functools
-import json
 import logging
 import sys
 import time
@@ -22,13 +21,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.data import Dataset, Partition
-from bench.engine.engine import Executor
+from bench.engine.engine import Executor, hp_values
 from bench.engine.executors import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, shortage
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
-from bench.plugin import load_file
+from bench.plugin import METHODS, load_file
 from bench.runs import checkpoint, kept, store
 from bench.runs.cell_log import logged
 from bench.runs.data_record import partition_record, shown_samples, tests_record
@@ -357,15 +356,23 @@ def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Pa
 
 
 def _recordings(settings: Settings, device: str) -> GraphCache:
-    """Recorded steps of the last method in this process. Cells that differ in seed or partition share them, because
-    recording takes as long as tens of rounds."""
-    found = _last_recordings(settings.method, json.dumps(settings.hp), settings.dtype, device)
-    found.forget_alone()
+    """Recorded steps of the last method in this process. Cells that differ in seed, partition or hyperparameters that a
+    loss receives as tensors share them, because recording takes as long as tens of rounds."""
+    found = _last_recordings(*_shared_by(settings, device))
+    found.begin_cell()
     return found
 
 
+def _shared_by(settings: Settings, device: str) -> tuple[str, ...]:
+    """What the recorded steps of cells must have in common."""
+    hyper = METHODS.get(settings.method).Hyper(**settings.hp)
+    values = hp_values(hyper, torch.float64, torch.device("cpu"))
+    plain = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
+    return settings.method, repr(plain), settings.dtype, device
+
+
 @functools.lru_cache(1)  # most grids have the cells of a method one after the other
-def _last_recordings(method: str, hp: str, dtype: str, device: str) -> GraphCache:
+def _last_recordings(*shared: str) -> GraphCache:
     return GraphCache()
 
 

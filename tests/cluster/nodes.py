@@ -83,8 +83,9 @@ class Nodes:
         deadline = time.monotonic() + 60
         while b"Ray runtime started" not in log.read_bytes():
             if node.poll() is not None or time.monotonic() > deadline:
+                printed = log.read_text()
                 self.end()
-                raise AssertionError(log.read_text())
+                raise AssertionError(f"node {name!r} did not start within a minute: {printed}")
             time.sleep(0.1)
         return node
 

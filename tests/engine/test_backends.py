@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from bench.engine import backends
 from bench.engine.backends import BACKENDS, Recorded, fastest
 from bench.engine.executors import GraphCache
-from bench.engine.loops import CohortLoop
+from bench.engine.loops import ClientLoop, CohortLoop
 from bench.engine.predict import _recorded_model
 from tests.engine.problems import everything, run, toy
 
@@ -125,6 +126,23 @@ def test_a_cell_does_not_count_the_steps_of_an_earlier_one(monkeypatch: pytest.M
     run(second, 3)
     assert calls["eager"] > 0
     assert second.engine.calls == {first.engine.backend: calls.total()}
+
+
+@pytest.mark.parametrize("read", [float, Tensor.item, Tensor.tolist, Tensor.numpy])
+def test_a_number_that_python_reads_is_no_part_of_a_recording(read: Callable[[Tensor], Any]) -> None:
+    """A later cell may call the step with another one, such as its own hyperparameter."""
+    step = Recorded(lambda tensors: [tensors[0] * torch.as_tensor(read(tensors[1]))], ClientLoop)
+    examples = [torch.ones(3), torch.tensor(0.7)]
+    assert step._record(examples).name == "eager"
+    assert set(step.failed) == {"graph"}
+    assert Recorded(lambda tensors: [tensors[0] * tensors[1]], ClientLoop)._record(examples).name == fastest("cpu")
+
+
+@pytest.mark.parametrize("literal", [True, False])
+def test_a_mask_and_a_literal_are_a_mask_on_every_backend(literal: bool) -> None:
+    step = Recorded(lambda t: [torch.where((t[0] > 0) & literal, t[0], t[1]), t[1]], ClientLoop)
+    assert step._record([torch.randn(5), torch.randn(5)]).name == fastest("cpu")
+    assert not step.failed
 
 
 @pytest.mark.parametrize(("device", "unrecorded"), [("cpu", 100), ("cuda", 5)])

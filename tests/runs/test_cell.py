@@ -5,12 +5,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.engine import backends
 from bench.runs import checkpoint, store
-from bench.runs.cell import Options, _last_recordings, _recordings, run_cell
+from bench.runs.cell import Options, _last_recordings, _recordings, _shared_by, run_cell
 from bench.runs.progress import Event
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
@@ -57,26 +58,43 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
     assert not (tmp_path / "parts" / "checkpoint").exists()
 
 
+@pytest.mark.parametrize(("method", "other", "recorded"), [
+    ("fedprox", {}, False),
+    ("fedprox", {"mu": 0.2}, False),  # a loss receives it as a tensor
+    ("apfl", {"adaptive": False}, True),
+])  # fmt: skip
 def test_a_later_cell_of_the_process_records_no_step_again(
-    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, other: dict[str, Any], recorded: bool, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The later cell has another seed and partition; its bytes are those of a new process. Other hyperparameters are
-    recorded."""
+    """The later cell has another seed and partition; its bytes are those of a new process."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 5)
-    cohort, later = OPTIONS.model_copy(update={"executor": "cohort"}), cell(method="fedprox", seed=1, alpha=0.5)
+    cohort, later = OPTIONS.model_copy(update={"executor": "cohort"}), cell(method=method, hp=other, seed=1, alpha=0.5)
     _last_recordings.cache_clear()
     assert run_cell(later, tmp_path / "alone", cohort).state == "done"
     _last_recordings.cache_clear()
-    assert run_cell(cell(method="fedprox"), tmp_path / "first", cohort).state == "done"
+    assert run_cell(cell(method=method), tmp_path / "first", cohort).state == "done"
 
     def record(*_: object) -> None:
         raise AssertionError("it records")
 
     monkeypatch.setattr("bench.engine.recording.record", record)
-    assert run_cell(later, tmp_path / "later", cohort).state == "done"
-    assert results(tmp_path / "later") == results(tmp_path / "alone")
-    other = run_cell(cell(method="fedprox", hp={"mu": 0.2}), tmp_path / "other", cohort)
-    assert any("it records" in warning for warning in other.warnings)
+    status = run_cell(later, tmp_path / "later", cohort)
+    assert status.state == "done"
+    assert any("it records" in warning for warning in status.warnings) == recorded
+    expected = results(tmp_path / "alone")
+    differ = {name for name, found in results(tmp_path / "later").items() if found != expected[name]}
+    assert differ == ({"status.json"} if recorded else set())  # which has the warning
+
+
+def test_recordings_that_no_cell_uses_are_forgotten(cell: Cell, tmp_path: Path) -> None:
+    """Their recipes may contain numbers that no other cell has: an optimizer's momentum here."""
+    _last_recordings.cache_clear()
+    counts = []
+    for momentum in (0.0, 0.5, 0.9):
+        settings = cell(method="fedprox", rounds=1, momentum=momentum)
+        run_cell(settings, tmp_path / str(momentum), OPTIONS.model_copy(update={"executor": "cohort"}))
+        counts.append(len(_last_recordings(*_shared_by(settings, "cpu")).steps))
+    assert counts == [1, 2, 2]
 
 
 def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
@@ -87,7 +105,7 @@ def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
     settings = cell(method="fedprox", rounds=4)
     _last_recordings.cache_clear()
     run_cell(settings, tmp_path / "alone", OPTIONS)
-    kept = _last_recordings(settings.method, json.dumps(settings.hp), settings.dtype, "cpu")
+    kept = _last_recordings(*_shared_by(settings, "cpu"))
     assert any(step._recorded for step in kept.steps.values())
     assert _recordings(settings, "cpu") is kept
     assert not kept.steps
