@@ -77,13 +77,17 @@ class GraphCache:
     unpadded: set[Recipe] = field(default_factory=set)
 
     def begin_cell(self) -> None:
-        """Forget the steps of single clients, and those that the last cell did not run.
+        """Forget the steps that the last cell did not run, and those of single clients if networks are convolutional.
 
-        There is a step of a single client for each size of a short batch, of some megabytes; recording them again costs
-        little compared with training such networks. A recipe may contain a number that other cells do not have, such as
-        an optimizer's.
+        A recipe may contain a number that other cells do not have, such as an optimizer's. There is a step of a single
+        client for each size of a short batch, of some megabytes for a deep network; recording them again costs little
+        compared with training such a network.
         """
-        self.steps = {key: step for key, step in self.steps.items() if step in self.used and not key[1]}
+        self.steps = {
+            (recipe, alone): step
+            for (recipe, alone), step in self.steps.items()
+            if step in self.used and not (alone and recipe.better_alone)
+        }
         self.used = set()
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from bench.engine import backends
+from bench.models.network import Network
+from bench.plugin import MODELS
 from bench.runs import checkpoint, store
 from bench.runs.cell import Options, _last_recordings, _recordings, _shared_by, run_cell
 from bench.runs.progress import Event
@@ -97,20 +100,27 @@ def test_recordings_that_no_cell_uses_are_forgotten(cell: Cell, tmp_path: Path) 
     assert counts == [1, 2, 2]
 
 
-def test_steps_of_one_client_alone_are_not_kept_for_later_cells(
-    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    body = nn.Sequential(nn.Conv2d(shape[0], 2, 3), nn.ReLU(), nn.Flatten())
+    return Network(body, nn.Linear(2 * 4 * 4, classes))
+
+
+@pytest.mark.parametrize(("model", "keeps"), [("logistic", True), ("small_cnn", False)])
+def test_a_convolutional_network_s_steps_alone_are_not_kept_for_later_cells(
+    model: str, keeps: bool, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be many of them, one for each size of a short batch."""
+    """There may be many of them, one for each size of a short batch, and each is large."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 1)
-    settings = cell(method="fedprox", rounds=4)
+    monkeypatch.setattr(MODELS, "_items", {**MODELS._items, "small_cnn": _small_cnn})
+    settings = cell(method="fedprox", rounds=4, model=model)
     _last_recordings.cache_clear()
-    run_cell(settings, tmp_path / "alone", OPTIONS)
+    assert run_cell(settings, tmp_path / "alone", OPTIONS).state == "done"
     kept = _last_recordings(*_shared_by(settings, "cpu"))
     assert any(step._recorded for step in kept.steps.values())
     assert _recordings(settings, "cpu") is kept
-    assert not kept.steps
+    assert bool(kept.steps) == keeps
     run_cell(settings, tmp_path / "together", OPTIONS.model_copy(update={"executor": "cohort"}))
-    assert _recordings(settings, "cpu").steps
+    assert not all(alone for _, alone in _recordings(settings, "cpu").steps)
 
 
 def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) -> None:
