@@ -125,11 +125,11 @@ def test_a_recording_that_kept_numbers_is_thrown_away(monkeypatch: pytest.Monkey
 def test_operations_that_torchscript_takes_for_others_are_played_by_python(
     in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TorchScript takes `True` for 1 and the mask for a number, whose complement is -2."""
+    """TorchScript takes `True` for 1 and the product for a whole number, whose complement is -2."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
 
     def where_not_positive(tensors: list[Tensor]) -> list[Tensor]:
-        return [tensors[0] + (~((tensors[1] > 0) & True)).to(tensors[1].dtype)]
+        return [tensors[0] + (~((tensors[1] > 0) * True)).to(tensors[1].dtype)]
 
     recorded, like = Recorded(where_not_positive, ClientLoop, in_place=in_place), [torch.zeros(2), torch.ones(2)]
     for _ in range(3):

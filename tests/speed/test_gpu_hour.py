@@ -54,7 +54,7 @@ def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None
             assert row["recorded"] + row["eager"] == row["calls"] > 0
             assert row["notices"] == []
         elif section == "lane_operations":
-            assert max(row["relative_errors"]) < (4e-3 if "bf16" in name else 1e-6)
+            assert max(row["relative_errors"]) < (2**-7 if "bf16" in name else 1e-6)  # bf16 has 8 bits
         elif section == "resume":
             assert row["same_logits"] and row["same_state_later"] and row["same_logits_later"]  # noqa: PT018
             assert row["logits"] > 0
