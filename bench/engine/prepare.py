@@ -141,7 +141,10 @@ class Preparer:
             optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
             slices=tuple(slices.items()),
             fixed=_fixed(request, self._settings.frozen),
-            feeds=tuple((name, feed, widths[name]) for name, feed in sorted(feeds.items())),
+            # How many samples a feed takes, and which draws, is no matter of the step.
+            feeds=tuple(
+                (name, replace(feed, subset=None, stream=0), widths[name]) for name, feed in sorted(feeds.items())
+            ),
             draws=tuple(sorted(request.draws.items())),
             frozen=False,
             arithmetic=self._arithmetic,

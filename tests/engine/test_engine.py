@@ -164,6 +164,24 @@ def _look_at_scores(do: Any, values: Values, batch: Any, ctx: Any) -> Values:
     return {**values, "seen": values["seen"] + at.to(torch.float64).T @ Forward()(values["w"], batch.x, "frozen")}
 
 
+def test_clients_whose_subsets_differ_train_in_one_cohort() -> None:
+    """A step does not depend on the size of what its batches are drawn from."""
+
+    def program(client: Client, w: Params) -> Program:
+        return (
+            yield Train({"w": w}, loss=cross_entropy, feed=Feed(batch_size=2, subset=3 + client.id, stream=client.id))
+        )
+
+    found = {}
+    for executor in ("sequential", "cohort"):
+        seen, federation = ask(program, executor=executor, sizes=[8, 8, 8])
+        assert len(federation.engine._trainer.used) == 1
+        found[executor] = {i: trained["w"].weights for i, trained in seen.items()}
+    for i, weights in found["cohort"].items():
+        torch.testing.assert_close(weights, found["sequential"][i], rtol=0, atol=1e-12)
+    assert len({tuple(weights.tolist()) for weights in found["cohort"].values()}) == 3
+
+
 def test_the_holdout_is_the_clients_own_and_fixed() -> None:
     def program(client: Client, w: Params) -> Program:
         kept = yield Predict(w, "remainder", "logits")
