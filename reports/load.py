@@ -12,7 +12,8 @@ import pandas as pd
 
 from bench.errors import UserError
 from bench.runs.results import CellView, dataset_name, load_run, tidy
-from bench.runs.store import COLUMNS, FINISHED, CellState, read_json
+from bench.runs.store import FINISHED, CellState, read_json
+from bench.runs.tables import read_tables
 from bench.settings import Settings
 from reports.best import MARGIN
 from reports.generic import without_own
@@ -124,13 +125,10 @@ class Store:
 
     def table(self, name: str) -> pd.DataFrame:
         """The CSV file `name` of all done cells below each other, with the `row`, `task`, `seed` of each."""
-        frames = [
-            cell.view.table(name).assign(row=cell.row, task=cell.task, seed=cell.seed)
-            for cell in self.cells
-            if cell.state == "done"
-        ]
-        frames = [frame for frame in frames if len(frame)]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*COLUMNS[name], *_NAMES])
+        cells = [cell for cell in self.cells if cell.state == "done"]
+        table, lengths = read_tables((cell.view.folder for cell in cells), name)
+        names = pd.DataFrame([(cell.row, cell.task, cell.seed) for cell in cells], columns=list(_NAMES))
+        return pd.concat([table, names.loc[names.index.repeat(lengths)].reset_index(drop=True)], axis=1)
 
     def selected(self, task: str, wanted: str) -> str:
         """Which round a task reports: the wanted one, and the last where the task has no such figure at all."""
@@ -254,13 +252,14 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
     partitions: dict[str, set[Any]] = {}
     for settings, task in zip(flat, tasks, strict=True):
         partitions.setdefault(task, set()).add(_partition_seed(settings))
+    # Within one task only: a learning rate that belongs to the data set does not make two rows of a method.
+    rivals: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for settings, task in zip(flat, tasks, strict=True):
+        rivals.setdefault((settings["label"], task), []).append(settings)
+    vary = {at: [name for name in row_names if _varies(same, name)] for at, same in rivals.items()}
     cells = []
     for view, settings, task in zip(views, flat, tasks, strict=True):
-        # within one task only: a learning rate that belongs to the data set does not make two rows of a method
-        rivals = [
-            other for other, its in zip(flat, tasks, strict=True) if (other["label"], its) == (settings["label"], task)
-        ]
-        own = [name for name in row_names if name in settings and _varies(rivals, name)]
+        own = [name for name in vary[settings["label"], task] if name in settings]
         row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in own)])
         seed = "/".join(str(settings[name]) for name in _SEED_FIELDS if settings[name] is not None)
         unit = str(_partition_seed(settings) if len(partitions[task]) > 1 else settings["seed"])
