@@ -14,7 +14,10 @@ from bench.engine.backends import BACKENDS, Recorded, fastest
 from bench.engine.executors import GraphCache
 from bench.engine.loops import ClientLoop, CohortLoop
 from bench.engine.predict import _recorded_model
+from tests.broken_torchscript import asked
 from tests.engine.problems import everything, run, toy
+
+OUT_OF_ORDER = ["torchscript"] if asked() else []
 
 
 def _fail(*_: object, **__: object) -> None:
@@ -135,14 +138,15 @@ def test_a_number_that_python_reads_is_no_part_of_a_recording(read: Callable[[Te
     examples = [torch.ones(3), torch.tensor(0.7)]
     assert step._record(examples).name == "eager"
     assert set(step.failed) == {"graph"}
-    assert Recorded(lambda tensors: [tensors[0] * tensors[1]], ClientLoop)._record(examples).name == fastest("cpu")
+    right = Recorded(lambda tensors: [tensors[0] * tensors[1]], ClientLoop)
+    assert right._record(examples).name == fastest("cpu", OUT_OF_ORDER)
 
 
 @pytest.mark.parametrize("literal", [True, False])
 def test_a_mask_and_a_literal_are_a_mask_on_every_backend(literal: bool) -> None:
     step = Recorded(lambda t: [torch.where((t[0] > 0) & literal, t[0], t[1]), t[1]], ClientLoop)
-    assert step._record([torch.randn(5), torch.randn(5)]).name == fastest("cpu")
-    assert not step.failed
+    assert step._record([torch.randn(5), torch.randn(5)]).name == fastest("cpu", OUT_OF_ORDER)
+    assert list(step.failed) == OUT_OF_ORDER
 
 
 @pytest.mark.parametrize(("device", "unrecorded"), [("cpu", 100), ("cuda", 5)])
