@@ -139,8 +139,11 @@ def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) 
 @pytest.mark.faults
 @pytest.mark.parametrize("damage", ["newest", "both", "short table", "altered table", "no status", "odd status"])
 def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str) -> None:
+    """Each attempt begins without recordings, as in a new process."""
+    _last_recordings.cache_clear()
     run_cell(cell(), tmp_path / "whole", EVERY_ROUND)
     folder = tmp_path / "damaged"
+    _last_recordings.cache_clear()
     run_cell(cell(), folder, EVERY_ROUND, stop=stop_after(4))
     generations = sorted((folder / "checkpoint").iterdir())
     assert [path.name for path in generations] == ["00000003", "00000004"]
@@ -153,6 +156,7 @@ def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str)
         store.write_text(table, table.read_text().replace("0.", "1.", 1))
     if damage in ("no status", "odd status"):
         (folder / "status.json").write_bytes(b"" if damage == "no status" else b"[1, \xff")
+    _last_recordings.cache_clear()
     assert run_cell(cell(), folder, EVERY_ROUND).state == "done"
     assert results(folder) == results(tmp_path / "whole")
     log = (folder / "log.txt").read_text()
