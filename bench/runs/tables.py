@@ -21,7 +21,7 @@ def read_tables(folders: Iterable[Path], name: str) -> tuple[pd.DataFrame, list[
     each call of pandas takes about as long as a thousand rows."""
     texts = [_whole_lines(folder / f"{name}.csv") for folder in folders]
     frames = [
-        _parsed([head, *(rows for _, _, rows in same)], name)
+        _parsed("".join([f"{head}\n", *(rows for _, _, rows in same)]), name)
         for head, same in itertools.groupby((text.partition("\n") for text in texts if text), lambda parts: parts[0])
     ]
     whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS[name]))
@@ -33,12 +33,11 @@ def _whole_lines(path: Path) -> str:
     return text[: text.rfind("\n") + 1]
 
 
-def _parsed(pieces: list[str], name: str) -> pd.DataFrame:
+def _parsed(text: str, name: str) -> pd.DataFrame:
     exact: dict[str, Callable[[str], Any]] = {
         column: float for column in ("value", "seconds", "settled", "start", "end") if column in COLUMNS[name]
     }
     if "bits" in COLUMNS[name]:  # which may look like a number
         exact["bits"] = str
     # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
-    head, *rows = pieces
-    return pd.read_csv(io.StringIO(f"{head}\n{''.join(rows)}"), keep_default_na=False, converters=exact)
+    return pd.read_csv(io.StringIO(text), keep_default_na=False, converters=exact)
