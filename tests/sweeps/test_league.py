@@ -4,16 +4,19 @@ import csv
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from bench.cli.league import VERSION
-from bench.runs.pack import unpack
+from bench.runs.pack import pack, unpack
+from bench.runs.store import checksum
 from reports.accuracy import PM
 from reports.figure import scores
 from reports.league import write_league
@@ -253,6 +256,32 @@ def test_the_first_is_in_the_confidence_set(environment: dict[str, str]) -> None
     ]
     assert {row[0] for row in rows} == {"ditto", "apple", "local"}
     assert rows[0][-1] == "yes"
+
+
+@pytest.mark.long
+def test_redrawn_entries_say_how_far_methods_moved(environment: dict[str, str], tmp_path: Path) -> None:
+    """Of two methods that both folders have, one is two points worse in the old one, on each task; a third is new."""
+    shipped = ROOT / "reports" / "leagues" / f"{VERSION}_small"
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+        shutil.copy(shipped / "local.tar.xz", folder)
+    for name in ("ditto", "apfl"):
+        shutil.copy(shipped / f"{name}.tar.xz", new)
+    unpack(shipped / "ditto.tar.xz", tmp_path / "ditto")
+    for file in (tmp_path / "ditto").glob("*/metrics.csv"):
+        table = pd.read_csv(file, keep_default_na=False)
+        table.loc[table["split"] == "test", "value"] -= 0.02
+        known, status = checksum(file), file.with_name("status.json")
+        table.to_csv(file, index=False, lineterminator="\n")
+        status.write_text(status.read_text(encoding="utf-8").replace(known, checksum(file)), encoding="utf-8")
+    pack(tmp_path / "ditto", old / "ditto.tar.xz")
+    script = ROOT / "docs" / "examples" / "redraw.py"
+    command = [sys.executable, script, old, new]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    personalized = next(line for line in done.stdout.splitlines() if line.startswith("PM"))
+    assert "2 methods; means move by 1.00 points in the median" in personalized
+    assert "single tasks by 1.00, 50% of them by more than 1" in personalized
 
 
 @pytest.mark.slow
