@@ -1,6 +1,7 @@
 """The rooms of the source: imports go one way between them, and the drawing in the docs is of the code as it is."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -26,7 +27,7 @@ def imports(file: Path) -> Iterator[str]:
     """The modules of ours that a file imports, wherever in it; what only types are checked with does not count."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -35,6 +36,7 @@ def imports(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
+@functools.cache
 def arrows() -> set[tuple[str, str]]:
     """Which room imports from which."""
     found = set()

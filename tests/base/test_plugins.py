@@ -50,6 +50,7 @@ def test_the_example_runs_from_its_folder_in_worker_processes(bench: Run, folder
     assert "6 cells to run" in bench(*common)  # the data set, partition and model are of the same file
 
 
+@pytest.mark.long
 def test_a_plugin_by_option_and_its_remedy(bench: Run, folder: Path) -> None:
     """Without the file a name is unknown, and the message says how to name it; with it the cells are the same."""
     grid = yaml.safe_load((folder / "grid.yaml").read_text()) | {"methods": ["half_fedavg"], "seeds": [0]}
