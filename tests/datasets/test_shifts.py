@@ -364,17 +364,21 @@ def test_the_command_runs_shifts_and_shows_them(tmp_path: Path) -> None:
 
 
 def accuracy(method: str, shift: dict[str, Any], hp: dict[str, Any], folder: Path) -> float:
-    """Of the models that clients use, on their local tests, after ten rounds."""
+    """Of the models that clients use, on their local tests, after ten rounds; the mean of four seeds, because FedAvg's
+    with BatchNorm moves by up to 0.25 where products are rounded in another way."""
     load_file(ROOT / "docs/examples/shifts/norm_mlp.py")
-    cell = Settings(
-        method=method, hp=hp, alpha=1, clients=8, rounds=10, eval_every=10, lr=0.05, momentum=0.5, model="norm_mlp",
-        shifts=(shift,),
-    )  # fmt: skip
-    status = run_cell(cell, folder / method, Options(device="cpu"))
-    assert status.state == "done", status.reason
-    rows = read_table(folder / method, "metrics")
-    chosen = rows[(rows.metric == "pm") & (rows.split == "test") & (rows.quantity == "accuracy")]
-    return float(chosen[chosen["mean"] == "train_size"]["value"].iloc[-1])
+    found = []
+    for seed in range(4):
+        cell = Settings(
+            method=method, hp=hp, alpha=1, clients=8, rounds=10, eval_every=10, lr=0.05, momentum=0.5, model="norm_mlp",
+            shifts=(shift,), seed=seed,
+        )  # fmt: skip
+        status = run_cell(cell, folder / f"{method}{seed}", Options(device="cpu"))
+        assert status.state == "done", status.reason
+        rows = read_table(folder / f"{method}{seed}", "metrics")
+        chosen = rows[(rows.metric == "pm") & (rows.split == "test") & (rows.quantity == "accuracy")]
+        found.append(float(chosen[chosen["mean"] == "train_size"]["value"].iloc[-1]))
+    return float(np.mean(found))
 
 
 @pytest.mark.slow
@@ -389,5 +393,5 @@ def accuracy(method: str, shift: dict[str, Any], hp: dict[str, Any], folder: Pat
 def test_methods_that_are_made_for_a_shift_are_above_fedavg(
     method: str, hp: dict[str, Any], shift: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Slow: two trainings."""
+    """Slow: eight trainings."""
     assert accuracy(method, shift, hp, tmp_path) > accuracy("fedavg", shift, {}, tmp_path) + 0.1
