@@ -30,10 +30,10 @@ class Nodes:
     host name and process ids, and where the others see the run folder it sees an empty or another folder."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = {**environment, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         # With more log files open, Ray puts aside those of processes that have ended. The nodes share a folder of logs,
         # and a process of a node that is `apart` looks to the others as if it had ended.
-        self._environment["RAY_LOG_MONITOR_MAX_OPEN_FILES"] = "1000000"
+        quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+        self._environment = {**environment, **quiet, "RAY_LOG_MONITOR_MAX_OPEN_FILES": "1000000"}
         self._started: list[subprocess.Popen[bytes]] = []
         self._folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a socket's path must be short
         with socket.socket() as free:

@@ -54,10 +54,10 @@ def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None
             assert row["recorded"] + row["eager"] == row["calls"] > 0
             assert row["notices"] == []
         elif section == "lane_operations":
-            # Without AVX-512, the library's own gradient in bf16 is as far away as 4.2e-3.
+            # Without AVX-512, the library's own gradient in bf16 is as far away as 4.2e-3; bf16 has 8 bits.
             library = rows[section, name.replace("lane kernels", "grouped")]["relative_errors"]
             of_library = 1.05 * max(library) if "convolution" in name else 0.0
-            assert max(row["relative_errors"]) < (max(4e-3, of_library) if "bf16" in name else 1e-6)
+            assert max(row["relative_errors"]) < (min(max(4e-3, of_library), 2**-7) if "bf16" in name else 1e-6)
         elif section == "resume":
             assert row["same_logits"] and row["same_state_later"] and row["same_logits_later"]  # noqa: PT018
             assert row["logits"] > 0
