@@ -27,19 +27,20 @@ class Dataset:
         name: its name in reports, e.g. `cifar10` or `cifar10-jpeg`.
         x: `[n, channels, height, width]` uint8 images; float32 arrays such as `[n, features]`, or
             `[n, channels, time]` for time series; or `[n, length]` int32 token numbers.
-        y: `[n]` labels in `0 .. num_classes-1`.
+        y: `[n]` labels in `0 .. num_classes-1`; they index a model's outputs (logits) and `classes`.
         n_train: the first `n_train` samples are the official training part, the rest are the test part.
         num_classes: number of classes.
         mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises with them.
             Empty for tokens.
         checksum: hex digest of the content (part of a cell's identity).
-        classes: names of the classes; may be empty.
+        classes: names of the classes in the order of their numbers; may be empty.
         rows: `[n]` row of the user's file for each sample, if the harness moved a held-out test part to the end; None
             if the samples are in the file's order. A split from a file refers to these rows.
         groups: `[n]` group of each sample (person, hospital, camera, domain), as a position in `group_names`; None if
             the data set has no groups.
         group_names: names of the groups.
         vocabulary: number of tokens; 0 if the samples are not tokens.
+        notes: what the user should know of how the data were read, one line each, such as what was left out.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Dataset:
     groups: Indices | None = None
     group_names: tuple[str, ...] = ()
     vocabulary: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import zipfile
 import zlib
+from collections.abc import Set
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from bench.data import Array
 from bench.errors import UserError
 
 
-def read_npz(file: Path) -> dict[str, Array]:
-    """All arrays of a file, by name; pickled objects are refused.
+def read_npz(file: Path, names: Set[str] | None = None) -> dict[str, Array]:
+    """The arrays of a file, by name: all, or those of `names` that it has; pickled objects are refused.
 
     Raises:
         UserError: the file is missing, damaged, or holds something else.
@@ -19,7 +20,7 @@ def read_npz(file: Path) -> dict[str, Array]:
     try:
         # opened here, because NumPy does not close a file that turns out not to be an archive
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return dict(arrays)
+            return {name: arrays[name] for name in arrays.files if names is None or name in names}
     except FileNotFoundError:
         raise UserError(f"{file} does not exist; set the option `path` to your file") from None
     # TypeError: numpy.load returned the single array of an .npy file, which is not a context manager

@@ -11,6 +11,7 @@ from bench.errors import UserError
 from bench.rng import generator
 
 TEST_SHARE = 0.25
+_LISTED = 10  # labels in a note
 _CHUNK = 256  # samples; limits the size of the float64 copies
 
 
@@ -27,6 +28,7 @@ def assemble(
     rows: Indices | None = None,
     groups: Array | None = None,
     vocabulary: int = 0,
+    notes: Sequence[str] = (),
 ) -> Dataset:
     """Build a data set from arrays; `mean` and `std` are computed from the training part where they are not given.
 
@@ -34,14 +36,15 @@ def assemble(
         name: name of the data set in reports.
         x: `[n, channels, height, width]` uint8 or float32, `[n, channels, time]` or `[n, features]` float32, or
             `[n, length]` integer token numbers; the training part comes first.
-        y: `[n]` integer labels from 0.
+        y: `[n]` labels: integers from 0 if `classes` names them, else any integers or texts.
         n_train: size of the training part.
         mean, std: per channel, in units of `x / 255` for images and of `x` otherwise.
-        classes: names of the classes; if empty, the number of classes is the largest label plus one.
+        classes: names of the classes; if empty, the labels that occur are the classes (`occurring`).
         checksum: of the content, where reading all of it again would take long; computed if empty.
         rows: `[n]` the row of the user's file that each sample comes from; None if the order is the same.
         groups: `[n]` integers or text: the group (person, hospital, ...) that each sample belongs to.
         vocabulary: number of tokens if the samples are texts, else 0.
+        notes: as in `Dataset`.
 
     Raises:
         UserError: `mean` or `std` does not fit the channels, there is not one label (and one group) for each sample, or
@@ -49,16 +52,21 @@ def assemble(
     """
     if vocabulary:
         mean, std, x = (), (), _tokens(name, x, vocabulary)
+    if y.dtype.kind == "f" and not (y == np.rint(y)).all():
+        raise UserError(f"{name}: some labels are neither whole numbers nor texts; a label says which class it is")
+    if not classes and y.ndim == 1:
+        y, classes = occurring(y)
+        notes = [*notes, _numbering(name, classes)] if classes else notes
     x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, dtype=np.int64)
     if y.shape != (len(x),) or not 0 < n_train <= len(y):
         raise UserError(
             f"{name}: {len(x)} samples, labels of shape {y.shape}, {n_train} of them for training; there should be one "
             "label for each sample, and some to train on"
         )
-    if y.min() < 0 or y.max() >= (len(classes) or len(y)):
+    if y.min() < 0 or (classes and y.max() >= len(classes)):
         raise UserError(
-            f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. classes - 1 "
-            "(numpy.unique(labels, return_inverse=True)[1] numbers them so)"
+            f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. {len(classes) - 1}, as it has "
+            f"{len(classes)} classes"
         )
     numbers, group_names = (None, ()) if groups is None else _numbered(name, groups, len(y))
     channels = 0 if vocabulary else x.shape[1]
@@ -77,7 +85,29 @@ def assemble(
         groups=numbers,
         group_names=group_names,
         vocabulary=vocabulary,
+        notes=tuple(notes),
     )
+
+
+def occurring(y: Array) -> tuple[Indices, tuple[str, ...]]:
+    """Number the labels that occur, so that there is no class without samples.
+
+    Args:
+        y: `[n]` integers or texts.
+
+    Returns:
+        `[n]` each label as its place among the sorted labels, and these labels as names of the classes. Integers 0, 1,
+        2, ... without a gap are returned as they are, without names.
+    """
+    labels, places = np.unique(y, return_inverse=True)
+    if labels.dtype.kind in "biuf" and np.array_equal(labels, np.arange(len(labels))):
+        return y.astype(np.int64), ()
+    return places.astype(np.int64), tuple(str(label) for label in labels.tolist())
+
+
+def _numbering(name: str, classes: Sequence[str]) -> str:
+    listed = ", ".join(classes[:_LISTED]) + (", ..." if len(classes) > _LISTED else "")
+    return f"{name}: the labels that occur are its classes, numbered 0 to {len(classes) - 1} in this order: {listed}"
 
 
 def _numbered(name: str, groups: Array, n: int) -> tuple[Indices, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayA
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
-from bench.runs.launch import command_line, forget, print_unkept, work, write_run
+from bench.runs.launch import command_line, forget, print_remarks, print_unkept, work, write_run
 
 if TYPE_CHECKING:
     from bench.runs.plan import PlannedCell
@@ -116,7 +116,7 @@ def run(
     from bench.engine.device import check_lane_kernels
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
-    from bench.runs.remarks import gathered
+    from bench.runs.remarks import planned_remarks
     from bench.runs.store import FINISHED
 
     runner = choose_runner(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
@@ -142,7 +142,7 @@ def run(
     if fresh:
         forget(folder, wanted)
     if not quiet:
-        print_remarks(gathered((cell.settings, cell.remarks) for cell in wanted))
+        print_remarks(planned_remarks(wanted))
         _print_others(folder)
         print_unkept(folder, wanted, keep)
     stopped = not work(folder, wanted, options.model_dump_json(), runner, mirror, quiet=quiet, verbose=verbose)
@@ -200,12 +200,6 @@ def _print_warnings(cells: "Sequence[Settings]") -> None:
     untrained = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
     for text in [*found, *untrained]:
         print(f"warning: {text}", file=sys.stderr)
-
-
-def print_remarks(texts: "Sequence[str]") -> None:
-    """Print the remarks of `bench.runs.remarks`."""
-    for text in texts:
-        print(f"note: {text}", file=sys.stderr)
 
 
 def _no_steps(settings: "Settings") -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_runner, start_early
-from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
+from bench.cli.run import ExecutorOption, PluginFiles, by_option
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
-from bench.runs.launch import command_line, make_folder, work, write_run
+from bench.runs.launch import command_line, make_folder, print_remarks, work, write_run
 
 if TYPE_CHECKING:
     import optuna
@@ -66,7 +66,7 @@ def sweep(
         from bench.runs.cell import Options
         from bench.runs.mlflow_mirror import choose_store
         from bench.runs.plan import plan
-        from bench.runs.remarks import fallbacks, gathered
+        from bench.runs.remarks import fallbacks, planned_remarks
         from bench.runs.results import load_run
         from sweeps.fair import cells_again, choose, reported_cells
         from sweeps.finals import check_blind
@@ -98,7 +98,7 @@ def sweep(
     mirror = choose_store(folder, tracking_uri) if tracking else None
     planned = plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
     if not quiet:
-        print_remarks(gathered((cell.settings, cell.remarks) for cell in planned))
+        print_remarks(planned_remarks(planned))
     check_blind(loaded, data_root)
     runner.check([cell.settings for cell in planned], data_root)
     studies = _open(folder, loaded, study, set_ or [], storage)

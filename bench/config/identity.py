@@ -6,6 +6,7 @@ its files, and the machine. `RESULT_VERSION` covers the engine, the libraries an
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -116,7 +117,25 @@ def declared_checksum(settings: Settings) -> str:
 
 def _declared(name: str, options: dict[str, Any]) -> str:
     path = options.get("path")
-    return content(Path(path)) if path else f"declared:{name}"
+    if not path:
+        return f"declared:{name}"
+    known = content(Path(path))
+    return " ".join(filter(None, (known, _reading(name, Path(path), known))))
+
+
+@functools.lru_cache(maxsize=1000)
+def _reading(name: str, path: Path, digest: str) -> str:
+    """What our loader reads in a user's file otherwise than its first version did, by its module's `reading`.
+
+    Those cells get new ids. Of a file that cannot be read, nothing: loading it says why. `digest` identifies the
+    file's version in the cache.
+    """
+    reading = getattr(inspect.getmodule(DATASETS.get(name)), "reading", None)
+    if reading is None or is_own(DATASETS, name):
+        return ""
+    with contextlib.suppress(Exception):
+        return str(reading(path))
+    return ""
 
 
 def method_code(name: str) -> str:

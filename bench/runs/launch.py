@@ -57,6 +57,7 @@ def run(
     from bench.plugin import loaded_files
     from bench.runs.cell import Options
     from bench.runs.plan import plan
+    from bench.runs.remarks import planned_remarks
     from bench.runs.results import load_run
     from bench.runs.workers import LocalRunner
 
@@ -76,6 +77,7 @@ def run(
     if fresh:
         forget(folder, planned)
     if not quiet:
+        print_remarks(planned_remarks(planned))
         print_unkept(folder, planned, keep)
     if not work(folder, planned, options.model_dump_json(), runner, None, quiet=quiet, verbose=False):
         raise KeyboardInterrupt
@@ -97,6 +99,12 @@ def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
             raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
 
 
+def print_remarks(texts: "Sequence[str]") -> None:
+    """Print the remarks of `bench.runs.remarks`."""
+    for text in texts:
+        print(f"note: {text}", file=sys.stderr)
+
+
 def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> None:
     """Say how many finished cells have no models to use: `--keep` comes too late for them."""
     from bench.runs import store
@@ -112,17 +120,19 @@ def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> Non
 
 
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
-    """Write `run.json`: the latest grid, its cells in order, and every command so far."""
+    """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
     from bench.runs import store
     from bench.runs.provenance import provenance
+    from bench.runs.remarks import data_notes
 
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
+    notes = {"notes": known} if (known := data_notes(planned)) else {}
     entry = {"command": command_line(), **provenance()}
     make_folder(folder)
     with store.locked(folder, wait=True):
         before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
         history = [*before["history"], entry]
-        described = {"grid": grid.name, "published": grid.published, "created": before["created"], **entry}
+        described = {"grid": grid.name, "published": grid.published, "created": before["created"], **entry, **notes}
         store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})
 
 

@@ -41,12 +41,14 @@ class PlannedCell:
 
     Attributes:
         id: the name of its folder.
+        notes: of how its data were read (`Dataset.notes`).
         remarks: what is odd in its partition (`bench.runs.remarks`).
         record: what its `partition.json` will hold.
     """
 
     id: str
     settings: Settings
+    notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     record: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -95,14 +97,15 @@ class _Planner:
             remarks = tuple(partition_remarks(trained, seen))
             self._known[key] = partition.hash, remarks, partition_record(seen, trained)
         partition_hash, remarks, record = self._known[key]
-        load_public(settings, self._data_root, download=self._download)
+        public = load_public(settings, self._data_root, download=self._download)
+        notes = dataset.notes + (public.notes if public else ())
         _check_models(settings, dataset)
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
             content.append(dataset.checksum)
         if is_own(PARTITIONS, settings.partition):
             content.append(partition_hash)
-        return PlannedCell(cell_id(settings, " ".join(content)), settings, remarks, record)
+        return PlannedCell(cell_id(settings, " ".join(content)), settings, notes, remarks, record)
 
 
 def _check_models(settings: Settings, dataset: Dataset) -> None:

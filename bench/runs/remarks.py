@@ -7,7 +7,7 @@ cells that trained in a slower way than they should.
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,22 @@ from bench.runs.results import CellView, task_name
 from bench.runs.store import read_json
 from bench.settings import Settings
 
+if TYPE_CHECKING:
+    from bench.runs.plan import PlannedCell
+
 _FELL_BACK = (" takes its place: ", " runs one by one: ")  # parts of the engine's notices of it
 _TRAINED = ("gm", "pm")
 _Curve = tuple[tuple[str, ...], ...]
+
+
+def planned_remarks(cells: Sequence["PlannedCell"]) -> list[str]:
+    """Return what is known before cells run: notes on their data, each once, then remarks on their partitions."""
+    return [*data_notes(cells), *gathered((cell.settings, cell.remarks) for cell in cells)]
+
+
+def data_notes(cells: Sequence["PlannedCell"]) -> list[str]:
+    """Return the notes on the data of cells, each once."""
+    return list(dict.fromkeys(note for cell in cells for note in cell.notes))
 
 
 def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
@@ -39,8 +52,10 @@ def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
 
 
 def run_remarks(cells: Sequence[CellView]) -> list[str]:
-    """Return the remarks on a run, read from its folder: on partitions, and on what its cells did."""
-    return [*gathered((cell.settings, _of_file(cell)) for cell in cells), *end_remarks(cells)]
+    """Return the remarks on a run, read from its folder: on data and partitions, and on what its cells did."""
+    folders = dict.fromkeys(cell.folder.parent for cell in cells)
+    notes = dict.fromkeys(note for one in folders for note in (read_json(one / "run.json") or {}).get("notes", ()))
+    return [*notes, *gathered((cell.settings, _of_file(cell)) for cell in cells), *end_remarks(cells)]
 
 
 def end_remarks(cells: Sequence[CellView]) -> list[str]:

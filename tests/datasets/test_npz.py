@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
+from bench.settings import Settings
+from datasets.assemble import assemble
+from datasets.partitions import make_partition
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -84,11 +90,19 @@ BAD: dict[str, tuple[Arrays, str]] = {
         "none of the arrays 'train_images'",
     ),
     "no labels": ({"train_images": pictures(2, 4, 4)}, "no 'train_labels'"),
-    "short labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(3, int)}, "one integer for each"),
+    "short labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(3, int)}, "one integer or"),
     "several labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros((2, 2), int)}, "one integer"),
     "floating labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(2)}, "float64"),
-    "negative labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.array([0, -1])}, "from -1 to 0"),
-    "huge labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.array([0, 10**9])}, "to 1000000000"),
+    "labels of bytes": ({"train_images": pictures(2, 4, 4), "train_labels": np.array([b"a", b"b"])}, "integer or text"),
+    "numbers and texts": (
+        {
+            "train_images": pictures(2, 4, 4),
+            "train_labels": np.array([0, 1]),
+            "val_images": pictures(1, 4, 4),
+            "val_labels": np.array(["1"]),
+        },
+        "'val_labels' and 'train_labels' should both hold integers or both hold text",
+    ),
     "channels first": ({"train_images": pictures(4, 3, 8, 8), "train_labels": np.zeros(4, int)}, r"\(4, 3, 8, 8\)"),
     "volumes": ({"train_images": pictures(2, 4, 4, 4, 1), "train_labels": np.zeros(2, int)}, "'train_images' is uint8"),
     "integer images": ({"train_images": np.zeros((2, 4, 4), int), "train_labels": np.zeros(2, int)}, "int64"),
@@ -143,3 +157,77 @@ def test_an_array_that_is_not_read_is_refused(tmp_path: Path, key: str) -> None:
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(UserError, match=f"has an array '{key}', which is not read.*one array 'groups'"):
         DATASETS.get("npz")(data_root=tmp_path, download=False, path=str(tmp_path / "own.npz"))
+
+
+# -- labels that occur are the classes --
+
+
+def labelled(folder: Path, labels: npt.NDArray[Any], **more: npt.NDArray[Any]) -> Path:
+    """A file whose features tell the samples apart."""
+    x = np.arange(2.0 * len(labels)).reshape(-1, 2)
+    return save(folder, {"train_images": x, "train_labels": labels, **more})
+
+
+NAMED = [[0, 3, 7, 9], [1, 2, 3], [-1, 1], [5], [-(10**9), 10**9], ["cat", "dog", "owl"], [False, True], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("names", NAMED)
+def test_labels_that_occur_are_the_classes_and_name_them(tmp_path: Path, names: list[Any]) -> None:
+    labels = np.array(names)[np.arange(40) % len(names)]
+    data = load(labelled(tmp_path, labels))
+    assert data.num_classes == len(names)
+    rows = data.rows
+    assert rows is not None
+    contiguous = data.classes or tuple(map(str, range(data.num_classes)))
+    in_file = [str(label) for label in labels[rows].astype(int if labels.dtype == bool else labels.dtype).tolist()]
+    assert [contiguous[label] for label in data.y] == in_file
+    assert len(data.notes) == (names not in ([False, True], [0, 1, 2]))  # that is how they are numbered anyway
+    assert all(str(name) in data.notes[0] for name in names if data.notes)
+
+
+@pytest.mark.parametrize(("partition", "alpha"), [("classes", None), ("exdir", 0.5)])
+def test_classes_without_samples_are_given_to_nobody(tmp_path: Path, partition: str, alpha: float | None) -> None:
+    """Two of four classes for each client, whatever the numbers of the labels: the same lists as for 0 to 3."""
+    number = np.arange(400) % 4
+    lists = []
+    for names in ([0, 1, 2, 3], [0, 3, 7, 9], [1, 2, 3, 4]):
+        data = load(labelled(tmp_path, np.array(names)[number]))
+        made = make_partition(
+            data, partition, clients=4, alpha=alpha, seed=0, protocol="honest", validation_share=0.1, options={"k": 2}
+        )
+        assert [len(np.unique(data.y[own])) for own in made.train] == [2] * 4
+        lists.append(made.hash)
+    assert len(set(lists)) == 1
+
+
+def test_a_label_of_one_part_only_is_a_class(tmp_path: Path) -> None:
+    more = {"val_images": np.ones((1, 2)), "val_labels": [2], "test_images": np.ones((1, 2)), "test_labels": [7]}
+    data = load(labelled(tmp_path, np.array([4, 4]), **{name: np.asarray(array) for name, array in more.items()}))
+    assert (data.classes, data.y.tolist(), data.n_train) == (("2", "4", "7"), [1, 1, 0, 2], 3)
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1))
+def test_numbering_keeps_which_samples_are_alike_and_their_order(labels: list[int]) -> None:
+    y = np.array(labels)
+    data = assemble("any", np.zeros((len(y), 1), np.float32), y, len(y), mean=[0], std=[1])
+    assert np.array_equal(np.unique(data.y), np.arange(data.num_classes))
+    assert np.array_equal(np.sign(np.subtract.outer(data.y, data.y)), np.sign(np.subtract.outer(y, y)))
+
+
+def test_labels_that_are_no_whole_numbers_are_refused_of_whoever_assembles() -> None:
+    for bad in (0.5, np.nan):
+        with pytest.raises(UserError, match="some labels are neither whole numbers nor texts"):
+            assemble("any", np.zeros((2, 1), np.float32), np.array([0, bad]), 2, mean=[0], std=[1])
+
+
+def test_only_cells_whose_labels_have_gaps_get_new_ids(tmp_path: Path) -> None:
+    """The id of a file without gaps is that of its content alone, as it was."""
+
+    def declared(labels: list[int]) -> str:
+        options = {"path": str(labelled(tmp_path, np.array(labels)))}
+        cell = Settings(method="fedavg", dataset="npz", dataset_options=options)
+        assert cell_id(cell, declared_checksum(cell)) == cell_id(cell, declared_checksum(cell))
+        return declared_checksum(cell)
+
+    assert [len(declared(labels).split()) for labels in ([0, 1, 0, 2], [1, 0], [0, 0])] == [1, 1, 1]
+    assert [declared(labels).split()[1:] != [] for labels in ([0, 2], [1, 2], [-1, 0])] == [True] * 3

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import bench
 from bench.runs.remarks import fallbacks
 from bench.runs.results import CellView
 from bench.runs.store import Status
@@ -29,9 +30,9 @@ def notes(text: str) -> list[str]:
 def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
     bench: Bench, bench_here: Bench, grid: Grid, tmp_path: Path
 ) -> None:
-    """Three classes, 1 to 3, for six clients at alpha = 0.0001: only two clients get samples. SCD's regularization
-    is off, so that its models are those of FedAvg and Local. Ditto shares only its generic model with FedAvg, which
-    is expected."""
+    """Three classes, called 1 to 3, for six clients at alpha = 0.0001: only two clients get samples. SCD's
+    regularization is off, so that its models are those of FedAvg and Local. Ditto shares only its generic model with
+    FedAvg, which is expected."""
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 3 + 1
     np.savez(tmp_path / "own.npz", train_images=rng.normal(labels[:, None], 1, (120, 5)), train_labels=labels)
@@ -40,13 +41,13 @@ def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
     file = grid(**common, alphas=[0.0001], clients=6, seeds=[0, 1])
     done = bench("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 2)
     expected = [
+        "own: the labels that occur are its classes, numbered 0 to 2 in this order: 1, 2, 3",
         "own alpha=0.0001: 4 of 6 clients have no training samples and take no part (seed 0, 1)",
-        "own alpha=0.0001: no client trains on class 0, of labels 0 to 3: do your labels start from 1? (seed 0, 1)",
         "scd: every accuracy is another method's to the last digit (GM: ditto and fedavg, PM: local) "
         "on own alpha=0.0001",
     ]
     assert notes(done.stderr) == expected
-    assert done.stderr.index(expected[0]) < done.stderr.index("cells to run") < done.stderr.index(expected[2])
+    assert done.stderr.index(expected[0]) < done.stderr.index("cells to run") < done.stderr.index(expected[-1])
     assert notes(bench_here("status", "run").stdout) == expected
     bench_here("report", "run")
     page = (tmp_path / "run" / "report" / "index.html").read_text(encoding="utf-8")
@@ -64,6 +65,21 @@ def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, 
     file.write_text(file.read_text().replace("alphas: null\n", ""))
     said = bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr
     assert "note: blobs: 1 of 2 clients train and have no test samples: no local figure counts them (seed 0)" in said
+
+
+def test_a_note_on_data_is_printed_once_by_command_and_python_and_repeated_by_status(
+    bench_here: Bench, grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though several cells, and their public samples, are of these data."""
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    np.savez(tmp_path / "own.npz", train_images=x, train_labels=np.arange(60) % 3 * 2)
+    data = {"name": "npz", "path": str(tmp_path / "own.npz")}
+    file = grid(methods=["fedavg"], datasets=[data], public={**data, "size": 5}, seeds=[0, 1], rounds=1, clients=3)
+    said = ["own: the labels that occur are its classes, numbered 0 to 2 in this order: 0, 2, 4"]
+    assert notes(bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr) == said
+    assert notes(bench_here("status", "run").stdout) == said
+    bench.run(str(file), "run", jobs=1, device="cpu")
+    assert notes(capsys.readouterr().err) == said
 
 
 def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
