@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,22 +241,32 @@ def content(path: Path) -> str:
     return _digest(json.dumps([names, [_file_digest(*_version(file)) for file in files]]))
 
 
-def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+def _files(folder: Path, depth: float = math.inf, above: tuple[Path, ...] = ()) -> Iterator[Path]:
     """All files below a folder. Links are followed, as loaders do, except those that lead back to a folder above."""
     place = folder.resolve()
-    if place in above:
+    if place in above or len(above) >= depth:
         return
     for one in folder.iterdir():
         if one.is_dir():
-            yield from _files(one, (*above, place))
+            yield from _files(one, depth, (*above, place))
         elif one.is_file():
             yield one
 
 
+def versions(path: Path, depth: float = math.inf) -> tuple[tuple[Path, int, int], ...]:
+    """The versions of a file, or of all files below a folder down to `depth` levels; of nothing if none can be read."""
+    with contextlib.suppress(OSError):
+        return tuple(sorted(map(_version, _files(path, depth) if path.is_dir() else [path])))
+    return ()
+
+
 def _version(path: Path) -> tuple[Path, int, int]:
-    """The path, modification time and size of a file, which distinguish its versions without reading it."""
+    """The place, time of the last change and size of a file, which distinguish its versions without reading it.
+
+    Tools that unpack or copy may set the time of modification back; that of the change of status they cannot.
+    """
     stat = path.stat()
-    return path, stat.st_mtime_ns, stat.st_size
+    return path.absolute(), max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_size
 
 
 @functools.lru_cache(maxsize=100_000)

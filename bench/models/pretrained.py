@@ -26,7 +26,7 @@ def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
         UserError: there is no such file, it holds no state dict, or its tensors do not fit the network.
     """
     stat = _found(path).stat()
-    theirs = _read(path, stat.st_mtime_ns, stat.st_size)
+    theirs = _read(path.absolute(), max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_size)
     ours = net.state_dict()
     body = [name for name in ours if not name.startswith("head.")]
     head = [name for name in ours if name.startswith("head.")]

@@ -4,9 +4,11 @@ import functools
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from bench.config.identity import versions
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, made_by
@@ -39,6 +41,9 @@ def as_trained(settings: Settings, dataset: Dataset, partition: Partition) -> tu
 
 def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download: bool = False) -> Dataset:
     """The data set of a cell; the last two are kept, as neighbouring cells mostly share theirs (a public one, too).
+
+    A data set is read again when a file changes that an option names, that lies in such a folder, or in the data root's
+    folder of the set's name down to `_LEVELS` levels; and in another current directory.
 
     Raises:
         UserError: it is unknown, missing or damaged.
@@ -107,6 +112,7 @@ def read_data(name: str, options: str, data_root: Path) -> Dataset:
     return _dataset(name, options, data_root, False)
 
 
+_LEVELS = 3  # LEAF's lists are NAME/data/train/*.json; pictures, which may be many, lie deeper
 _PROVIDED: dict[tuple[str, str], Dataset] = {}
 
 
@@ -115,12 +121,23 @@ def provide(name: str, options: str, dataset: Dataset) -> None:
     _PROVIDED[name, options] = dataset
 
 
-@functools.lru_cache(maxsize=2)
 def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
     if (name, options) in _PROVIDED:
         return _PROVIDED[name, options]
+    return _loaded(name, options, data_root, download, DATASETS.get(name), _versions(name, options, data_root))
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(name: str, options: str, data_root: Path, download: bool, factory: Any, versions: Any) -> Dataset:
+    """A data set; `versions` tells its files apart from those at another time or in another current directory."""
     given = {"data_root": data_root, "download": download, **json.loads(options)}
-    return made_by(f"data set {name!r}", Dataset, DATASETS.get(name), **given)
+    return made_by(f"data set {name!r}", Dataset, factory, **given)
+
+
+def _versions(name: str, options: str, data_root: Path) -> tuple[Any, ...]:
+    """The current directory and the versions of the files that options name, or that lie in the data set's folder."""
+    texts = [value for key, value in json.loads(options).items() if isinstance(value, str) and key != "name"]
+    return Path.cwd(), *(versions(Path(text)) for text in texts), versions(data_root / name, _LEVELS)
 
 
 def load_partition(settings: Settings, dataset: Dataset) -> Partition:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from bench.config.identity import cell_id, declared_checksum, is_own
+from bench.config.identity import cell_id, declared_checksum, is_own, versions
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
@@ -125,15 +125,23 @@ def _check_models(settings: Settings, dataset: Dataset) -> None:
         options = json.dumps(settings.model_options if own else {}, sort_keys=True)
         weights = settings.pretrained if own else None
         try:
-            _try_model(name, dataset.shape, dataset.num_classes, options, weights, settings.frozen)
+            version = versions(Path(weights)) if weights else ()
+            _try_model(name, dataset.shape, dataset.num_classes, options, weights, version, settings.frozen)
         except UserError as error:
             raise UserError(f"{cell_name(settings)}: {error}") from None
 
 
 @functools.cache
 def _try_model(
-    name: str, shape: tuple[int, ...], classes: int, options: str, weights: str | None, frozen: tuple[str, ...]
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    options: str,
+    weights: str | None,
+    version: object,
+    frozen: tuple[str, ...],
 ) -> None:
+    """Refuse a model that does not take the samples; `version` tells the file of weights from others in the cache."""
     from bench.models.factory import build
     from bench.models.pretrained import pretrained
     from bench.params import Spec

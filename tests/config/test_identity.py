@@ -299,7 +299,7 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
     cell = CELL.model_copy(update={"dataset": "own", "partition": "own", "alpha": None, "clients": 2})
 
     def planned() -> str:
-        loading._dataset.cache_clear()
+        loading._loaded.cache_clear()
         return plan([cell], tmp_path, download=False)[0].id
 
     before = planned()
