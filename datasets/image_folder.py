@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,11 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble, held_out_order
+from datasets.pictures import ENDINGS, Tones, picture, survey
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
+_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
+_NAMED = 3  # skipped files in a note
 
 
 @DATASETS.register("image_folder")
@@ -29,10 +32,11 @@ def load(
     mean: list[float] | None = None,
     std: list[float] | None = None,
 ) -> Dataset:
-    """Pictures in `DIR/class/*.png|jpg`, or in `DIR/train/class/...` and `DIR/test/class/...`, as RGB.
+    """Pictures in `DIR/class/*`, or in `DIR/train/class/*` and `DIR/test/class/*`, as RGB.
 
-    Classes and files are in natural order (`img2` before `img10`), independent of the file system. Without a test
-    folder a fixed stratified 25 % is held out. Normalisation is computed from the training part unless given.
+    Classes and files are in natural order (`img2` before `img10`), independent of the file system. `DIR/val` (`valid`,
+    `validation`) joins the training part; without a test folder a fixed stratified 25 % is held out. What is skipped is
+    counted in the notes. Normalisation is computed from the training part unless given.
 
     Args:
         data_root, download: not used; the pictures are the user's own.
@@ -50,29 +54,41 @@ def load(
     folder = Path(path)
     if size is not None and size < 1:
         raise UserError(f"image_folder: size = {size} should be at least 1")
-    split = (folder / "train").is_dir() and (folder / "test").is_dir()
-    look = _grouped if groups else _ungrouped
-    train = look(folder / "train" if split else folder)
-    test = look(folder / "test") if split else []
+    train, test, skipped = _listed(folder, groups)
     classes = sorted({one.label for one in train}, key=natural)
     if strangers := [one for one in test if one.label not in classes]:
         raise UserError(f"{strangers[0].file.parent} is a class without a folder in {folder / 'train'}")
-    x = _read(train, size)
-    n_train, rows = len(train), None
-    if split:
-        x_test = _read(test, size)
-        if x_test.shape[1:] != x.shape[1:]:
-            raise UserError(_sizes_differ(folder / "test", x_test[0], x[0]))
-        x = np.concatenate([x, x_test])
+    tones = survey(one.file for one in train + test)
+    x = _read(train + test, size, tones)
     y = np.array([classes.index(one.label) for one in train + test])
     whose = np.array([one.group for one in train + test])
-    if not split:
+    n_train, rows = len(train), None
+    if not test:
         rows, n_train = held_out_order(y)
         x, y, whose = x[rows], y[rows], whose[rows]
+    name = name or folder.resolve().name
     return assemble(
-        name or folder.resolve().name, x, y, n_train,
+        name, x, y, n_train,
         mean=mean, std=std, classes=classes, rows=rows, groups=whose if groups else None,
+        notes=[f"{name}: {note}" for note in (*tones.notes(), *_named(folder, skipped))],
     )  # fmt: skip
+
+
+def reading(options: dict[str, Any]) -> str:
+    """What `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
+
+    The first version knew three endings, left out the validation part, took 255 for white in pictures of 16 bits, and
+    dropped alpha.
+    """
+    train, test, _ = _listed(Path(options["path"]), bool(options.get("groups")))
+    tones = survey(one.file for one in train + test)
+    changes = {
+        "alpha": tones.transparent,
+        "depth": tones.deep,
+        "endings": any(one.file.suffix.lower() not in _FIRST for one in train + test),
+        "validation": any(one.part == "val" for one in train),
+    }
+    return " ".join(change for change, applies in changes.items() if applies)
 
 
 def natural(name: str) -> tuple[list[tuple[float, str]], str]:
@@ -85,67 +101,99 @@ class _Picture(NamedTuple):
     file: Path
     label: str
     group: str
+    part: str
 
 
-def _ungrouped(folder: Path, group: str = "") -> list[_Picture]:
-    return [_Picture(file, label, group) for label, files in _files(folder).items() for file in files]
-
-
-def _grouped(folder: Path) -> list[_Picture]:
-    """The pictures of each group's folder."""
-    groups = [one for one in _sorted(folder) if one.is_dir()] if folder.is_dir() else []
-    if not groups:
-        raise UserError(f"{folder} has no folders of groups; put the pictures into {folder / 'GROUP' / 'CLASS'}")
-    return [picture for group in groups for picture in _ungrouped(group, group.name)]
-
-
-def _files(folder: Path) -> dict[str, list[Path]]:
-    """The pictures of each class; hidden entries and files of other types are ignored."""
+def _listed(folder: Path, groups: bool) -> tuple[list[_Picture], list[_Picture], list[Path]]:
+    """The pictures for training and for tests, the latter empty without such a folder, and what is skipped."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder. Set the option `path` of data set 'image_folder' to your pictures")
-    classes = {one.name: list(_pictures(one)) for one in _sorted(folder) if one.is_dir()}
+    skipped: list[Path] = []
+    parts = _parts(folder)
+    if not parts:
+        return _pictures(folder, "train", groups, skipped), [], skipped
+    skipped += _others(_sorted(folder), [place for places in parts.values() for place in places])
+    listed = {
+        part: [picture for place in places for picture in _pictures(place, part, groups, skipped)]
+        for part, places in parts.items()
+    }
+    return listed["train"] + listed["val"], listed["test"], skipped
+
+
+def _parts(folder: Path) -> dict[str, list[Path]]:
+    """The folders of the parts train, val and test; empty where the folders are classes or groups."""
+    parts: dict[str, list[Path]] = {part: [] for part in ("train", "val", "test")}
+    for place in _folders(folder):
+        if part := _PARTS.get(place.name.lower()):
+            parts[part].append(place)
+    parts["val"] = [place for place in parts["val"] if _sorted(place)]
+    divided = any(_folders(place) for place in parts["train"])  # else `train` is a class beside others
+    return parts if parts["train"] and (parts["test"] or (parts["val"] and divided)) else {}
+
+
+def _pictures(folder: Path, part: str, groups: bool, skipped: list[Path]) -> list[_Picture]:
+    """The pictures of a part; other entries are added to `skipped`, but for hidden ones."""
+    if not groups:
+        return _of_classes(folder, part, "", skipped)
+    places = _folders(folder)
+    if not places:
+        raise UserError(f"{folder} has no folders of groups; put the pictures into {folder / 'GROUP' / 'CLASS'}")
+    skipped += _others(_sorted(folder), places)
+    return [picture for place in places for picture in _of_classes(place, part, place.name, skipped)]
+
+
+def _of_classes(folder: Path, part: str, group: str, skipped: list[Path]) -> list[_Picture]:
+    classes = _folders(folder)
     if not classes:
         raise UserError(f"{folder} has no class folders; put the pictures into {folder / 'CLASS'}")
-    for name, files in classes.items():
+    skipped += _others(_sorted(folder), classes)
+    pictures = []
+    for place in classes:
+        entries = _sorted(place)
+        files = [one for one in entries if one.suffix.lower() in ENDINGS and one.is_file()]
         if not files:
-            raise UserError(f"{folder / name} holds no pictures ({', '.join(SUFFIXES)}); add some or remove it")
-    return classes
+            inner = "; if its folders are classes, set `groups: true`" if _folders(place) and not group else ""
+            raise UserError(f"{place} holds no pictures ({', '.join(_FIRST)}, ...); add some or remove it{inner}")
+        skipped += _others(entries, files)
+        pictures += [_Picture(file, place.name, group, part) for file in files]
+    return pictures
 
 
-def _pictures(folder: Path) -> Iterator[Path]:
-    return (file for file in _sorted(folder) if file.suffix.lower() in SUFFIXES and file.is_file())
+def _others(entries: list[Path], read: list[Path]) -> list[Path]:
+    known = set(read)
+    return [one for one in entries if one not in known]
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [one for one in _sorted(folder) if one.is_dir()]
 
 
 def _sorted(folder: Path) -> list[Path]:
     return sorted((one for one in folder.iterdir() if not one.name.startswith(".")), key=lambda one: natural(one.name))
 
 
-def _read(pictures: list[_Picture], size: int | None) -> npt.NDArray[np.uint8]:
+def _named(folder: Path, skipped: Sequence[Path]) -> list[str]:
+    """One line that counts the skipped files and folders and names the first of them; none if there are none."""
+    counts = []
+    for what, entries in (
+        ("file", [one for one in skipped if not one.is_dir()]),
+        ("folder", [one for one in skipped if one.is_dir()]),
+    ):
+        names = ", ".join(one.relative_to(folder).as_posix() for one in entries[:_NAMED])
+        if entries:
+            more = ", ..." if len(entries) > _NAMED else ""
+            counts.append(f"{len(entries)} {what}{'s' if len(entries) > 1 else ''} skipped: {names}{more}")
+    return ["; ".join(counts)] if counts else []
+
+
+def _read(pictures: list[_Picture], size: int | None, tones: Tones) -> npt.NDArray[np.uint8]:
     """Pictures `[n, 3, height, width]`."""
     images: list[npt.NDArray[np.uint8]] = []
-    for file, _, _ in pictures:
-        images.append(picture(file, size))
+    for one in pictures:
+        images.append(picture(one.file, size, tones))
         if images[-1].shape != images[0].shape:
-            raise UserError(_sizes_differ(file, images[-1], images[0]))
+            raise UserError(_sizes_differ(one.file, images[-1], images[0]))
     return np.stack(images)
-
-
-def picture(file: Path, size: int | None) -> npt.NDArray[np.uint8]:
-    """One picture `[3, height, width]` as RGB, resized (bilinear) if a size is given.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(file) as opened:
-            picture = ImageOps.exif_transpose(opened).convert("RGB")
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow: SyntaxError for a broken PNG
-        raise UserError(f"{file} cannot be read as a picture ({error}); replace or remove it") from None
-    if size is not None:
-        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(picture).transpose(2, 0, 1)
 
 
 def _sizes_differ(place: Path, one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> str:

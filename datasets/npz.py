@@ -1,6 +1,7 @@
 """`npz`: a user's own arrays under MedMNIST's keys (Yang et al. 2023, https://medmnist.com)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,12 +65,12 @@ def load(
     )
 
 
-def reading(path: Path) -> str:
-    """What `load` reads in a file otherwise than its first version did, for the ids of cells; empty if nothing.
+def reading(options: dict[str, Any]) -> str:
+    """What `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
 
     The first version took numbers without samples for classes where labels have gaps or do not start from 0.
     """
-    arrays = read_npz(path, {f"{part}_labels" for part in _PARTS})
+    arrays = read_npz(Path(options["path"]), {f"{part}_labels" for part in _PARTS})
     _, names = occurring(np.concatenate([labels.ravel() for labels in arrays.values()]))
     return "labels that occur" if names else ""
 

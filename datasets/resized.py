@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from datasets.assemble import assemble, channel_statistics, content_checksum
-from datasets.image_folder import picture
+from datasets.pictures import picture
 
 _BLOCK = 4096  # pictures that are in memory at a time
 

@@ -121,21 +121,21 @@ def _declared(name: str, options: dict[str, Any]) -> str:
     if not path:
         return f"declared:{name}"
     known = content(Path(path))
-    return " ".join(filter(None, (known, _reading(name, Path(path), known))))
+    return " ".join(filter(None, (known, _reading(name, json.dumps(options, sort_keys=True), known))))
 
 
 @functools.lru_cache(maxsize=1000)
-def _reading(name: str, path: Path, digest: str) -> str:
+def _reading(name: str, options: str, digest: str) -> str:
     """What our loader reads in a user's file otherwise than its first version did, by its module's `reading`.
 
-    Those cells get new ids. Of a file that cannot be read, nothing: loading it says why. `digest` identifies the
-    file's version in the cache.
+    Those cells get new ids. Of a file that cannot be read, nothing: loading it says why. `options` are JSON; `digest`
+    identifies the file's version in the cache.
     """
     reading = getattr(inspect.getmodule(DATASETS.get(name)), "reading", None)
     if reading is None or is_own(DATASETS, name):
         return ""
     with contextlib.suppress(Exception):
-        return str(reading(path))
+        return str(reading(json.loads(options)))
     return ""
 
 

@@ -1,5 +1,7 @@
 """`image_folder`: a user's own pictures."""
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bench.config.identity import declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
+from bench.settings import Settings
 from datasets.image_folder import natural
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
@@ -74,7 +78,7 @@ def test_photographs_are_turned_upright(tmp_path: Path) -> None:
 def test_test_pictures_of_another_size_are_refused(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "a" / "1.png")
     paint(tmp_path / "test" / "a" / "1.png", size=(9, 9))
-    with pytest.raises(UserError, match="test: a picture of 9 x 9 pixels"):
+    with pytest.raises(UserError, match=r"test/a/1\.png: a picture of 9 x 9 pixels"):
         load(tmp_path)
 
 
@@ -104,3 +108,187 @@ def test_a_test_class_without_training_pictures_is_refused(tmp_path: Path) -> No
 def test_a_size_of_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="size = 0"):
         load(tmp_path, size=0)
+
+
+# -- what is read, and what is said of the rest --
+
+
+def change(path: Path, **options: Any) -> list[str]:
+    """What the id of a cell says beside the content: why it is another one than that of earlier versions."""
+    given = {"path": str(path), **options}
+    return declared_checksum(Settings(method="fedavg", dataset="image_folder", dataset_options=given)).split()[1:]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "Val"])
+@pytest.mark.parametrize("tested", [True, False])
+def test_a_validation_part_joins_training(tmp_path: Path, name: str, tested: bool) -> None:
+    """As in an .npz file; its classes need not be in `train`."""
+    for part, classes in {"train": "ab", name: "abc", **({"test": "c"} if tested else {})}.items():
+        for label in classes:
+            for number in range(4):
+                paint(tmp_path / part / label / f"{number}.png", (10 * ord(label) - 960 + number, 0, 0))
+    data = load(tmp_path)
+    assert (data.classes, len(data.y), data.notes) == (("a", "b", "c"), 24 if tested else 20, ())
+    assert np.bincount(data.y[: data.n_train]).tolist() == ([8, 8, 4] if tested else [6, 6, 3])
+    assert (data.x[:, 0, 0, 0] // 10 - 1 == data.y).all()
+    assert change(tmp_path) == ["validation"]
+
+
+def test_groups_have_a_validation_part_too(tmp_path: Path) -> None:
+    for place in ("train/h1/a", "train/h2/b", "val/h3/a", "test/h1/b"):
+        paint(tmp_path / place / "1.png")
+    data = load(tmp_path, groups=True)
+    assert (data.n_train, len(data.y), data.group_names) == (3, 4, ("h1", "h2", "h3"))
+    assert change(tmp_path, groups=True) == ["validation"]
+
+
+@pytest.mark.parametrize("ending", [".PNG", ".jpeg", ".JPG", ".bmp", ".gif", ".tif", ".TIFF", ".webp", ".ppm", ".tga"])
+def test_endings_that_pillow_reads(tmp_path: Path, ending: str) -> None:
+    paint(tmp_path / "a" / "1.png")
+    paint(tmp_path / "a" / f"2{ending}")
+    data = load(tmp_path)
+    assert len(data.y) == 2
+    assert np.abs(data.x[1] - data.x[0].astype(float)).max() <= 2
+    assert change(tmp_path) == ([] if ending.lower() in (".png", ".jpg", ".jpeg") else ["endings"])
+
+
+def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:
+    paint(tmp_path / "train" / "a" / "1.png")
+    paint(tmp_path / "train" / "a" / "deeper" / "2.png")
+    paint(tmp_path / "test" / "a" / "1.png")
+    paint(tmp_path / "extra" / "a" / "1.png")
+    skipped = [
+        tmp_path / "readme.md",
+        tmp_path / "train" / "labels.csv",
+        *(tmp_path / "test" / "a" / f"{i}.svg" for i in (2, 3)),
+    ]
+    for file in skipped:
+        file.write_text("no picture")
+    (tmp_path / "train" / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    (tmp_path / "train" / "a" / ".DS_Store").write_text("hidden")
+    data = load(tmp_path, name="mine")
+    assert data.notes == (
+        "mine: 5 files skipped: readme.md, train/labels.csv, train/a/gone.png, ...; "
+        "2 folders skipped: extra, train/a/deeper",
+    )
+    assert (len(data.y), change(tmp_path)) == (2, [])
+
+
+def test_classes_in_folders_of_groups_without_the_option_are_refused(tmp_path: Path) -> None:
+    paint(tmp_path / "hospital" / "a" / "1.png")
+    with pytest.raises(UserError, match=r"hospital holds no pictures.*if its folders are classes, set `groups: true`"):
+        load(tmp_path)
+
+
+# -- depth and alpha --
+
+
+def grey(file: Path, values: Any, dtype: str = "uint16") -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.array(values, dtype)).save(file)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ending", "values", "white"),
+    [
+        ("uint16", "png", [0, 17, 2000, 4000], 4095),  # 12-bit data
+        ("uint16", "png", [0, 1, 257, 65535], 65535),
+        ("uint16", "tif", [0, 10, 300, 1000], 1023),
+        ("int32", "tif", [0, 70000, 5, 9], 131071),
+        ("float32", "tif", [0, 0.25, 0.5, 1], 1),
+        ("float32", "tif", [0, 0.5, 99.5, 200], 255),
+    ],
+)
+def test_deep_pictures_have_one_white(tmp_path: Path, dtype: str, ending: str, values: list[float], white: int) -> None:
+    """A dark picture stays dark beside a bright one, and one in the test part counts, too."""
+    for number, value in enumerate(values):
+        grey(tmp_path / ("test" if number == 3 else "train") / "a" / f"{number}.{ending}", [[value, 0]], dtype)
+    data = load(tmp_path, name="mine")
+    assert data.x[:, 0, 0, 0].tolist() == np.rint(np.array(values) * 255 / white).astype(int).tolist()
+    assert (data.x == data.x[:, :1]).all()
+    many = sum(value > 255 for value in values) if dtype != "float32" else 4
+    assert data.notes == (f"mine: pictures of more than 8 bits ({many}): {white} is white in all of them",)
+    assert "depth" in change(tmp_path)
+
+
+def test_a_picture_is_the_same_in_8_and_in_16_bits(tmp_path: Path) -> None:
+    """65535 is 257 times 255. Values up to 255 in a file of 16 bits are 8-bit values, and were read so ever since."""
+    values = np.random.default_rng(0).integers(0, 256, (5, 7))
+    values[0, 0] = 255
+    for name, unit, dtype in (("8", 1, "uint8"), ("16", 257, "uint16"), ("8 in 16", 1, "uint16")):
+        grey(tmp_path / name / "a" / "1.png", values * unit, dtype)
+    loaded = [load(tmp_path / name, name="x") for name in ("8", "16", "8 in 16")]
+    assert len({data.checksum for data in loaded}) == 1
+    assert [change(tmp_path / name) for name in ("8", "16", "8 in 16")] == [[], ["depth"], []]
+
+
+@pytest.mark.parametrize("values", [[-1.0, 2.0], [np.nan, 1.0]])
+def test_values_without_a_black_are_refused(tmp_path: Path, values: list[float]) -> None:
+    grey(tmp_path / "a" / "1.tif", [values], "float32")
+    with pytest.raises(UserError, match=r"1\.tif has values that are negative or not finite"):
+        load(tmp_path)
+
+
+def shape(mode: str, level: int) -> Image.Image:
+    """A bar of one grey level whose shape is in the alpha channel only."""
+    alpha = np.zeros((4, 6), np.uint8)
+    alpha[:, 2:4] = 255
+    layers = np.dstack([np.full((4, 6, 3), level, np.uint8), alpha])
+    picture = Image.fromarray(layers)
+    if mode == "P":
+        flat = Image.fromarray((alpha == 0).astype(np.uint8), "L").convert("P")
+        flat.putpalette([level, level, level] * 2)
+        flat.info["transparency"] = 1
+        return flat
+    return picture.convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+@pytest.mark.parametrize(("level", "background"), [(0, 255), (100, 255), (255, 0), (200, 0)])
+def test_a_shape_in_the_alpha_channel_is_seen(tmp_path: Path, mode: str, level: int, background: int) -> None:
+    (tmp_path / "a").mkdir()
+    picture = shape(mode, level)
+    picture.save(tmp_path / "a" / "1.png", **({"transparency": 1} if mode == "P" else {}))
+    paint(tmp_path / "a" / "2.png", (7, 8, 9))  # an opaque one beside it
+    data = load(tmp_path, name="mine")
+    bar = data.x[data.x[:, 1, 0, 0] != 8][0]
+    assert (bar == np.where([False, False, True, True, False, False], level, background)).all()
+    shade = "black" if background == 0 else "white"
+    assert data.notes == (f"mine: pictures that are transparent in part (1): put on {shade}",)
+    assert change(tmp_path) == ["alpha"]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "L", "1", "P", "CMYK", "RGB"])
+def test_opaque_pictures_are_as_they_were(tmp_path: Path, mode: str) -> None:
+    """Bytes and ids, with an alpha channel or without: as Pillow makes RGB of them."""
+    values = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    picture = Image.fromarray(values).convert(mode)
+    file = tmp_path / "a" / ("1.jpg" if mode == "CMYK" else "1.png")
+    file.parent.mkdir()
+    picture.save(file)
+    data = load(tmp_path)
+    np.testing.assert_array_equal(data.x[0], np.asarray(Image.open(file).convert("RGB")).transpose(2, 0, 1))
+    assert (data.notes, change(tmp_path)) == ((), [])
+
+
+def test_of_several_pictures_in_a_file_the_first_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    frames = [Image.new("RGB", (3, 3), colour) for colour in (RED, GREEN)]
+    for ending in ("gif", "tif"):
+        frames[0].save(tmp_path / "a" / f"1.{ending}", save_all=True, append_images=frames[1:])
+    data = load(tmp_path, name="mine")
+    assert (data.x == np.array(RED)[:, None, None]).all()
+    assert data.notes == ("mine: files of several pictures (2): only the first is read",)
+
+
+def test_16_bit_colours_of_which_pillow_reads_the_upper_half_are_said(tmp_path: Path) -> None:
+    rows = b"".join(b"\0" + np.full((2, 3), 4000, ">u2").tobytes() for _ in range(2))
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(struct.pack(">I", len(c)) + n + c + struct.pack(">I", zlib.crc32(n + c)) for n, c in chunks)
+    )
+    data = load(tmp_path, name="mine")
+    assert data.notes == ("mine: colour pictures of 16 bits (1): only the upper 8 bits of their values are read",)
+    assert (data.x == 4000 // 256).all()
