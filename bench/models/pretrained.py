@@ -1,6 +1,8 @@
 """Initial weights from a file with a state dict written by `torch.save`, such as torchvision's files."""
 
 import functools
+import itertools
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do n
 def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
     """Values for a network's tensors, by the network's names, in the file's dtype.
 
-    Tensors are matched by their order, because names differ: torchvision's `fc.weight` is `head.weight` here. The last
-    layer is left out if its shape in the file is another one, as with another number of classes.
+    A tensor `body.X` takes the file's `X`, or `P.X` with one prefix P for all, such as `module.`; the file's remaining
+    layer is the head, called `fc` by torchvision. Where the file's names are others, layers are matched in their order.
+    Within a layer tensors are matched by the last part of their names, so their order does not count: torchvision's
+    older files have BatchNorm's statistics first. The head is left out if its shape in the file is another one, as with
+    another number of classes.
 
     Args:
         path: the file.
@@ -28,21 +33,65 @@ def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
     stat = _found(path).stat()
     theirs = _read(path.absolute(), max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_size)
     ours = net.state_dict()
-    body = [name for name in ours if not name.startswith("head.")]
-    head = [name for name in ours if name.startswith("head.")]
-    found = dict(zip([*body, *head], theirs.items(), strict=False))
-    if len(theirs) != len(ours):
-        raise UserError(f"pretrained {path}: {len(theirs)} tensors, and the model has {len(ours)}")
+    body, head = ([name for name in ours if name.startswith("head.") == last] for last in (False, True))
+    try:
+        keys = _of_body(body, theirs)
+        rest = [key for key in theirs if key not in keys.values()]
+        keys |= _by_layers(head if keys else [*body, *head], rest)
+    except ValueError as error:
+        raise UserError(f"pretrained {path}: {error}") from None
     for name in body:
-        own_name, value = found[name]
-        kind, own_kind = name.rpartition(".")[2], own_name.rpartition(".")[2]
-        if (kind, ours[name].shape) != (own_kind, value.shape):
+        if theirs[keys[name]].shape != ours[name].shape:
             raise UserError(
-                f"pretrained {path}: {own_name} {tuple(value.shape)} does not fit the model's {name} "
+                f"pretrained {path}: {keys[name]} {tuple(theirs[keys[name]].shape)} does not fit the model's {name} "
                 f"{tuple(ours[name].shape)}"
             )
-    fits = all(ours[name].shape == found[name][1].shape for name in head)
-    return {name: value for name, (_, value) in found.items() if fits or name in body}
+    fits = all(ours[name].shape == theirs[keys[name]].shape for name in head)
+    return {name: theirs[key] for name, key in keys.items() if fits or name in body}
+
+
+def _of_body(body: list[str], theirs: Collection[str]) -> dict[str, str]:
+    """The file's key of each tensor of the body, by equal names but for a prefix; none if the file's names are others.
+
+    Raises:
+        ValueError: the file has the body under several prefixes.
+    """
+    plain = [name.removeprefix("body.") for name in body]
+    starts = [key.removesuffix(plain[0]) for key in theirs if key.endswith(plain[0])] if plain else []
+    prefixes = [start for start in starts if start[-1:] in ("", ".") and all(start + name in theirs for name in plain)]
+    if len(prefixes) > 1:
+        raise ValueError(
+            f"it has the model's {plain[0]} as {prefixes[0]}{plain[0]} and as {prefixes[1]}{plain[0]}; save one of them"
+        )
+    return {name: start + short for start in prefixes for name, short in zip(body, plain, strict=True)}
+
+
+def _by_layers(names: list[str], keys: list[str]) -> dict[str, str]:
+    """The key of each name, layer after layer, and in a layer by the last part of their names.
+
+    Raises:
+        ValueError: the layers are not of the same kinds.
+    """
+    matched: dict[str, str] = {}
+    nothing: dict[str, str] = {}
+    for ours, theirs in itertools.zip_longest(_layers(names), _layers(keys), fillvalue=nothing):
+        if ours.keys() != theirs.keys():
+            listed = " and ".join(
+                f"{whose} {', '.join(layer.values()) or 'no further tensor'}"
+                for whose, layer in (("the file has", theirs), ("the model", ours))
+            )
+            raise ValueError(f"{len(keys)} tensors for {len(names)} of the model; {listed} in the same place")
+        matched |= {name: theirs[kind] for kind, name in ours.items()}
+    return matched
+
+
+def _layers(names: Iterable[str]) -> list[dict[str, str]]:
+    """The names of each layer by their last part; layers are in the order of their first tensors."""
+    layers: dict[str, dict[str, str]] = {}
+    for name in names:
+        layer, _, kind = name.rpartition(".")
+        layers.setdefault(layer, {})[kind] = name
+    return list(layers.values())
 
 
 def _found(path: Path) -> Path:

@@ -43,6 +43,57 @@ def test_a_network_of_torchvision_is_the_same_here(name: str, tmp_path: Path) ->
     )
 
 
+def older(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The order of torchvision's older files: statistics first within a layer, and no counters."""
+    known = {name: value for name, value in values.items() if not name.endswith("num_batches_tracked")}
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in known))
+    late = ("running_mean", "running_var", "weight", "bias")
+    return {
+        f"{layer}.{kind}": known[f"{layer}.{kind}"] for layer in layers for kind in late if f"{layer}.{kind}" in known
+    }
+
+
+def renamed(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Layers with other names, in their order."""
+    layers = {name.rpartition(".")[0]: None for name in values}
+    numbers = {layer: f"net.{number}" for number, layer in enumerate(layers)}
+    return {f"{numbers[name.rpartition('.')[0]]}.{name.rpartition('.')[2]}": value for name, value in values.items()}
+
+
+def prefixed(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"module.{name}": value for name, value in values.items()}
+
+
+def shuffled(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return dict(sorted(values.items(), key=lambda pair: pair[0][::-1]))
+
+
+WRITTEN = {
+    "as it is": dict,
+    "older": older,
+    "module.": prefixed,
+    "older, module.": lambda values: prefixed(older(values)),
+    "any order": shuffled,
+    "other names": renamed,
+    "older, other names": lambda values: renamed(older(values)),
+}
+
+
+@pytest.mark.parametrize(("written", "classes"), [*((written, 10) for written in WRITTEN), ("older, module.", 7)])
+def test_a_file_is_matched_by_names_whatever_its_order_and_prefix(written: str, classes: int, tmp_path: Path) -> None:
+    """torchvision's ResNet-18, whose layers of equal shape tell wrong matches by their values."""
+    theirs = get_model("resnet18", weights=None, num_classes=10).state_dict()
+    theirs = {
+        name: torch.full_like(value, number, dtype=torch.float16) for number, (name, value) in enumerate(theirs.items())
+    }
+    net = build("resnet18", (3, 72, 72), classes)
+    matched = pretrained(Path(saved(tmp_path, WRITTEN[written](theirs))), net)
+    names = {name: name.replace("body.", "").replace("head.", "fc.") for name in net.state_dict()}
+    wanted = {name: theirs[key] for name, key in names.items() if classes == 10 or not name.startswith("head.")}
+    assert matched.keys() == wanted.keys()
+    assert all(torch.equal(matched[name], value) for name, value in wanted.items())
+
+
 def mlp(tmp_path: Path) -> tuple[str, dict[str, torch.Tensor]]:
     net = build("mlp", (4,), 3, {"hidden": 6})
     values = initialise(net, generator(5, "other"), torch.float64)
@@ -106,13 +157,23 @@ FITS = {"body.fc1.weight": torch.zeros(200, 64), "body.fc1.bias": torch.zeros(20
 HEAD = {"head.weight": torch.zeros(10, 200), "head.bias": torch.zeros(10)}
 BAD: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "no state dict": ([1, 2], (), "not a state dict; save `model.state_dict..`"),
-    "too few": (FITS, (), "2 tensors, and the model has 4"),
+    "no head": (FITS, (), r"0 tensors for 2 of the model; the file has no further tensor and the model head.weight, h"),
+    "a layer more": (FITS | HEAD | {"aux.weight": torch.zeros(2)}, (), r"3 tensors for 2.*the file has aux.weight and"),
+    "two models": (
+        {f"{whose}.{name}": value for whose in ("teacher", "student") for name, value in (FITS | HEAD).items()},
+        (),
+        "it has the model's fc1.weight as teacher.body.fc1.weight and as student.body.fc1.weight; save one of them",
+    ),
+    "other kinds": (
+        {"a.kernel": FITS["body.fc1.weight"], "a.bias": FITS["body.fc1.bias"]} | HEAD,
+        (),
+        "the file has a.kernel, a.bias and the model body.fc1.weight, body.fc1.bias in the same place",
+    ),
     "another shape": (
         FITS | HEAD | {"body.fc1.weight": torch.zeros(100, 64)},
         (),
         r"body.fc1.weight \(100, 64\) does not fit",
     ),
-    "another order": (dict(reversed(FITS.items())) | HEAD, (), "does not fit the model's body.fc1.weight"),
     "an unknown layer": (FITS | HEAD, ("layer1",), "has no layer 'layer1'; there are body.fc1, head and"),
     "nothing left": (FITS | HEAD, ("body", "head"), "nothing of model 'mlp' is left to train"),
 }
