@@ -18,7 +18,7 @@ Read = Callable[[list[Any], list[Any]], tuple[Array, Array]]  # makes arrays of 
 def read_leaf(name: str, data_root: Path, read: Read) -> tuple[Array, Array, Array, int]:
     """Inputs, labels and users of all samples, the test part last, and the size of the training part.
 
-    Files are read in the order of their names.
+    Files are read in the order of their names. A user may have samples in one part only, or in none.
 
     Args:
         name: name of the data set and of its folder below `data_root`.
@@ -26,7 +26,7 @@ def read_leaf(name: str, data_root: Path, read: Read) -> tuple[Array, Array, Arr
         read: turns one user's samples into arrays; raises ValueError if they are malformed.
 
     Raises:
-        UserError: files are missing, or not in LEAF's format.
+        UserError: files are missing, or not in LEAF's format, or there are no samples in a part.
     """
     train, test = (_part(name, data_root / name / "data" / part, read) for part in ("train", "test"))
     x, y, users = (np.concatenate(both) for both in zip(train, test, strict=True))
@@ -38,6 +38,8 @@ def _part(name: str, folder: Path, read: Read) -> tuple[Array, Array, Array]:
     if not files:
         raise UserError(f"{name}: {folder} has no JSON files; make them with LEAF, and set `--data-root`")
     parts = [part for file in files for part in _file(name, file, read)]
+    if not parts:
+        raise UserError(f"{name}: no user has samples in {folder}; make the files again with LEAF")
     x, y, users = (np.concatenate(lists) for lists in zip(*parts, strict=True))
     return x, y, users
 
@@ -48,6 +50,8 @@ def _file(name: str, file: Path, read: Read) -> list[tuple[Array, Array, Array]]
         found = []
         for user in content["users"]:
             own = content["user_data"][user]
+            if not own["x"] and not own["y"]:  # as of a user with too few samples for both parts
+                continue
             try:
                 x, y = read(own["x"], own["y"])
             except ValueError as error:

@@ -56,6 +56,63 @@ def test_femnist_in_leaf_s_files(tmp_path: Path) -> None:
     assert [one.tolist() for one in found.test] == [[7, 8], [6], []]
 
 
+LINE = "a" * 80
+SAMPLES: dict[str, tuple[Any, Any]] = {  # of one user of each of LEAF's sets: two inputs, two labels
+    "femnist": (images(2, 0).reshape(2, -1).tolist(), [3, 61]),
+    "shakespeare": ([LINE, LINE], ["b", "c"]),
+    "sent140": ([[0, 0, 0, "u", "good day"], [0, 0, 0, "u", "bad day"]], [1, 0]),
+    "celeba": (["1.jpg", "2.jpg"], [0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_users_without_samples_in_a_part(name: str, tmp_path: Path) -> None:
+    """In the files with empty lists, or not at all; another file has no users."""
+    for picture in ("1.jpg", "2.jpg"):
+        place = tmp_path / "celeba" / "data" / "raw" / "img_align_celeba"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(place / picture)
+    x, y = SAMPLES[name]
+    both, none = (x, y), ([], [])
+    for part, users in (
+        ("train", {"empty": none, "no test": both, "trains": both, "tests": none, "whole": both}),
+        ("test", {"no test": none, "tests": both, "whole": both, "empty": none}),
+    ):
+        leaf_file(tmp_path / name, part, users)
+        leaf_file(tmp_path / name, part, {}, "all_data_1.json")
+    data = load(name, tmp_path)
+    assert data.groups is not None
+    users = [data.group_names[group] for group in data.groups]
+    assert users == ["no test"] * 2 + ["trains"] * 2 + ["whole"] * 2 + ["tests"] * 2 + ["whole"] * 2
+    assert data.n_train == 6
+    assert data.y.tolist() == [*data.y[:2]] * 5
+
+    def sizes(clients: int, **options: Any) -> dict[str, tuple[int, int]]:
+        split = make_partition(
+            data, "natural", clients=clients, alpha=None, seed=0, protocol="paper", validation_share=0, options=options
+        )
+        return {user: (len(a), len(b)) for user, a, b in zip(split.names, split.train, split.test, strict=True)}
+
+    assert sizes(3) == {
+        "no test": (2, 0),
+        "trains": (2, 0),
+        "whole": (2, 2),
+    }  # who has nothing to train on is no client
+    cut = {"no test": (1, 1), "tests": (1, 1), "trains": (1, 1), "whole": (2, 2)}
+    assert sizes(4, shares=[0.5, 0, 0.5]) == cut
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_part_in_which_nobody_has_samples_is_refused(part: str, tmp_path: Path) -> None:
+    for each in ("train", "test"):
+        leaf_file(tmp_path / "femnist", each, {"a": ([], []) if each == part else SAMPLES["femnist"]})
+    with pytest.raises(UserError, match=f"no user has samples in .*data/{part}; make the files again"):
+        load("femnist", tmp_path)
+    leaf_file(tmp_path / "femnist", part, {"a": ([], [1])})
+    with pytest.raises(UserError, match="user a: 0 images, 1 labels"):
+        load("femnist", tmp_path)
+
+
 def test_femnist_refusals(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no JSON files; make them with LEAF"):
         load("femnist", tmp_path)

@@ -76,10 +76,16 @@ def test_a_note_on_data_is_printed_once_by_command_and_python_and_repeated_by_st
     data = {"name": "npz", "path": str(tmp_path / "own.npz")}
     file = grid(methods=["fedavg"], datasets=[data], public={**data, "size": 5}, seeds=[0, 1], rounds=1, clients=3)
     said = ["own: the labels that occur are its classes, numbered 0 to 2 in this order: 0, 2, 4"]
-    assert notes(bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr) == said
+    assert (
+        notes(
+            bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1, "--keep", "best").stderr
+        )
+        == said
+    )
     assert notes(bench_here("status", "run").stdout) == said
     bench.run(str(file), "run", jobs=1, device="cpu")
     assert notes(capsys.readouterr().err) == said
+    assert bench.load_run("run").cells[0].model().classes == ("0", "2", "4")
 
 
 def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
