@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -246,17 +247,18 @@ def _files(folder: Path, depth: float = math.inf, above: tuple[Path, ...] = ()) 
     place = folder.resolve()
     if place in above or len(above) >= depth:
         return
-    for one in folder.iterdir():
-        if one.is_dir():
-            yield from _files(one, depth, (*above, place))
-        elif one.is_file():
-            yield one
+    with os.scandir(folder) as entries:  # asks the system once for each entry, where a path would ask twice
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(Path(entry.path), depth, (*above, place))
+            elif entry.is_file():
+                yield Path(entry.path)
 
 
 def versions(path: Path, depth: float = math.inf) -> tuple[tuple[Path, int, int], ...]:
     """The versions of a file, or of all files below a folder down to `depth` levels; of nothing if none can be read."""
-    with contextlib.suppress(OSError):
-        return tuple(sorted(map(_version, _files(path, depth) if path.is_dir() else [path])))
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a text that is no path
+        return tuple(map(_version, _files(path, depth) if path.is_dir() else [path]))
     return ()
 
 

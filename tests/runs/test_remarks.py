@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import bench
-from bench.runs.remarks import fallbacks
+from bench.runs.plan import plan
+from bench.runs.remarks import fallbacks, planned_remarks
 from bench.runs.results import CellView
 from bench.runs.store import Status
 from bench.settings import Settings
@@ -67,6 +68,7 @@ def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, 
     assert "note: blobs: 1 of 2 clients train and have no test samples: no local figure counts them (seed 0)" in said
 
 
+@pytest.mark.long
 def test_a_note_on_data_is_printed_once_by_command_and_python_and_repeated_by_status(
     bench_here: Bench, grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +93,16 @@ def test_a_note_on_data_is_printed_once_by_command_and_python_and_repeated_by_st
 def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
     file = grid(methods=["fedavg", "local"], alphas=[100.0], rounds=2)
     assert notes(bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr) == []
+
+
+def test_a_note_on_data_is_one_for_all_cells_and_comes_first(cell: Callable[..., Settings], tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", train_images=np.eye(30), train_labels=np.arange(30) % 2 * 2)
+    data = {"dataset": "npz", "dataset_options": {"path": str(tmp_path / "own.npz")}, "public": None}
+    cells = [cell(**data, seed=seed, alpha=1e-3, clients=6) for seed in (0, 1)]
+    first, *others = planned_remarks(plan(cells, tmp_path, download=False))
+    assert first == "own: the labels that occur are its classes, numbered 0 to 1 in this order: 0, 2"
+    assert others
+    assert all("clients have no training samples" in text for text in others)
 
 
 def test_several_reasons_are_one_line(cell: Callable[..., Settings], tmp_path: Path) -> None:
