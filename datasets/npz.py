@@ -136,6 +136,7 @@ def _part(file: Path, part: str, kind: str, arrays: dict[str, Array]) -> tuple[A
         raise UserError(
             f"{file}: '{part}_labels' is {labels.dtype} {labels.shape}; "
             f"it should hold one integer or text for each of the {len(inputs)} {kind}"
+            + ("; `astype(int)` makes integers of whole numbers" if labels.dtype.kind == "f" else "")
         )
     return inputs, labels if labels.dtype.kind == "U" else labels.astype(np.int64)
 

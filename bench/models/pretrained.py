@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.config.identity import versions
 from bench.errors import UserError
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
@@ -30,8 +31,7 @@ def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
     Raises:
         UserError: there is no such file, it holds no state dict, or its tensors do not fit the network.
     """
-    stat = _found(path).stat()
-    theirs = _read(path.absolute(), max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_size)
+    theirs = _read(*versions(_found(path))[0])
     ours = net.state_dict()
     body, head = ([name for name in ours if name.startswith("head.") == last] for last in (False, True))
     try:
@@ -101,8 +101,8 @@ def _found(path: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(path: Path, mtime: int, size: int) -> dict[str, Tensor]:
-    """The tensors of the file without counters; `mtime` and `size` identify its version in the cache."""
+def _read(path: Path, changed: int, size: int) -> dict[str, Tensor]:
+    """The tensors of the file without counters; `changed` and `size` identify its version in the cache."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # any error is possible, depending on the content of the file

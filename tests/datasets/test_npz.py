@@ -185,15 +185,20 @@ def test_labels_that_occur_are_the_classes_and_name_them(tmp_path: Path, names: 
     assert all(str(name) in data.notes[0] for name in names if data.notes)
 
 
-@pytest.mark.parametrize(("partition", "alpha"), [("classes", None), ("exdir", 0.5)])
-def test_classes_without_samples_are_given_to_nobody(tmp_path: Path, partition: str, alpha: float | None) -> None:
+@pytest.mark.parametrize(
+    ("partition", "alpha", "options"),
+    [("classes", None, {"k": 2}), ("classes", None, {"k": 2, "same_classes": True}), ("exdir", 0.5, {"k": 2})],
+)
+def test_classes_without_samples_are_given_to_nobody(
+    tmp_path: Path, partition: str, alpha: float | None, options: dict[str, Any]
+) -> None:
     """Two of four classes for each client, whatever the numbers of the labels: the same lists as for 0 to 3."""
     number = np.arange(400) % 4
     lists = []
     for names in ([0, 1, 2, 3], [0, 3, 7, 9], [1, 2, 3, 4]):
         data = load(labelled(tmp_path, np.array(names)[number]))
         made = make_partition(
-            data, partition, clients=4, alpha=alpha, seed=0, protocol="honest", validation_share=0.1, options={"k": 2}
+            data, partition, clients=4, alpha=alpha, seed=0, protocol="honest", validation_share=0.1, options=options
         )
         assert [len(np.unique(data.y[own])) for own in made.train] == [2] * 4
         lists.append(made.hash)
