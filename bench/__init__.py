@@ -16,10 +16,10 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 if TYPE_CHECKING:
     from bench.config.grid import load_grid
     from bench.conformance.suite import check as check_method
+    from bench.federation.cell_data import load_dataset, load_partition
     from bench.federation.federation import Federation
     from bench.plugin import load_file
     from bench.runs.launch import run
-    from bench.runs.loading import load_dataset, load_partition
     from bench.runs.results import load_run
     from bench.settings import Settings
 
@@ -33,10 +33,10 @@ _PLACES = {
     "Federation": ("bench.federation.federation", "Federation"),
     "Settings": ("bench.settings", "Settings"),
     "check_method": ("bench.conformance.suite", "check"),
-    "load_dataset": ("bench.runs.loading", "load_dataset"),
+    "load_dataset": ("bench.federation.cell_data", "load_dataset"),
     "load_file": ("bench.plugin", "load_file"),
     "load_grid": ("bench.config.grid", "load_grid"),
-    "load_partition": ("bench.runs.loading", "load_partition"),
+    "load_partition": ("bench.federation.cell_data", "load_partition"),
     "load_run": ("bench.runs.results", "load_run"),
     "run": ("bench.runs.launch", "run"),
 }

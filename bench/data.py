@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bench.errors import UserError
+
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -30,8 +32,8 @@ class Dataset:
         y: `[n]` labels in `0 .. num_classes-1`; they index a model's outputs (logits) and `classes`.
         n_train: the first `n_train` samples are the official training part, the rest are the test part.
         num_classes: number of classes.
-        mean, std: per channel, in units of `x / 255` for images and of `x` otherwise; the engine normalises with them.
-            Empty for tokens.
+        mean, std: per channel, in units of `x / 255` for bytes and of `x` otherwise; the engine normalises with them,
+            whatever the type of `x` is. Empty for tokens.
         checksum: hex digest of the content (part of a cell's identity).
         classes: names of the classes in the order of their numbers; may be empty.
         rows: `[n]` row of the user's file for each sample, if the harness moved a held-out test part to the end; None
@@ -41,6 +43,9 @@ class Dataset:
         group_names: names of the groups.
         vocabulary: number of tokens; 0 if the samples are not tokens.
         notes: what the user should know of how the data were read, one line each, such as what was left out.
+
+    Raises:
+        UserError: `mean` or `std` does not have a usable number for each channel.
     """
 
     name: str
@@ -62,6 +67,28 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample; a `TokenShape` if the samples are tokens."""
         return TokenShape(self.x.shape[1], self.vocabulary) if self.vocabulary else tuple(self.x.shape[1:])
+
+    def __post_init__(self) -> None:
+        channels = 0 if self.vocabulary else self.x.shape[1]
+        for what, values in (("mean", self.mean), ("std", self.std)):
+            usable = len(values) == channels and np.isfinite(values).all()
+            if not usable or (what == "std" and min(values, default=1) <= 0):
+                kind = "positive numbers" if what == "std" else "finite numbers"
+                raise UserError(
+                    f"data set {self.name!r}: `{what}` of {len(values)} values should be {channels} {kind}, one per "
+                    "channel, as inputs are normalised by it (datasets.assemble.assemble computes it)"
+                )
+
+    @property
+    def floating(self) -> bool:
+        """Whether the stored inputs are floating numbers: neither bytes nor tokens."""
+        return self.x.dtype.kind == "f"
+
+    @property
+    def blank(self) -> Floats:
+        """Stored value of an empty pixel by channel, `[channels]`: 0, which is black, for bytes; the mean for floating
+        inputs, as nothing says which number is black."""
+        return np.array(self.mean) if self.floating else np.zeros(len(self.mean))
 
     def training_part(self) -> "Dataset":
         """The data set without the official test part."""

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench import lanes
-from bench.lanes.norm import masked
+from bench.errors import UserError
+from bench.lanes.norm import LaneBatchNorm, masked
 from bench.params import Params, Spec
 
 Stats = Literal["batch", "frozen"]
@@ -55,15 +56,36 @@ class _Templates(threading.local):
             if on_gpu:
                 lanes.with_lanes(self.known[at], convolutions=arithmetic.lane_kernels)
             elif arithmetic.bf16:
-                _normalise_in_float32(self.known[at])
+                batchnorm_in_float32(self.known[at])
+            if training:
+                refuse_single_values(self.known[at])
         return self.known[at]
 
 
-def _normalise_in_float32(net: nn.Module) -> None:
+def batchnorm_in_float32(net: nn.Module) -> None:
     """Convert inputs of BatchNorm to float32: under `vmap` it requires inputs with the dtype of its weights."""
     for layer in net.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.register_forward_pre_hook(lambda _, args: (args[0].float(),))
+
+
+class SingleValueError(UserError):
+    """BatchNorm is given one value per channel, which has no variance."""
+
+
+def refuse_single_values(net: nn.Module) -> None:
+    """Let the BatchNorm layers of a network in training raise `SingleValueError` for a batch without a variance."""
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm | LaneBatchNorm):
+            layer.register_forward_pre_hook(_check_values)
+
+
+def _check_values(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+    if args[0].numel() == args[0].shape[1]:
+        raise SingleValueError(
+            "a batch of one sample gives BatchNorm one value per channel, which has no variance: make the method's "
+            "batches larger (its settings about batches), or take a model with GroupNorm"
+        )
 
 
 _templates = _Templates()

@@ -144,12 +144,12 @@ def held_out_order(y: Array) -> tuple[Indices, int]:
 def channel_statistics(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel (axis 1), in units of `x / 255` for uint8 and of `x` otherwise.
 
-    A constant channel gets the standard deviation 1. For uint8 the sums are exact.
+    A constant channel gets the standard deviation 1. For uint8 the sums are exact; floating values are summed as
+    differences from one of them, which reduces cancellation and gives a constant channel exactly 0.
     """
     channels = int(x.shape[1])
     total, squares = np.zeros(channels), np.zeros(channels)
-    # floating values are shifted by a typical value before they are summed, which reduces cancellation
-    shift = np.zeros(channels) if x.dtype == np.uint8 else x[0].reshape(channels, -1).mean(axis=1, dtype=np.float64)
+    shift = np.zeros(channels) if x.dtype == np.uint8 else x[0].reshape(channels, -1)[:, 0].astype(np.float64)
     for start in range(0, len(x), _CHUNK):
         values = x[start : start + _CHUNK].reshape(-1, channels, math.prod(x.shape[2:])).astype(np.float64)
         values -= shift[:, None]

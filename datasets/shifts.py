@@ -26,7 +26,7 @@ def rotation(own: Own, *, groups: Groups = 4) -> Own:
     """Images turned by g / groups of a full turn, where g is the client's group (rotated MNIST, as in IFCA's paper).
 
     Quarter turns of square images and half turns are exact; other turns are interpolated linearly, and the corners that
-    become empty are filled with black.
+    become empty are filled with black, or with the channel's mean where images are floating.
 
     Raises:
         UserError: the samples are not images.
@@ -38,9 +38,10 @@ def rotation(own: Own, *, groups: Groups = 4) -> Own:
         return replace(own, x=np.ascontiguousarray(np.rot90(own.x, 4 * group // groups, axes=(2, 3))))
     from scipy import ndimage
 
-    values = own.x.astype(np.float64)
+    blank = own.dataset.blank.reshape(-1, 1, 1)
+    values = own.x.astype(np.float64) - blank
     turned = ndimage.rotate(values, 360 * group / groups, axes=(3, 2), reshape=False, order=1)
-    return replace(own, x=_as_stored(turned, own.x))
+    return replace(own, x=_as_stored(turned + blank, own.x))
 
 
 @SHIFTS.register("colours")

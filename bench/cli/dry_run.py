@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.errors import UserError
+
 if TYPE_CHECKING:
     from bench.runs.estimate import Estimate
     from bench.runs.plan import PlannedCell
@@ -28,9 +30,8 @@ def print_forecast(
 ) -> None:
     """Print a line per task, or per cell if `verbose`, and the totals; warn where this machine has too little."""
     from bench.runs.cell import choose_device
-    from bench.runs.estimate import estimate
     from bench.runs.plan import plan_available
-    from bench.runs.workers import threads_each, worker_count
+    from bench.runs.workers import worker_count
 
     workers, found = worker_count(jobs, device), choose_device(device)
     planned, missing = plan_available(cells, data_root)
@@ -40,7 +41,7 @@ def print_forecast(
     for settings, share in zip(cells, left, strict=True):
         if share and sys.stderr.isatty():
             print(f"measuring {settings.name:60}", end="\r", file=sys.stderr, flush=True)
-        costs.append(estimate(settings, data_root, found, threads_each(side_by_side), workers) if share else None)
+        costs.append(_cost(settings, data_root, found, side_by_side, workers) if share else None)
     (_print_cells if verbose else _print_tasks)(cells, left, costs, folder)
     for reason, count in missing.items():
         print(f"missing, for {count} cells: {reason}")
@@ -53,10 +54,9 @@ def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: 
     """Print a line per method and task and the totals of a whole study: what is done already is not subtracted, and
     trials that are pruned will train fewer rounds."""
     from bench.runs.cell import choose_device
-    from bench.runs.estimate import estimate
     from bench.runs.plan import plan_available
     from bench.runs.progress import duration_text
-    from bench.runs.workers import threads_each, worker_count
+    from bench.runs.workers import worker_count
 
     workers, found = worker_count(jobs, device), choose_device(device)
     parts = {arm: _study_cells(study, arm) for arm in study.arms}
@@ -65,9 +65,9 @@ def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: 
     costs: list[tuple[Estimate | None, float]] = []
     for arm, counts in parts.items():
         cells, cell = sum(counts.values()), arm.cells[0]
-        cost = estimate(cell, data_root, found, threads_each(side_by_side), workers)
+        cost = _cost(cell, data_root, found, side_by_side, workers)
         costs += [(cost, 1.0)] * cells
-        time = f"about {duration_text(cost.seconds * cells)} of computing" if cost else "unknown data size"
+        time = f"about {duration_text(cost.seconds * cells)} of computing" if cost else "no estimate"
         print(f"{arm.label} {arm.task}: {cells} cells of {cell.rounds} rounds, {time}")
     rounds = Counter[str]()
     for arm, counts in parts.items():
@@ -79,6 +79,17 @@ def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: 
         print(f"missing, for {count} tasks: {reason}")
     print(f"{total} cells, at most {rounds.total()} rounds, {side_by_side} side by side", end="")
     _print_sum(costs, folder, side_by_side)
+
+
+def _cost(settings: "Settings", data_root: Path, device: str, side_by_side: int, workers: int) -> "Estimate | None":
+    """The cost of a cell; None if its data are not there or it is refused, which `plan_available` says."""
+    from bench.runs.estimate import estimate
+    from bench.runs.workers import threads_each
+
+    try:
+        return estimate(settings, data_root, device, threads_each(side_by_side), workers)
+    except UserError:
+        return None
 
 
 def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
@@ -118,7 +129,7 @@ def _print_cells(
 
     rate = checkpoint_rate(folder)
     for settings, share, cost in zip(cells, left, costs, strict=True):
-        text = "unknown data size" if share else "done"
+        text = "no estimate" if share else "done"
         if cost:
             saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
             text = f"about {duration_text(cost.seconds * share)}, {saving}"
@@ -136,7 +147,7 @@ def _print_tasks(
         methods, done = len({cells[i].name for i in own}), sum(not left[i] for i in own)
         seconds = sum(cost.seconds * left[i] for i in own if (cost := costs[i]))
         known = all(costs[i] or not left[i] for i in own)
-        time = f"about {duration_text(seconds)} of computing" if known else "unknown data size"
+        time = f"about {duration_text(seconds)} of computing" if known else "no estimate"
         print(f"{task}: {len(own)} cells of {methods} methods, {done} done, {time}")
 
 
@@ -145,7 +156,7 @@ def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, si
 
     known = [(cost, share) for cost, share in todo if cost]
     if not known:
-        print(": no estimate, as the size of the data is not known before it is there" if todo else ": nothing to do")
+        print(": no estimate, as the data are not there or the cells are refused" if todo else ": nothing to do")
         return
     # the warm-up happens once per kind of cell and worker: later cells use the steps recorded for the first one
     kinds = Counter(cost for cost, _ in known)
@@ -161,7 +172,7 @@ def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, si
     for text in _too_little(memory, gpu, disk, folder, side_by_side):
         print(f"missing: {text}")
     if len(known) < len(todo):
-        print(f"{len(todo) - len(known)} cells are left out: the size of their data is not known before it is there.")
+        print(f"{len(todo) - len(known)} cells are left out: their data are not there, or they are refused.")
 
 
 def _too_little(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:

@@ -21,11 +21,11 @@ from bench.cluster.requirements import Needs, Plugin, check_node, versions
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
 from bench.config.identity import content, sources, used_code
 from bench.errors import UserError, shortage
+from bench.federation.cell_data import data_of, read_data
 from bench.plugin import loaded_modules
 from bench.runs import store
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere, interrupts_deferred, supervise
 from bench.runs.estimate import estimate
-from bench.runs.loading import data_of, read_data
 from bench.runs.progress import Event
 from bench.runs.provenance import harness_code
 from bench.settings import Settings

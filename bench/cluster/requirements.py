@@ -44,7 +44,7 @@ class Needs:
         harness: result of `harness_code()` there.
         plugins: plug-ins to load.
         code: digests of `bench.config.identity.used_code`.
-        data: checksums of data sets, by name and options (`bench.runs.loading.data_of`).
+        data: checksums of data sets, by name and options (`bench.federation.cell_data.data_of`).
         files: digests, by path, of the files that cells read beside their data: partitions and weights.
         data_root: folder of the data sets.
     """
@@ -129,7 +129,7 @@ def _same_code(needs: Needs) -> None:
 
 def _missing_data(needs: Needs) -> list[tuple[str, str]]:
     from bench.config.identity import content
-    from bench.runs.loading import read_data
+    from bench.federation.cell_data import read_data
 
     for path, digest in needs.files.items():
         if not Path(path).exists():
@@ -155,7 +155,7 @@ def data_root(given: str) -> Path:
 
 def provide(name: str, options: str, dataset: Dataset) -> None:
     """Receive a data set that is missing on this node. Ray holds it there once for all workers."""
-    from bench.runs import loading
+    from bench.federation import cell_data
 
     # copied because arrays in Ray's memory are read-only, which torch does not support
-    loading.provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))
+    cell_data.provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))

@@ -14,9 +14,13 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from numpy.lib import format as npy
 
 from bench.errors import UserError
 from bench.plugin import DATASETS, FILE_MODULE, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry
@@ -26,6 +30,11 @@ RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
 _PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
 """The same for cells of one precision, raised when a change affects no others; these keep their ids."""
+
+NORMALISED = "normalised"
+"""Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
+_FLOATING = ("har", "motion", "pamap2")
+"""Built-in data sets with floating inputs, besides `npz`, which may have some, and `synthetic`, whose inputs stay."""
 
 _PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
 _LATER: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
@@ -109,7 +118,7 @@ def declared_checksum(settings: Settings) -> str:
 
     A data set with an option `path` is the user's own: the checksum is that of the file's content (of names and
     contents, for a folder), or of the path if there is no such file. For all other data sets it is the name, because
-    their loaders verify the files that they read.
+    their loaders verify the files that they read. `NORMALISED` follows where inputs are floating.
     """
     found = [_declared(settings.dataset, settings.dataset_options)]
     if settings.public is not None:
@@ -120,9 +129,13 @@ def declared_checksum(settings: Settings) -> str:
 def _declared(name: str, options: dict[str, Any]) -> str:
     path = options.get("path")
     if not path:
-        return f"declared:{name}"
-    known = content(Path(path))
-    return " ".join(filter(None, (known, _reading(name, json.dumps(options, sort_keys=True), known))))
+        known, reading, floating = f"declared:{name}", "", name in _FLOATING
+    else:
+        file, known = Path(path), content(Path(path))
+        reading = _reading(name, json.dumps(options, sort_keys=True), known)
+        floating = name in _FLOATING or (name == "npz" and file.is_file() and _holds_floats(*_version(file)))
+    normalised = NORMALISED if floating and changes_inputs(options.get("mean"), options.get("std")) else ""
+    return " ".join(filter(None, (known, normalised, reading)))
 
 
 @functools.lru_cache(maxsize=1000)
@@ -138,6 +151,26 @@ def _reading(name: str, options: str, digest: str) -> str:
     with contextlib.suppress(Exception):
         return str(reading(json.loads(options)))
     return ""
+
+
+def changes_inputs(mean: Sequence[float] | None, std: Sequence[float] | None) -> bool:
+    """Whether normalising with them changes inputs; None: they are computed from the data."""
+    return mean is None or std is None or any(mean) or any(one != 1 for one in std)
+
+
+@functools.lru_cache
+def _holds_floats(path: Path, mtime: int, size: int) -> bool:
+    """Whether the samples of an .npz file are floating numbers, by the headers of its arrays; no, if it is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in {"train_images.npy", "train_series.npy"}.intersection(archive.namelist()):
+                with archive.open(name) as array:
+                    short = npy.read_magic(array) == (1, 0)
+                    header = npy.read_array_header_1_0(array) if short else npy.read_array_header_2_0(array)
+                    return bool(header[2].kind == "f")
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        pass  # its loader says what is wrong
+    return False
 
 
 def method_code(name: str) -> str:

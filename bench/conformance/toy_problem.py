@@ -39,7 +39,9 @@ def toy_federation(method: str, **changes: Any) -> Federation:
         "lr": 0.1, "momentum": 0.5,
     }  # fmt: skip
     settings = Settings(method=method, **{**common, **changes})
-    return Federation(settings, data, partition, executor=executor, public=_samples("public", PUBLIC, 0))
+    return Federation(
+        settings, dataset=data, partition=partition, executor=executor, public=_samples("public", PUBLIC, 0)
+    )
 
 
 def problem() -> tuple[Dataset, Partition]:

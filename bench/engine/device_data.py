@@ -5,7 +5,8 @@ there are too many models, they too are kept on the host and copied for their tr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,41 +24,81 @@ ROW = 16  # bytes; GPU libraries choose other algorithms for tensors whose addre
 KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
 
 
+class Normalisation(NamedTuple):
+    """Mean and standard deviation of stored inputs, to go with `[n, channels, ...]`.
+
+    Their dtype is that of the arithmetic: the cell's for bytes, and float64 for floating inputs, because a large mean
+    would leave little of them in a smaller one.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, data: Dataset, dtype: torch.dtype) -> "Normalisation":
+        """The normalisation of a data set for a cell of that dtype; empty for tokens."""
+        shape = (1, -1, *([1] * (data.x.ndim - 2)))
+        unit = 255.0 if data.x.dtype == np.uint8 else 1.0
+        exact = torch.float64 if data.floating else dtype
+        mean, std = (torch.tensor(values, dtype=torch.float64) * unit for values in (data.mean, data.std))
+        return cls(mean.view(shape).to(exact), std.view(shape).to(exact))
+
+    def to(self, device: torch.device) -> "Normalisation":
+        """The same on a device."""
+        return Normalisation(self.mean.to(device), self.std.to(device))
+
+    def apply(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Inputs as networks see them, from stored ones."""
+        return ((x.to(self.mean.dtype) - self.mean) / self.std).to(dtype)
+
+
 @dataclass(frozen=True)
 class Pool:
-    """Samples on the device: stored inputs, labels, what normalises the inputs, and what a stored 0 becomes."""
+    """Samples on the device.
+
+    Attributes:
+        x: inputs as they are stored.
+        y: labels.
+        normalisation: what is still to be done to inputs; None if they are stored as networks see them, or are tokens.
+        blank: what an empty pixel becomes.
+        dtype: of inputs that networks see.
+    """
 
     x: Tensor
     y: Tensor
-    mean: Tensor
-    std: Tensor
-    black: Tensor
+    normalisation: Normalisation | None
+    blank: Tensor
     dtype: torch.dtype
 
     @classmethod
     def of(cls, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Pool":
         """Put a data set on the device; a small one is normalised once and for all."""
-        mean, std = (statistic.to(device, dtype) for statistic in normalisation(data))
         x = torch.from_numpy(data.x).to(_home(data.x.nbytes, device))
-        pool = cls(x, torch.from_numpy(data.y).to(device), mean, std, -mean / std, dtype)
-        if data.vocabulary or data.x.size * dtype.itemsize > KEEP_NORMALISED:
+        y = torch.from_numpy(data.y).to(device)
+        if data.vocabulary:
+            return cls(x, y, None, torch.zeros(0), dtype)
+        normalisation = Normalisation.of(data, dtype).to(device)
+        empty = torch.from_numpy(data.blank).to(device).view(normalisation.mean.shape)
+        pool = cls(x, y, normalisation, normalisation.apply(empty, dtype), dtype)
+        if data.x.size * dtype.itemsize > KEEP_NORMALISED:
             return pool
-        whole, y = pool.take(torch.arange(len(data.y), device=device))
-        return cls(whole, y, torch.zeros_like(mean), torch.ones_like(std), -mean / std, dtype)
+        at_once = max(1, GATHER // (dtype.itemsize * x[:1].numel()))
+        parts = torch.split(torch.arange(len(y), device=device), at_once)
+        return replace(pool, x=torch.cat([pool.take(part)[0] for part in parts]), normalisation=None)
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs, normalised or int64 tokens, and labels at positions of any shape."""
         # `self.x[at]` is the same and takes four times as long for samples as small as digits.
         at = positions.reshape(-1)
         x, y = self.x.index_select(0, at.to(self.x.device)).to(at.device), self.y.index_select(0, at)
-        if x.dtype == torch.int32:
+        if self.normalisation is not None:
+            x = self.normalisation.apply(x, self.dtype)
+        elif not x.is_floating_point():
             x = x.long()
-        elif x.dtype != self.dtype:
-            x = (x.to(self.dtype) - self.mean) / self.std
         return x.view(*positions.shape, *self.x.shape[1:]), y.view(positions.shape)
 
     def crop_flip(self, x: Tensor, codes: Tensor) -> Tensor:
-        """Images padded by 4 black pixels, cropped to their size and perhaps mirrored.
+        """Images padded by 4 empty pixels, cropped to their size and perhaps mirrored.
 
         Args:
             x: `[..., channels, height, width]`.
@@ -69,18 +110,10 @@ class Pool:
         rows = code // 2 // 9 + torch.arange(height, device=x.device)
         columns = torch.arange(width, device=x.device).expand(len(images), width)
         columns = code // 2 % 9 + torch.where(code % 2 == 1, columns.flip(1), columns)
-        padded = torch.nn.functional.pad(images - self.black, (4, 4, 4, 4)) + self.black
+        padded = torch.nn.functional.pad(images - self.blank, (4, 4, 4, 4)) + self.blank
         sample = torch.arange(len(images), device=x.device).view(-1, 1, 1, 1)
         channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
         return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]].view(x.shape)
-
-
-def normalisation(data: Dataset) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of stored inputs by channel, float64, to go with `[n, channels, ...]`."""
-    shape = (1, -1, *([1] * (data.x.ndim - 2)))
-    scale = 255.0 if data.x.dtype == np.uint8 else 1.0
-    mean, std = ((torch.tensor(one, dtype=torch.float64) * scale).view(shape) for one in (data.mean, data.std))
-    return mean, std
 
 
 def channels_last(x: Tensor) -> Tensor:

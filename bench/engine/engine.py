@@ -265,6 +265,8 @@ class Engine:
         while True:
             try:
                 return self._trainer.cohort(group, self.lanes, self._cohorts)
+            except UserError:  # clients one by one would be refused alike
+                raise
             except Exception as error:  # the loss cannot be mapped, or has a bug; a bug is raised again one by one
                 if not gpu_memory_ran_out(error):
                     if shortage(error):

@@ -7,7 +7,8 @@ K messages have arrived, or the round clock ticks.
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -23,13 +24,14 @@ from bench.engine.kernels import cpu_kernels
 from bench.engine.memory import keep_freed_memory
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.errors import UserError
+from bench.federation.cell_data import load_all
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState
 from bench.federation.scores import Evaluation
 from bench.federation.selection import Selector
-from bench.federation.setup import degenerate, divide_clients, make_method, make_selection
+from bench.federation.setup import check_batch_size, degenerate, divide_clients, make_method, make_selection
 from bench.federation.snapshot import Packer, unpack
 from bench.federation.timeline import ComputedRound, Span, Timer
 from bench.federation.traffic import Ledger
@@ -40,8 +42,27 @@ from bench.settings import Settings
 __all__ = ["Diverged", "Evaluation", "Federation"]
 
 
+class Execution(TypedDict, total=False):
+    """How a federation is computed, which the numbers of a cell do not depend on but for its recorded path."""
+
+    device: str
+    executor: Executor
+    threads: int
+    offload: bool
+    recordings: GraphCache | None
+    allow_fallback: Collection[str]
+    lane_kernels: bool
+
+
 class Federation:
-    """One training run.
+    """One training run. `Federation.of` makes it from a cell's settings alone.
+
+    Args:
+        settings: the cell's.
+        dataset, partition: as the cell takes them: after its shifts, and without tests if it is a trial of a sweep
+            (`bench.federation.cell_data.load_all`).
+        public: its public samples; None if it has none.
+        device, executor, threads, offload, recordings, allow_fallback, lane_kernels: how it is computed.
 
     Attributes:
         version: server versions done.
@@ -54,13 +75,13 @@ class Federation:
     def __init__(
         self,
         settings: Settings,
+        *,
         dataset: Dataset,
         partition: Partition,
-        *,
+        public: Dataset | None,
         device: str = "cpu",
         executor: Executor = "auto",
         threads: int = 1,
-        public: Dataset | None = None,
         offload: bool = False,
         recordings: GraphCache | None = None,
         allow_fallback: Collection[str] = (),
@@ -91,6 +112,9 @@ class Federation:
         if settings.pm_until_broadcast and not (synchronous and settings.wait_free):
             raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
         self.server = ServerState(settings, self._device_data, dataset.shape, ids)
+        if self._device_data.largest > 1:  # who has one sample trains with frozen statistics
+            for name, module in {(self.server.architecture(i), self.server.initial_model(i).spec.module) for i in ids}:
+                check_batch_size(settings, name, module, dataset.shape)
         size = max(self.server.initial_model(i).weights.nbytes for i in ids)
         keep_freed_memory(size)
         self.engine = Engine(
@@ -123,6 +147,21 @@ class Federation:
         self._last_download: dict[int, dict[str, Any]] = {}
         self._steps_since_selected: dict[int, int] = {}
         self._local_models: dict[int, Params] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, data_root: Path | str = "data", **execution: Unpack[Execution]) -> "Federation":
+        """The federation of a cell before its first round: its data, partition, shifts and public samples included.
+
+        Args:
+            settings: the cell's, for instance of a loaded grid.
+            data_root: where data files lie.
+            execution: how it is computed, as in the constructor.
+
+        Raises:
+            UserError: the data are missing or damaged, or something does not fit the settings.
+        """
+        dataset, partition, public = load_all(settings, Path(data_root))
+        return cls(settings, dataset=dataset, partition=partition, public=public, **execution)
 
     # -- one server version -------------------------------------------------------------------------------------------
 

@@ -1,10 +1,15 @@
 """Who takes part in a cell: its method with hyperparameters and server rule, which clients train, and what models."""
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import nn
 
+from bench.data import TokenShape
 from bench.errors import UserError
+from bench.forward import SingleValueError, refuse_single_values
 from bench.method import Arrivals, Method, Selection, ServerRule
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
@@ -39,6 +44,34 @@ def architectures(settings: Settings, sizes: Sequence[int]) -> list[str]:
         if rng.random() < rank / len(sizes):
             found[client] = models[rng.integers(len(models) - 1)]
     return found
+
+
+def check_batch_size(settings: Settings, name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
+    """Refuse batches of one sample for a model whose BatchNorm would get one value per channel of it.
+
+    Args:
+        settings: the cell's.
+        name, net: of a model of the cell, on the meta device.
+        shape: of a sample.
+
+    Raises:
+        UserError: the model cannot be trained on batches of this size.
+    """
+    if settings.batch_size > 1:
+        return
+    probe = copy.deepcopy(net).train()
+    refuse_single_values(probe)
+    sample = shape[:1] if isinstance(shape, TokenShape) else shape
+    x = torch.zeros(1, *sample, dtype=torch.int64 if isinstance(shape, TokenShape) else None, device="meta")
+    try:
+        probe(x)
+    except SingleValueError:
+        raise UserError(
+            f"batch_size: 1: the BatchNorm of model {name!r} has no variance of one sample; set `batch_size` to 2 or "
+            "more, or take a model with GroupNorm or without normalisation"
+        ) from None
+    except Exception:  # of another kind: whoever trains the model says so, with a traceback
+        return
 
 
 def degenerate(method: Method) -> list[str]:

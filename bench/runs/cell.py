@@ -25,13 +25,13 @@ from bench.engine.engine import Executor, hp_values
 from bench.engine.executors import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, shortage
+from bench.federation.cell_data import load_all
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, load_file
 from bench.runs import checkpoint, kept, store
 from bench.runs.cell_log import logged
 from bench.runs.data_record import partition_record, shown_samples, tests_record
-from bench.runs.loading import load_all
 from bench.runs.memory_forecast import keep_on_host
 from bench.runs.progress import Event, figures_text, headline
 from bench.runs.store import Status
@@ -341,8 +341,8 @@ def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Pa
         log.info("the clients' models are too many for the GPU: they are kept in the host's memory")
     federation = Federation(
         settings,
-        dataset,
-        partition,
+        dataset=dataset,
+        partition=partition,
         device=device,
         executor=options.executor,
         threads=options.threads,

@@ -20,19 +20,20 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from bench.data import noise
+from bench.data import TokenShape, noise
 from bench.engine.device import lanes_on
 from bench.engine.device_data import KEEP_NORMALISED, Pool
 from bench.engine.memory import MemoryMeter
 from bench.engine.predict import samples_at_once
 from bench.engine.step import better_alone, is_convolutional
 from bench.errors import UserError
+from bench.federation.cell_data import load_dataset
+from bench.federation.setup import check_batch_size
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.params import Spec
 from bench.rng import generator
 from bench.runs import checkpoint
-from bench.runs.loading import load_dataset
 from bench.runs.memory_forecast import STAND_IN, in_a_step, keep_on_host, models, models_on_gpu, scalars
 from bench.runs.rehearsal import DataSize, rehearse
 from bench.settings import Settings
@@ -79,12 +80,16 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
     Args:
         threads: clients or cohorts that are trained at the same time on a CPU.
         cells: number of cells that share a GPU.
+
+    Raises:
+        UserError: the cell would be refused.
     """
     size = _size(settings, data_root)
     if size is None:
         return None
     shape, classes = size.shape, size.classes
     options = json.dumps(settings.model_options, sort_keys=True)
+    check_batch_size(settings, settings.model, build(settings.model, shape, classes, settings.model_options), shape)
     step = gradient_step(settings.model, shape, classes, options, settings.batch_size, device)
     time = rehearse(settings, size, step.seconds, _clients_at_a_time(step, device), device, threads)
     hp = json.dumps(settings.hp, sort_keys=True)
@@ -122,9 +127,11 @@ def memory(
     settings: Settings, size: DataSize, step: "StepCost", device: str, threads: int, cells: int = 1
 ) -> tuple[float, float]:
     """Return the bytes needed in the host's memory and in the GPU's."""
-    images = (size.train + size.test) * math.prod(size.shape)
-    floats = 4 * _width(settings) * images
-    data = images + (floats if floats <= KEEP_NORMALISED else 0)  # a small data set is kept as floats as well
+    tokens = isinstance(size.shape, TokenShape)
+    numbers = (size.train + size.test) * (size.shape[0] if tokens else math.prod(size.shape))
+    floats = 0 if tokens else 4 * _width(settings) * numbers
+    # a small data set is also kept as networks see it
+    data = size.itemsize * numbers + (floats if floats <= KEEP_NORMALISED else 0)
     lanes = _clients_at_a_time(step, device)
     working = _width(settings) * max(_in_a_step(settings, step) * lanes, step.evaluation)
     model = _width(settings) * step.model
@@ -161,7 +168,8 @@ def _size(settings: Settings, data_root: Path) -> DataSize | None:
         dataset = load_dataset(settings, data_root)
     except UserError:
         return _SIZES.get(settings.dataset)
-    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, len(dataset.y) - dataset.n_train)
+    tests = len(dataset.y) - dataset.n_train
+    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize)
 
 
 class StepCost(NamedTuple):

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from bench.engine.device_data import normalisation
+from bench.engine.device_data import Normalisation
 from bench.errors import UserError
+from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
+from bench.forward import batchnorm_in_float32
 from bench.params import Params
 from bench.runs import checkpoint
-from bench.runs.loading import load_all
 from bench.runs.store import read_json
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class KeptModel(nn.Module):
 
     Attributes:
         network: the model itself, which takes normalised samples.
-        mean, std: per channel; they normalise. Empty for tokens.
+        mean, std: per channel; they normalise, in their own dtype. Empty for tokens.
+        bf16: products are in bfloat16, as in the cell's evaluation.
         classes: names of the classes; may be empty.
         round: the round that the model is from.
     """
@@ -46,20 +48,31 @@ class KeptModel(nn.Module):
     std: Tensor
 
     def __init__(
-        self, network: nn.Module, mean: Tensor, std: Tensor, *, classes: tuple[str, ...] = (), round: int = 0
+        self,
+        network: nn.Module,
+        normalisation: Normalisation,
+        *,
+        bf16: bool = False,
+        classes: tuple[str, ...] = (),
+        round: int = 0,
     ) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
+        if bf16:
+            batchnorm_in_float32(network)
+        self.register_buffer("mean", normalisation.mean)
+        self.register_buffer("std", normalisation.std)
+        self.bf16 = bf16
         self.classes = classes
         self.round = round
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]`."""
-        known = (x.to(self.mean.dtype) - self.mean) / self.std if self.mean.numel() else x.long()
-        out: Tensor = self.network(known)
-        return out
+        weights = next(self.network.parameters())
+        seen = Normalisation(self.mean, self.std).apply(x, weights.dtype) if self.mean.numel() else x.long()
+        with torch.autocast(weights.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=False):
+            out: Tensor = self.network(seen)
+        return out.to(weights.dtype)
 
 
 def load_model(cell: "CellView", client: int | None = None, data_root: Path | str = "data") -> KeptModel:
@@ -75,15 +88,20 @@ def load_model(cell: "CellView", client: int | None = None, data_root: Path | st
         raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
     settings = cell.settings
     dataset, partition, public = load_all(settings, Path(data_root))
-    federation = Federation(settings, dataset, partition, public=public)
+    federation = Federation(settings, dataset=dataset, partition=partition, public=public)
     if client is not None and client not in federation.clients.ids:
         raise UserError(f"{cell.name} trained no client {client}; there are {federation.clients.ids}")
     found = _of_reported_round(cell, federation, client)
     params, round = found or (_of_last_state(cell, federation, client), settings.rounds)
     if params is None:
         raise UserError(f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client")
-    mean, std = (statistic.to(params.weights.dtype) for statistic in normalisation(dataset))
-    predictor = KeptModel(_network(params), mean, std, classes=dataset.classes, round=round)
+    predictor = KeptModel(
+        _network(params),
+        Normalisation.of(dataset, params.weights.dtype),
+        bf16=settings.precision == "bf16",
+        classes=dataset.classes,
+        round=round,
+    )
     return predictor.eval()
 
 

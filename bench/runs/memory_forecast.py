@@ -129,7 +129,7 @@ def _small(
     train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
     empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
     partition = Partition(train, empty, empty, np.arange(own, own + 4))
-    return Federation(settings, data, partition, public=data, executor="cohort")
+    return Federation(settings, dataset=data, partition=partition, public=data, executor="cohort")
 
 
 def _fewest(method: str, hp: dict[str, Any], steps: int) -> dict[str, Any]:

@@ -6,19 +6,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bench.config.identity import cell_id, declared_checksum, is_own, versions
+from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_checksum, is_own, versions
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public
+from bench.federation.setup import check_batch_size
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
 from bench.runs.data_record import partition_record
-from bench.runs.loading import as_trained, load_dataset, load_partition, load_public
 from bench.runs.remarks import partition_remarks
 from bench.runs.results import cell_name
 from bench.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _DATA_FIELDS = (
     "dataset",
@@ -99,18 +103,25 @@ class _Planner:
         partition_hash, remarks, record = self._known[key]
         public = load_public(settings, self._data_root, download=self._download)
         notes = dataset.notes + (public.notes if public else ())
-        _check_models(settings, dataset)
+        _check_models(settings, dataset, max(record["n_train"]))
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
-            content.append(dataset.checksum)
+            content += [dataset.checksum, *_marks(dataset)]
+        if settings.public is not None and public is not None and is_own(DATASETS, settings.public.name):
+            content += [f"public {mark}" for mark in _marks(public)]
         if is_own(PARTITIONS, settings.partition):
             content.append(partition_hash)
         return PlannedCell(cell_id(settings, " ".join(content)), settings, notes, remarks, record)
 
 
-def _check_models(settings: Settings, dataset: Dataset) -> None:
-    """Refuse an augmentation or a model that does not take the samples; another error in one's own model is its cell's,
-    with traceback."""
+def _marks(dataset: Dataset) -> list[str]:
+    """What `declared_checksum` says of inputs in built-in data sets, and cannot know of one's own."""
+    return [NORMALISED] if dataset.floating and changes_inputs(dataset.mean, dataset.std) else []
+
+
+def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
+    """Refuse an augmentation, a model or a batch size that does not fit the samples; another error in one's own model
+    is its cell's, with traceback."""
     if settings.augment != "none" and dataset.x.ndim != 4:
         raise UserError(
             f"{cell_name(settings)}: `augment: {settings.augment}` needs images, and the samples have shape "
@@ -126,7 +137,9 @@ def _check_models(settings: Settings, dataset: Dataset) -> None:
         weights = settings.pretrained if own else None
         try:
             version = versions(Path(weights)) if weights else ()
-            _try_model(name, dataset.shape, dataset.num_classes, options, weights, version, settings.frozen)
+            net = _try_model(name, dataset.shape, dataset.num_classes, options, weights, version, settings.frozen)
+            if net is not None and largest > 1:  # a client of one sample trains with frozen statistics
+                check_batch_size(settings, name, net, dataset.shape)
         except UserError as error:
             raise UserError(f"{cell_name(settings)}: {error}") from None
 
@@ -140,8 +153,14 @@ def _try_model(
     weights: str | None,
     version: object,
     frozen: tuple[str, ...],
-) -> None:
-    """Refuse a model that does not take the samples; `version` tells the file of weights from others in the cache."""
+) -> "nn.Module | None":
+    """The model on the meta device; None if its author's code fails.
+
+    `version` tells the file of weights from others in the cache.
+
+    Raises:
+        UserError: it does not take the samples, the weights do not fit it, or `frozen` names no layer or all.
+    """
     from bench.models.factory import build
     from bench.models.pretrained import pretrained
     from bench.params import Spec
@@ -151,7 +170,7 @@ def _try_model(
     except UserError:
         raise
     except Exception:
-        return
+        return None
     if weights is not None:
         pretrained(Path(weights), net)
     tensors = Spec.of(name, net).params
@@ -161,6 +180,7 @@ def _try_model(
             raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {known} and those below them")
     if all(one.under(frozen) for one in tensors):
         raise UserError(f"frozen: nothing of model {name!r} is left to train")
+    return net
 
 
 def select(cells: Sequence[Settings], only: str) -> list[Settings]:

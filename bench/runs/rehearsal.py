@@ -31,12 +31,13 @@ _SETTLED = 3  # number of last rounds that stand for those that were not run
 
 
 class DataSize(NamedTuple):
-    """Size of a data set: shape of a sample, and numbers of classes, training samples and test samples."""
+    """Size of a data set: shape of a sample, numbers of classes, training and test samples, bytes of a number."""
 
     shape: tuple[int, ...]
     classes: int
     train: int
     test: int
+    itemsize: int = 1
 
 
 class Rehearsal(NamedTuple):
@@ -132,7 +133,12 @@ def _stand_in(
     public = _noise(size, settings.public.size or min(size.train, 5000)) if settings.public else None
     data = replace(_noise(size, part.clients * sum(each)), n_train=part.clients * sum(each[:2]))
     return Federation(
-        settings, data, Partition(train, validation, test, common), device=device, threads=threads, public=public
+        settings,
+        dataset=data,
+        partition=Partition(train, validation, test, common),
+        device=device,
+        threads=threads,
+        public=public,
     )
 
 

@@ -143,7 +143,13 @@ def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[T
     executor: Any = contestant.executor
     settings = workload.settings.model_copy(update={"precision": contestant.precision})
     federation = Federation(
-        settings, data, workload.partition(data), device=device, executor=executor, threads=contestant.threads
+        settings,
+        dataset=data,
+        partition=workload.partition(data),
+        public=None,
+        device=device,
+        executor=executor,
+        threads=contestant.threads,
     )
     engine = federation.engine
     while True:

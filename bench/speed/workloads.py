@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bench.data import Dataset, Partition, TokenShape, noise
+from bench.federation.cell_data import load_partition
 from bench.rng import generator
-from bench.runs.loading import load_partition
 from bench.settings import Settings
 
 _CLASSES = 10

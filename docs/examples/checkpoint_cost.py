@@ -53,7 +53,9 @@ def trained(settings: Settings) -> Federation:
     data = Dataset("noise", x, y, 2 * CLIENTS, 10, (0.5,) * 3, (0.25,) * 3, "")
     none = tuple(np.zeros(0, np.int64) for _ in range(CLIENTS))
     train = tuple(np.arange(2 * i, 2 * i + 2) for i in range(CLIENTS))
-    federation = Federation(settings, data, Partition(train, none, none, np.arange(2 * CLIENTS, len(x))))
+    federation = Federation(
+        settings, dataset=data, partition=Partition(train, none, none, np.arange(2 * CLIENTS, len(x))), public=None
+    )
     federation.advance()
     return federation
 

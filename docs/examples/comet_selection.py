@@ -9,9 +9,9 @@ import numpy as np
 
 from bench.config.grid import load_grid
 from bench.data import Dataset, Partition
+from bench.federation.cell_data import load_partition
 from bench.method import SELECTIONS
 from bench.rng import generator
-from bench.runs.loading import load_partition
 from bench.settings import Settings
 
 SMALL = 20

@@ -94,7 +94,7 @@ def pulled(
     none = np.empty(0, np.int64)
     partition = Partition(tuple(np.split(np.arange(len(x)), clients)), (none,) * clients, (none,) * clients, none)
     queries = _samples(np.column_stack([public, np.zeros(n)]).astype(np.float32))
-    federation = Federation(settings, _samples(x), partition, public=queries)
+    federation = Federation(settings, dataset=_samples(x), partition=partition, public=queries)
     for i, w in enumerate(start):
         client = federation.clients.copy(i)
         client.state["personal"] = client.state["personal"].with_weights(torch.from_numpy(w))

@@ -31,11 +31,10 @@ def main(folder: Path) -> None:
     print(model(torch.from_numpy(digits.x[:5])).argmax(1).tolist(), "predicted,", digits.y[:5].tolist(), "true")
 
     settings = bench.Settings(method="fedavg", alpha=0.1, clients=10, rounds=3)
-    data = bench.load_dataset(settings)
-    partition = bench.load_partition(settings, data)
+    partition = bench.load_partition(settings, bench.load_dataset(settings))
     print(partition.summary)  # partition.train, .validation, .test: index arrays by client
 
-    federation = bench.Federation(settings, data, partition)
+    federation = bench.Federation.of(settings)  # data, partition, shifts and public samples included
     for _ in range(settings.rounds):
         federation.advance()
     print(len(federation.evaluate().clients), "scores of clients")

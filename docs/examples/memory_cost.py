@@ -16,7 +16,6 @@ import torch
 
 from bench.federation.federation import Federation
 from bench.runs.estimate import estimate
-from bench.runs.loading import load_dataset, load_partition
 from bench.settings import Settings
 
 ROUNDS = 8
@@ -24,8 +23,7 @@ ROUNDS = 8
 
 def federation(settings: Settings, threads: int) -> Federation:
     """A cell's, on a CPU."""
-    dataset = load_dataset(settings, Path("data"))
-    return Federation(settings, dataset, load_partition(settings, dataset), threads=threads)
+    return Federation.of(settings, threads=threads)
 
 
 def peak_bytes() -> int:

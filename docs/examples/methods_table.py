@@ -9,7 +9,6 @@ from pathlib import Path
 
 import bench
 from bench.plugin import METHODS
-from bench.runs.loading import load_public
 
 DOCS = Path(__file__).parents[1]
 TRAINS = {"gm": "GM", "pm": "PM", "both": "GM, PM"}
@@ -77,9 +76,7 @@ def traffic(name: str) -> tuple[str, str]:
         partition_options={"shares": [0.2, 0.1, 0.2]},
         public={"name": "digits", "size": 100},
     )
-    data = bench.load_dataset(settings)
-    public = load_public(settings, Path("data"))
-    federation = bench.Federation(settings, data, bench.load_partition(settings, data), public=public)
+    federation = bench.Federation.of(settings)
     for _ in range(settings.rounds):
         federation.advance()
     row = federation.ledger[-1]

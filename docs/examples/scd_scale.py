@@ -114,7 +114,7 @@ def build(options: dict[str, Any]) -> Federation:
         data, "dirichlet", clients=settings.clients, alpha=1.0, seed=0, protocol="honest", validation_share=0.2,
         options=settings.partition_options,
     )  # fmt: skip
-    return Federation(settings, data, partition)
+    return Federation(settings, dataset=data, partition=partition, public=None)
 
 
 if __name__ == "__main__":

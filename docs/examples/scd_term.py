@@ -63,7 +63,7 @@ def digits(method: str, hp: dict[str, Any], *, alpha: float, rounds: int, seed: 
     partition = make_partition(
         data, "dirichlet", clients=20, alpha=alpha, seed=seed, protocol="honest", validation_share=0.2, options={}
     )
-    return Federation(settings, data, partition)
+    return Federation(settings, dataset=data, partition=partition, public=None)
 
 
 def accuracy(federation: Federation, on: str) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.data import Dataset
+from bench.federation.cell_data import apply_shifts, load_partition
 from bench.plugin import DATASETS
-from bench.runs.loading import apply_shifts, load_partition
 from bench.settings import Settings
 from datasets.assemble import assemble
 

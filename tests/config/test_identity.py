@@ -14,10 +14,10 @@ import pytest
 from bench.config import identity
 from bench.config.identity import cell_id, declared_checksum, method_code
 from bench.errors import UserError
+from bench.federation import cell_data
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES
-from bench.runs import loading
 from bench.runs.plan import plan
-from bench.settings import Settings
+from bench.settings import PublicSet, Settings
 from datasets.partitions import Split
 
 CELL = Settings(method="plain", alpha=0.5)
@@ -128,7 +128,7 @@ def test_identity_is_the_same_in_every_process() -> None:
     program = """
 import json, sys
 from bench.config.identity import cell_id
-from bench.settings import Settings
+from bench.settings import PublicSet, Settings
 print(cell_id(Settings.model_validate(json.loads(sys.argv[1])), "data"))
 """
     cell = CELL.model_copy(update={"method": "fedavg"})
@@ -299,7 +299,7 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
     cell = CELL.model_copy(update={"dataset": "own", "partition": "own", "alpha": None, "clients": 2})
 
     def planned() -> str:
-        loading._loaded.cache_clear()
+        cell_data._loaded.cache_clear()
         return plan([cell], tmp_path, download=False)[0].id
 
     before = planned()
@@ -402,3 +402,55 @@ def test_a_split_file_counts_by_content(tmp_path: Path) -> None:
         return cell_id(CELL.model_copy(update={"partition": "file", "partition_options": options}), "data")
 
     assert identity_of("a.json", "[1]") == identity_of("b.json", "[1]") != identity_of("c.json", "[2]")
+
+
+Y = np.arange(4) % 2
+FLOATS, BYTES = np.ones((4, 3), np.float32), np.ones((4, 3, 3), np.uint8)
+STORED: dict[str, tuple[dict[str, Any], bool]] = {
+    "float images": ({"train_images": np.ones((4, 3, 3), np.float64)}, True),
+    "half-precision images": ({"train_images": np.ones((4, 3, 3), np.float16)}, True),
+    "features": ({"train_images": FLOATS}, True),
+    "series": ({"train_series": np.ones((4, 1, 9), np.float32), "test_series": np.ones((4, 1, 9), np.float32)}, True),
+    "byte images": ({"train_images": BYTES}, False),
+    "tokens": ({"train_tokens": np.ones((4, 9), int)}, False),
+}
+
+
+@pytest.mark.parametrize("case", STORED)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_cells_on_floating_numbers_of_ones_own_have_new_ids_and_no_others(tmp_path: Path, case: str, save: Any) -> None:
+    """Their inputs were not normalised before. A header tells which they are, without the array."""
+    arrays, floating = STORED[case]
+    save(tmp_path / "own.npz", **arrays, train_labels=Y)
+    path = tmp_path / "own.npz"
+
+    def checksum(**options: Any) -> str:
+        options = {"path": str(path), "mean": None, "std": None, **options}
+        return declared_checksum(CELL.model_copy(update={"dataset": "npz", "dataset_options": options}))
+
+    digest = identity.content(path)
+    changed = f"{digest} {identity.NORMALISED}" if floating else digest
+    assert checksum() == changed
+    assert checksum(mean=[0.0], std=[1.0]) == digest  # as they are: what cells saw before
+    assert checksum(mean=[0.0]) == changed
+    assert checksum(mean=[0.0], std=[2.0]) == changed
+    public = CELL.model_copy(update={"public": PublicSet(name="npz", path=str(path))})
+    assert declared_checksum(public) == f"declared:digits {changed}"
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", b"PK\x03\x04 cut"])
+def test_a_damaged_file_has_an_id_until_its_loader_refuses_it(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "own.npz"
+    path.write_bytes(damage)
+    options = {"path": str(path)}
+    checksum = declared_checksum(CELL.model_copy(update={"dataset": "npz", "dataset_options": options}))
+    assert checksum == identity.content(path)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic", "markov", "motion"])
+def test_built_in_data_say_whether_their_floating_inputs_are_normalised(name: str) -> None:
+    data = DATASETS.get(name)(data_root=Path(), download=False)
+    normalised = data.floating and identity.changes_inputs(data.mean, data.std)
+    wanted = f"declared:{name}{f' {identity.NORMALISED}' if normalised else ''}"
+    assert declared_checksum(CELL.model_copy(update={"dataset": name})) == wanted
+    assert normalised == (name == "motion")

@@ -15,8 +15,8 @@ from PIL import Image
 from bench.config.identity import cell_id
 from bench.data import Dataset, Partition
 from bench.errors import UserError
+from bench.federation.cell_data import load_partition
 from bench.plugin import DATASETS
-from bench.runs.loading import load_partition
 from bench.settings import Settings
 from datasets.assemble import assemble
 from datasets.partitions import make_partition

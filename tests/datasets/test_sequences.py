@@ -10,10 +10,10 @@ import torch
 from bench.data import Dataset, TokenShape
 from bench.engine.device_data import Pool
 from bench.errors import UserError
+from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.plugin import DATASETS, METHODS
 from bench.runs.cell import Options, run_cell
-from bench.runs.loading import load_all
 from bench.runs.plan import plan
 from bench.runs.results import CellView
 from bench.settings import Settings
@@ -160,7 +160,7 @@ def test_executors_agree_on_sequences(name: str, method: str) -> None:
     for executor in ("sequential", "cohort"):
         cell = settings(name, method, dtype="float64")
         data, partition, _ = load_all(cell)
-        federation = Federation(cell, data, partition, executor=executor)  # type: ignore[arg-type]
+        federation = Federation(cell, dataset=data, partition=partition, public=None, executor=executor)  # type: ignore[arg-type]
         before = {key: value.clone() for key, value in federation.state()[0].items()}
         federation.advance()
         federation.advance()
@@ -179,7 +179,7 @@ def test_recurrent_clients_take_turns_on_a_cpu() -> None:
     data, partition, _ = load_all(cell)
     found = {}
     for executor in ("auto", "sequential", "cohort"):
-        federation = Federation(cell, data, partition, device="cpu", executor=executor)  # type: ignore[arg-type]
+        federation = Federation(cell, dataset=data, partition=partition, public=None, device="cpu", executor=executor)  # type: ignore[arg-type]
         federation.advance()
         found[executor] = federation.server.state["model"].weights
     assert torch.equal(found["auto"], found["sequential"])
@@ -191,7 +191,7 @@ def test_steps_of_an_lstm_alone_are_not_recorded() -> None:
     """oneDNN's layer cannot be; trying would end in a notice to the user that a backend has failed."""
     cell = settings("markov", "fedavg", steps=510, batch_size=1).model_copy(update={"clients": 1})
     data, partition, _ = load_all(cell)
-    federation = Federation(cell, data, partition, device="cpu", executor="sequential")
+    federation = Federation(cell, dataset=data, partition=partition, public=None, device="cpu", executor="sequential")
     federation.advance()
     federation.advance()  # what has been called so often is recorded at its next call
     assert (federation.engine.steps, federation.engine.failed, federation.engine.notices) == (1020, [], [])
@@ -204,7 +204,7 @@ def test_every_method_takes_tokens(method: str) -> None:
     cell = settings("markov", method, hp=METHODS.get(method).Hyper(**given).model_dump())
     data, partition, _ = load_all(cell)
     public = data.subset(np.arange(12), 12)
-    federation = Federation(cell, data, partition, public=public, executor="cohort")
+    federation = Federation(cell, dataset=data, partition=partition, public=public, executor="cohort")
     federation.advance()
     assert not federation.engine.fallbacks
     assert all(np.isfinite(row["value"]) for row in federation.evaluate().metrics)

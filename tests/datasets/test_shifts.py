@@ -16,10 +16,10 @@ from bench.config.grid import load_grid
 from bench.config.identity import cell_id
 from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
+from bench.federation.cell_data import apply_shifts, load_partition
 from bench.plugin import DATASETS, SHIFTS, load_file
 from bench.rng import generator
 from bench.runs.cell import Options, run_cell
-from bench.runs.loading import apply_shifts, load_partition
 from bench.runs.tables import read_table
 from bench.settings import Settings
 from datasets.assemble import assemble

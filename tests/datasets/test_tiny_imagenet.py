@@ -11,8 +11,8 @@ from PIL import Image
 
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.federation.cell_data import load_public
 from bench.plugin import DATASETS
-from bench.runs.loading import load_public
 from bench.settings import Settings
 from datasets import tiny_imagenet
 from datasets.assemble import assemble

@@ -128,8 +128,8 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     }  # fmt: skip
     return Federation(
         Settings(method=method, hp=hp, **{**chosen, **settings}),
-        data,
-        toy_partition(data, sizes),
+        dataset=data,
+        partition=toy_partition(data, sizes),
         executor=executor,
         public=public,
         **options,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.method import METHODS
-from bench.runs.loading import load_all
 from bench.settings import Settings
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES, QUICK
@@ -31,7 +31,9 @@ def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
     )
     data, partition, _ = load_all(cell)
     public = data.subset(np.arange(60), 60)
-    federation = Federation(cell, data, partition, public=public, device="cpu", executor="cohort", threads=threads)
+    federation = Federation(
+        cell, dataset=data, partition=partition, public=public, device="cpu", executor="cohort", threads=threads
+    )
     for _ in range(2):
         federation.advance()
     return dict(federation.state()[0])

@@ -90,7 +90,9 @@ def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -
     data = Dataset("pictures", pictures, labels, 20, 10, (0.5,) * 3, (0.5,) * 3, "")
     settings = {"model": "resnet18", "momentum": 0.9, "batch_size": 10, **settings}
     chosen = Settings(method=method, clients=2, **settings)
-    federation = Federation(chosen, data, toy_partition(data, [10, 10]), executor="cohort")
+    federation = Federation(
+        chosen, dataset=data, partition=toy_partition(data, [10, 10]), public=None, executor="cohort"
+    )
     federation.engine._preparer._arithmetic = Arithmetic(*2 * [chosen.precision == "bf16"])
     with pytest.raises(Captured) as found:
         federation.advance()

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bench.federation.federation import Federation
-from bench.runs.loading import load_all
 from bench.settings import Settings
 
 TEXT = {"dataset": "markov", "dataset_options": {"speakers": 4, "samples": 24, "length": 6, "letters": 5}}
@@ -38,7 +37,7 @@ def test_executors_agree(model: str, options: dict[str, Any], data: dict[str, An
     )
     found = []
     for executor in ("sequential", "cohort"):
-        federation = Federation(cell, *load_all(cell)[:2], executor=executor)  # type: ignore[arg-type]
+        federation = Federation.of(cell, executor=executor)  # type: ignore[arg-type]
         before = federation.server.state["model"].weights.clone()
         federation.advance()
         assert not federation.engine.fallbacks

@@ -30,7 +30,7 @@ def test_the_server_trains_on_everybody_s_samples_and_clients_fine_tune() -> Non
 def test_samples_of_new_clients_are_not_among_them() -> None:
     partition = toy_partition(DATA, [9, 5, 7])
     settings = Settings(method="centralized", model="test_linear", clients=3, new_clients=1)
-    federation = Federation(settings, DATA, partition)
+    federation = Federation(settings, dataset=DATA, partition=partition, public=None)
     (new,) = {0, 1, 2} - set(federation.clients.ids)
     pooled = set(federation._device_data.positions(SERVER, "pooled").tolist())
     assert not pooled & set(partition.train[new].tolist())

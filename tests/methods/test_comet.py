@@ -144,7 +144,11 @@ def hundred(method: str, data: Dataset, *, selected: int, **settings: Any) -> Fe
     common: dict[str, Any] = {"clients": 100, "participation": selected / 100, "steps": 1, "batch_size": 2}
     partition = toy_partition(data, [data.n_train // 100] * 100)
     federation = Federation(
-        Settings(method=method, **{**common, **settings}), data, partition, executor="sequential", public=QUERIES
+        Settings(method=method, **{**common, **settings}),
+        dataset=data,
+        partition=partition,
+        executor="sequential",
+        public=QUERIES,
     )
     run(federation, 2)
     return federation

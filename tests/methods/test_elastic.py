@@ -59,7 +59,7 @@ def test_labels_do_not_count_in_sensitivities() -> None:
     for classes in ([0, 1, 2], [2, 0, 1]):
         data = replace(DATA, y=np.array(classes)[DATA.y])
         settings = Settings(method="elastic", model="test_linear", dtype="float64", clients=3, batch_size=4, seed=3)
-        federation = Federation(settings, data, toy_partition(data, SIZES))
+        federation = Federation(settings, dataset=data, partition=toy_partition(data, SIZES), public=None)
         federation.advance()
         found.append(torch.stack([federation.clients[i].state["sensitivity"] for i in range(3)]))
     assert torch.equal(*found)

@@ -94,7 +94,7 @@ def test_clients_of_two_distributions_find_theirs() -> None:
         method="fedem", hp={"components": 2}, model="test_linear", dtype="float64", lr=0.3, momentum=0.5, batch_size=5,
         epochs=2, clients=4, seed=3,
     )  # fmt: skip
-    federation = Federation(settings, turned, toy_partition(turned, [10, 10, 10, 10]))
+    federation = Federation(settings, dataset=turned, partition=toy_partition(turned, [10, 10, 10, 10]), public=None)
     run(federation, 25)
     a, b, c, d = (int(federation.clients[i].state["shares"].argmax()) for i in range(4))
     assert a == b != c == d

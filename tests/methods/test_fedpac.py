@@ -117,7 +117,7 @@ def test_equal_clients_have_equal_heads_and_unlike_ones_their_own() -> None:
     part = toy_partition(data, [8])
     alike = Partition(part.train[:1] * 3, part.validation[:1] * 3, part.test[:1] * 3, part.global_test)
     cell = Settings(method="fedpac", clients=3, model="test_linear", batch_size=8, lr=0.1, dtype="float64")
-    federation = Federation(cell, data, alike)
+    federation = Federation(cell, dataset=data, partition=alike, public=None)
     run(federation, 2)
     first, *others = personal(federation).values()
     assert all(torch.allclose(first, w, atol=1e-6) for w in others)

@@ -119,7 +119,7 @@ def test_uniform_counts_are_fedavg() -> None:
     found = {}
     for method in ("fedrod", "fedavg"):
         settings = Settings(method=method, model="test_linear", dtype="float64", clients=2, lr=0.1, batch_size=4)
-        found[method] = Federation(settings, data, partition)
+        found[method] = Federation(settings, dataset=data, partition=partition, public=None)
         run(found[method], 3)
     torch.testing.assert_close(generic(found["fedrod"]), generic(found["fedavg"]), rtol=1e-10, atol=1e-12)
 

@@ -127,7 +127,9 @@ def test_clients_of_a_kind_get_points_near_each_other() -> None:
         method="floco", hp={"endpoints": 3, "tau": 2}, model="test_linear", dtype="float64", lr=0.1, batch_size=10,
         epochs=5, clients=4, seed=3,
     )  # fmt: skip
-    federation = Federation(settings, replace(data, y=y), toy_partition(data, [10, 10, 10, 10]))
+    federation = Federation(
+        settings, dataset=replace(data, y=y), partition=toy_partition(data, [10, 10, 10, 10]), public=None
+    )
     for _ in range(2):
         federation.advance()
     points = torch.stack([federation.server.state["points"][i] for i in range(4)])

@@ -73,7 +73,7 @@ def test_the_share_is_chosen_by_validation() -> None:
         method="knnper", hp={"k": 3}, model="test_linear", dtype="float64", lr=0.1, batch_size=4, epochs=1,
         clients=3, seed=3,
     )  # fmt: skip
-    federation = Federation(settings, DATA, part)
+    federation = Federation(settings, dataset=DATA, partition=part, public=None)
     run(federation, 2)
     w = generic(federation).numpy()
     chosen = []

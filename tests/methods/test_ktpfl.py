@@ -188,7 +188,9 @@ def federation_of(sizes: list[int], order: list[int], data: Dataset, **settings:
     part = Partition(*(tuple(of[i] for i in order) for of in lists), part.global_test)
     hp = HYPER | {"distil_batch": 60}
     common: dict[str, Any] = PLAIN | {"method": "ktpfl", "model": "test_linear", "dtype": "float64", "batch_size": 60}
-    return Federation(Settings(clients=len(sizes), hp=hp, **common | settings), data, part, public=PUBLIC)
+    return Federation(
+        Settings(clients=len(sizes), hp=hp, **common | settings), dataset=data, partition=part, public=PUBLIC
+    )
 
 
 def test_clients_with_like_data_find_each_other() -> None:

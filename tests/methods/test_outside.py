@@ -66,7 +66,7 @@ def federation(method: str, hp: dict[str, Any]) -> Federation:
         method=method, hp=hp, model="test_outside", dtype="float64", clients=len(train), epochs=PROBLEM["steps"],
         batch_size=max(sizes), lr=PROBLEM["lr"], momentum=0.0, rounds=PROBLEM["rounds"],
     )  # fmt: skip
-    return Federation(settings, data, Partition(train, none, train, np.arange(len(y))))
+    return Federation(settings, dataset=data, partition=Partition(train, none, train, np.arange(len(y))), public=None)
 
 
 def near(found: Tensor, expected: Any) -> None:

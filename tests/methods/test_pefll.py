@@ -54,7 +54,7 @@ def test_equal_samples_make_equal_models() -> None:
         method="pefll", hp={**HP, "lr": 0.01}, model="test_linear", dtype="float64", lr=0.1, batch_size=4, clients=4,
         seed=3, participation=0.5, selection="round_robin",
     )  # fmt: skip
-    federation = Federation(settings, replace(data, x=x, y=y), part)
+    federation = Federation(settings, dataset=replace(data, x=x, y=y), partition=part, public=None)
     federation.advance()
     assert federation.server.selected == [0, 1]
     models = {i: w.weights for i, w in federation.evaluator.personal(federation.version).items()}
@@ -69,7 +69,7 @@ def test_labels_count_in_embeddings() -> None:
         data = replace(DATA, y=np.array(classes)[DATA.y])
         part: Partition = toy_partition(data, SIZES)
         settings = Settings(method="pefll", hp=HP, model="test_linear", dtype="float64", clients=3, seed=3)
-        federation = Federation(settings, data, part)
+        federation = Federation(settings, dataset=data, partition=part, public=None)
         found.append(federation.evaluator.personal(0)[0].weights)
     assert not torch.allclose(*found, atol=1e-6)
 

@@ -57,7 +57,7 @@ def test_bodies_are_mixed_among_clients_of_a_kind() -> None:
         method="pfedsim", hp={"warmup": 0}, model="test_linear", dtype="float64", lr=0.3, batch_size=10, epochs=10,
         clients=4, seed=3,
     )  # fmt: skip
-    federation = Federation(settings, replace(data, y=y), part)
+    federation = Federation(settings, dataset=replace(data, y=y), partition=part, public=None)
     for _ in range(3):
         federation.advance()
     share = np.array(federation.relations()["matrices"]["similarity"])

@@ -174,7 +174,7 @@ def test_on_equal_data_all_prototypes_are_equal() -> None:
     settings = Settings(
         method="fedproto", model="test_norm", dtype="float64", lr=0.1, batch_size=9, epochs=2, clients=2, seed=3
     )
-    federation = Federation(settings, toy_data(), alike)
+    federation = Federation(settings, dataset=toy_data(), partition=alike, public=None)
     sent: list[Message] = []
     combine = federation.method.aggregate
     federation.method.aggregate = lambda server, messages: (sent.extend(messages), combine(server, messages))[1]  # type: ignore[method-assign]

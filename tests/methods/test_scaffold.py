@@ -135,7 +135,7 @@ def test_equal_clients_train_like_fedavg() -> None:
         settings = Settings(
             method=method, model="test_linear", dtype="float64", clients=3, **PLAIN | {"batch_size": 7, "epochs": 3}
         )
-        found[method] = Federation(settings, data, toy_partition(data, [7, 7, 7]))
+        found[method] = Federation(settings, dataset=data, partition=toy_partition(data, [7, 7, 7]), public=None)
         run(found[method], 3)
     torch.testing.assert_close(generic(found["scaffold"]), generic(found["fedavg"]), rtol=1e-10, atol=1e-12)
     assert (controls(found["scaffold"]) != 0).any(1).all()

@@ -164,7 +164,7 @@ def test_identical_clients_are_equally_similar() -> None:
     same, test = np.arange(10), np.arange(40, 60)
     partition = Partition((same,) * 3, (same[:0],) * 3, (test,) * 3, test)
     settings = Settings(method="spfl", model="test_linear", dtype="float64", clients=3, batch_size=10, epochs=2, seed=3)
-    federation = Federation(settings, toy_data(), partition)
+    federation = Federation(settings, dataset=toy_data(), partition=partition, public=None)
     run(federation, 2)
     for s in federation.server.state["cosines"]:
         torch.testing.assert_close(rows(s, "softmax"), torch.full_like(s, 1 / 3))

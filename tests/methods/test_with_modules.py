@@ -51,7 +51,7 @@ def federation(method: str, model: str, hp: dict[str, Any]) -> Federation:
         epochs=EPOCHS, batch_size=BATCH, lr=LR, momentum=MOMENTUM,
         weight_decay=0.0 if method == "scaffold" else DECAY,
     )  # fmt: skip
-    return Federation(settings, DATA, partition)
+    return Federation(settings, dataset=DATA, partition=partition, public=None)
 
 
 class Client:

@@ -34,7 +34,14 @@ def device_memory(method: str, model: str, clients: int, on_host: bool) -> tuple
         assert keep_on_host(settings, SHAPE, CLASSES, "cuda") == on_host
         _, predicted = memory(settings, DataSize(SHAPE, CLASSES, len(x), 0), step, "cuda", 1)
     with SecondDevice() as device:
-        federation = Federation(settings, data, Partition(train, none, none, none[0]), device=NAME, offload=on_host)
+        federation = Federation(
+            settings,
+            dataset=data,
+            partition=Partition(train, none, none, none[0]),
+            public=None,
+            device=NAME,
+            offload=on_host,
+        )
         for _ in range(2):
             federation.advance()
     return predicted, device.peak

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.federation.cell_data import load_all
 from bench.runs.cell import Options, run_cell
-from bench.runs.loading import load_all
 from bench.runs.results import CellView
 from bench.settings import Settings
 from reports.pool_error import error

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bench.errors import UserError
+from bench.federation.cell_data import load_all
 from bench.runs.cell import Keep, Options, run_cell
-from bench.runs.loading import load_all
 from bench.runs.results import CellView, reported_figures
 from bench.runs.store import read_status
 from bench.settings import Settings

@@ -10,8 +10,8 @@ import pytest
 
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
+from bench.federation.cell_data import load_dataset, load_partition, load_public
 from bench.rng import generator
-from bench.runs.loading import load_dataset, load_partition, load_public
 from bench.settings import Settings
 from tests.runs.helpers import cells, states
 

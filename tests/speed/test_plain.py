@@ -35,7 +35,9 @@ def problem(repeat: bool) -> tuple[Dataset, Partition]:
 def plain_and_ours(repeat: bool, **settings: Any) -> tuple[PlainLoop, Federation]:
     chosen = Settings(method="fedavg", clients=len(SIZES), dtype="float64", epochs=2, lr=0.05, **settings)
     data, partition = problem(repeat)
-    return PlainLoop(chosen, data, partition, torch.device("cpu")), Federation(chosen, data, partition)
+    return PlainLoop(chosen, data, partition, torch.device("cpu")), Federation(
+        chosen, dataset=data, partition=partition, public=None
+    )
 
 
 @pytest.mark.parametrize("settings", [{"model": "mlp", "momentum": 0.0}, {"model": "cnn", "weight_decay": 0.01}])

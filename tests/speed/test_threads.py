@@ -21,7 +21,8 @@ def two_rounds(method: str = "ditto", **options: Any) -> tuple[Federation, dict[
     """A small convolutional cell after two rounds; all its state, and how its models scored."""
     chosen = {"model": "cnn", "model_options": {"hidden": 8}, "clients": len(SIZES), "batch_size": 4, "momentum": 0.5}
     settings = Settings(method=method, **{**chosen, **options.pop("settings", {})})
-    federation = Federation(settings, *problem(False), **options)
+    data, partition = problem(False)
+    federation = Federation(settings, dataset=data, partition=partition, public=None, **options)
     for _ in range(2):
         federation.advance()
         scores = federation.evaluate().metrics

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bench.data import Dataset
+from bench.federation.cell_data import load_dataset, load_partition
 from bench.plugin import DATASETS
 from bench.runs.cell import Options, run_cell
-from bench.runs.loading import load_dataset, load_partition
 from bench.settings import Settings
 from sweeps.study import load_study
 from tests.sweeps.conftest import Write

@@ -24,8 +24,8 @@ from bench.engine.capture import Captured, cuda_graph
 from bench.engine.device_data import SERVER
 from bench.engine.loops import CohortLoop
 from bench.engine.recording import of_list, record
+from bench.federation.cell_data import load_partition
 from bench.federation.federation import Federation
-from bench.runs.loading import load_partition
 from bench.speed.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +45,7 @@ def federation(device: str, method: str, *, tiny: bool, lane_kernels: bool = Fal
     data = dataset(tiny)
     allowed = [one.name for one in backends.BACKENDS]
     how: Found = {"device": device, "executor": "cohort", "allow_fallback": allowed, "lane_kernels": lane_kernels}
-    return Federation(settings, data, load_partition(settings, data), **how)
+    return Federation(settings, dataset=data, partition=load_partition(settings, data), public=None, **how)
 
 
 @functools.cache

@@ -1,0 +1,178 @@
+"""Cells on inputs of every kind: units do not matter, a kept model agrees with the report, ids say what was seen."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from bench.config.identity import NORMALISED, cell_id, declared_checksum
+from bench.data import Array, Dataset
+from bench.federation.cell_data import load_all
+from bench.federation.federation import Federation
+from bench.plugin import DATASETS
+from bench.runs.cell import Options, run_cell
+from bench.runs.plan import plan
+from bench.runs.results import CellView
+from bench.settings import Settings
+from datasets.assemble import assemble
+from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
+
+KINDS: dict[str, dict[str, Any]] = {
+    "images": {"array": "images", "shape": (16, 16, 3), "model": "cnn", "options": {"hidden": 8}},
+    "series": {"array": "series", "shape": (3, 16), "model": "har_cnn", "options": {"hidden": 6, "filters": 4}},
+    "features": {"array": "images", "shape": (6,), "model": "mlp", "options": {"hidden": 8}},
+}
+COMMON: dict[str, Any] = {"method": "fedavg", "clients": 3, "alpha": 5.0, "rounds": 2, "lr": 0.05, "batch_size": 16}
+
+
+def raw(kind: str) -> tuple[Array, Array]:
+    """Whole numbers 0 .. 255 of which one channel tells the classes apart, and the labels."""
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    x = rng.integers(0, 256, (120, *KINDS[kind]["shape"])).astype(np.float32)
+    channel = x[..., 0] if kind == "images" else x[:, 0]
+    channel[...] = np.rint(channel / 4 + 60 * y.reshape(-1, *[1] * (channel.ndim - 1)))
+    return x, y
+
+
+def settings(file: Path, kind: str, x: Array, y: Array, **changes: Any) -> Settings:
+    """A cell on these arrays, which are written to a file."""
+    array = KINDS[kind]["array"]
+    arrays = {f"train_{array}": x[:90], "train_labels": y[:90], f"test_{array}": x[90:], "test_labels": y[90:]}
+    np.savez(file, **arrays)
+    network = {"model": KINDS[kind]["model"], "model_options": KINDS[kind]["options"]}
+    return Settings(**{**COMMON, **network, "dataset": "npz", "dataset_options": {"path": str(file)}, **changes})
+
+
+def losses(cell: Settings) -> Array:
+    """Validation and test losses after two rounds."""
+    federation = Federation.of(cell)
+    for _ in range(cell.rounds):
+        federation.advance()
+    return np.array([row["value"] for row in federation.evaluate().metrics if row["quantity"] == "loss"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_of_a_channel_change_no_result(kind: str, precision: str, tmp_path: Path) -> None:
+    """An offset of 64 standard deviations and a scale, which are exact in float32, so that only rounding is left."""
+    x, y = raw(kind)
+    moved = (x + 4096) / 256
+    before, after = (
+        losses(settings(tmp_path / f"{i}.npz", kind, one, y, precision=precision, lr=0.2, rounds=5, batch_size=4))
+        for i, one in enumerate((x, moved))
+    )
+    assert before.max() < 1, "it has learned: guesses have a loss of 1.1"
+    np.testing.assert_allclose(after, before, rtol=1e-3 if precision == "fp32" else 2e-2)
+
+
+def test_a_channel_with_an_offset_does_not_hide_the_classes(tmp_path: Path) -> None:
+    """Two classes told apart by one of five features, which is shifted by 10 of its deviations."""
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 2
+    x = rng.normal(size=(120, 5)).astype(np.float32)
+    x[:, 4] = 10 + np.where(y == 1, 1, -1) + 0.1 * x[:, 4]
+    cell = settings(tmp_path / "x.npz", "features", x, y, model="logistic", model_options={}, lr=1.0, rounds=6)
+    federation = Federation.of(cell)
+    for _ in range(cell.rounds):
+        federation.advance()
+    scores = [row["value"] for row in federation.evaluate().metrics if row["quantity"] == "accuracy"]
+    assert min(scores) == 1
+
+
+def turned(kind: str) -> tuple[dict[str, Any], ...]:
+    return (
+        ({"name": "rotation", "groups": 3},)
+        if kind == "images"
+        else ({"name": "corruption", "kinds": ["none", "noise"]},)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "changes"),
+    [
+        ("images", "bytes", {}),
+        ("images", "0..1", {"precision": "bf16"}),
+        ("series", "0..1", {}),
+        ("series", "far away", {"shifts": True}),
+        ("features", "far away", {}),
+        *(
+            pytest.param(kind, stored, changes, marks=pytest.mark.long)
+            for kind, stored, changes in [
+                ("images", "0..1", {"shifts": True}),
+                ("images", "0..255", {"augment": "crop_flip", "model": "test_norm", "model_options": {}}),
+                ("features", "0..255", {"precision": "bf16"}),
+                ("features", "far away", {"dtype": "float64", "precision": "fp32"}),
+                ("features", "far away", {"precision": "bf16", "model": "test_norm", "model_options": {}}),
+            ]
+        ),
+    ],
+)
+def test_a_kept_model_has_the_reported_accuracy_and_loss(
+    kind: str, stored: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    x, y = raw(kind)
+    kinds = {"bytes": x.astype(np.uint8), "0..1": x / 255, "0..255": x, "far away": x / 100 + 1000}
+    changes = changes | ({"shifts": turned(kind)} if changes.get("shifts") else {})
+    cell = settings(tmp_path / "own.npz", kind, kinds[stored], y, **changes)
+    folder = tmp_path / "cell"
+    status = run_cell(cell, folder, Options(device="cpu", keep="all", checkpoint_seconds=0))
+    assert status.state == "done", status.reason
+    view = CellView(folder.name, cell.name, cell, folder, status)
+    data, partition, _ = load_all(cell)
+    tests = partition.global_test if len(partition.global_test) else np.concatenate(partition.test)
+    with torch.no_grad():
+        logits = view.model()(torch.from_numpy(data.x[tests]))
+    labels = torch.from_numpy(data.y[tests])
+    found = {
+        "accuracy": (logits.argmax(1) == labels).double().mean().item(),
+        "loss": functional.cross_entropy(logits, labels).item(),
+    }
+    metrics = view.table("metrics")
+    rows = metrics[(metrics["round"] == cell.rounds) & (metrics["metric"] == "gm") & (metrics["split"] == "test")]
+    for quantity, value in found.items():
+        reported = rows[(rows["quantity"] == quantity) & (rows["on"] == "global")]["value"].item()
+        assert value == pytest.approx(reported, rel=1e-5 if cell.precision == "fp32" else 1e-2), quantity
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> dict[str, Dataset]:
+    """Data sets of one's own, by name."""
+    x, y = raw("features")
+    kinds: dict[str, Any] = {
+        "own_floats": {"x": x, "mean": None, "std": None},
+        "own_plain": {"x": x, "mean": [0.0] * 6, "std": [1.0] * 6},
+        "own_bytes": {"x": x.astype(np.uint8)[:, :, None, None], "mean": None, "std": None},
+    }
+    made = {name: assemble(name, k["x"], y, 90, mean=k["mean"], std=k["std"]) for name, k in kinds.items()}
+
+    def loader(name: str) -> Any:
+        def load(*, data_root: Path, download: bool) -> Dataset:
+            return made[name]
+
+        return load
+
+    for name in kinds:
+        monkeypatch.setitem(DATASETS._items, name, loader(name))
+    return made
+
+
+@pytest.mark.parametrize("name", ["own_floats", "own_plain", "own_bytes"])
+def test_own_data_whose_inputs_were_not_normalised_have_new_ids(name: str, own: dict[str, Dataset]) -> None:
+    """And no others: where the id was of other numbers it says so, else it is the one that it was."""
+    cell = Settings(**COMMON, dataset=name, model="logistic")
+    (planned,) = plan([cell], Path(), download=False)
+    before = f"{declared_checksum(cell)} {own[name].checksum}"
+    assert (planned.id == cell_id(cell, before)) == (name != "own_floats")
+    assert (planned.id == cell_id(cell, f"{before} {NORMALISED}")) == (name == "own_floats")
+
+
+@pytest.mark.parametrize("name", ["own_floats", "own_plain"])
+def test_so_have_own_public_samples(name: str, own: dict[str, Dataset]) -> None:
+    cell = Settings(**COMMON, dataset="own_plain", model="logistic", public={"name": name, "size": 5})  # type: ignore[arg-type]
+    (planned,) = plan([cell], Path(), download=False)
+    before = f"{declared_checksum(cell)} {own['own_plain'].checksum}"
+    assert (planned.id == cell_id(cell, before)) == (name == "own_plain")
