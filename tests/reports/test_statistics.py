@@ -195,8 +195,9 @@ def test_freedom_of_the_bootstrap_is_that_of_the_tasks_an_aggregate_rests_on():
     """Of tasks far apart the interquartile mean takes the middle two: 2 x (n - 1), not 4 x (n - 1)."""
     rng = np.random.default_rng(0)
     drawn = [rng.normal(level, 1, (4000, 5)) for level in (20, 40, 60, 80)]
-    assert ours._freedom(drawn, ours.iqm(drawn)) == pytest.approx(8, rel=0.05)
-    assert ours._freedom(drawn, _mean_of_tasks(drawn)) == pytest.approx(16, rel=0.05)
+    for aggregate, freedom in ((ours.iqm, 8), (_mean_of_tasks, 16)):
+        parts = np.array([ours._part(units, aggregate(drawn)) for units in drawn])
+        assert ours.satterthwaite(parts, np.full(4, 4.0)) == pytest.approx(freedom, rel=0.05)
 
 
 def test_bootstrap_is_stratified():
