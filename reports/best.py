@@ -210,8 +210,8 @@ def _several(scores: Sequence[Floats]) -> list[Floats]:
 def _variances(task: Floats) -> Floats:
     """Variance over units of the difference of each pair, `[methods, methods]`, from `[methods, units]`."""
     residuals = task - task.mean(axis=1, keepdims=True)
-    variances: Floats = np.square(residuals[:, None] - residuals[None]).sum(axis=-1) / (task.shape[1] - 1)
-    return variances
+    differences = residuals[:, None] - residuals[None]
+    return np.asarray(np.einsum("iju,iju->ij", differences, differences) / (task.shape[1] - 1))
 
 
 def _alike(scores: Sequence[Floats]) -> Floats:
