@@ -6,6 +6,7 @@
 - The variance of a pair's mean is the sum of the tasks' variances with their weights. Its degrees of freedom are
   Satterthwaite's, with the parts that the tasks have on average over the pairs: of a single pair they hang on the
   variances that the test itself divides by, and far out in the tail that tells equal methods apart.
+- Tasks run on the same seeds may share noise (data, initial weights); Kish's design effect, over all pairs, counts it.
 - Few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear models and
   empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his moments of log
   variances).
@@ -74,7 +75,7 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
     """Every method against the best of the others, over all tasks.
 
     Args:
-        tasks: for each task, accuracies in percent, `[methods, units]`; no unit is shared by two tasks.
+        tasks: for each task, accuracies in percent, `[methods, units]`; units in one order where tasks share them.
         margin: of equivalence, in percentage points.
         level: probability that any of the intervals misses.
 
@@ -189,6 +190,7 @@ def pair_variances(scores: Sequence[Floats], weights: Floats) -> tuple[Floats, f
     """Variance of the difference of each pair's weighted means, `[methods, methods]`, and its degrees of freedom.
 
     A task with one unit shows no variance; it is taken to have the mean of the other tasks', by degrees of freedom.
+    Tasks that share their seeds may share some of their noise; all variances are enlarged by as much as that shows.
 
     Args:
         scores: for each task, `[methods, units]`; two units at least in one of them.
@@ -199,7 +201,22 @@ def pair_variances(scores: Sequence[Floats], weights: Floats) -> tuple[Floats, f
     single = units == 1
     shares = np.where(single, 0.0, weights**2 / units) + np.square(weights[single]).sum() * freedoms / freedoms.sum()
     parts = np.array([share * _variances(task) for share, task in zip(shares[~single], _several(scores), strict=True)])
-    return parts.sum(axis=0), satterthwaite(parts.mean(axis=(1, 2)), freedoms[~single])
+    variance = parts.sum(axis=0)
+    return variance * _design_effect(scores, weights, variance), satterthwaite(
+        parts.mean(axis=(1, 2)), freedoms[~single]
+    )
+
+
+def _design_effect(scores: Sequence[Floats], weights: Floats, variance: Floats) -> float:
+    """Kish's design effect (1965, "Survey sampling"), at least 1: a seed is a cluster of its cells on all tasks.
+
+    The variance of the seeds' own means over tasks, over that for independent tasks, both summed over all pairs; 1
+    where tasks differ in their number of units, as they are not the same seeds then.
+    """
+    if len(scores) < 2 or len({task.shape[1] for task in scores}) > 1 or not variance.any():
+        return 1.0
+    by_seed = np.tensordot(weights, np.array(scores), 1)
+    return max(1.0, float(_variances(by_seed).sum() / by_seed.shape[1] / variance.sum()))
 
 
 def _several(scores: Sequence[Floats]) -> list[Floats]:
@@ -253,9 +270,9 @@ def _verdict(low: float, high: float, margin: float) -> Verdict:
 @cache
 def pairwise_critical(methods: int, freedom: float, level: float) -> float:
     """Quantile for simultaneous two-sided intervals of all pairs' differences (Bonferroni)."""
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.t.ppf(1 - level / (methods * (methods - 1)), freedom))
+    return -float(special.stdtrit(freedom, level / (methods * (methods - 1))))
 
 
 def _seeds_needed(level: Floats, variance: float, critical: float, power: float = 0.8) -> int:
@@ -279,4 +296,4 @@ def _trigamma_inverse(value: float) -> float:
     """x with trigamma(x) = value."""
     from scipy import optimize, special
 
-    return float(optimize.brentq(lambda x: math.log(special.polygamma(1, x) / value), 1e-8, 1e12))
+    return math.exp(optimize.brentq(lambda x: math.log(special.polygamma(1, math.exp(x)) / value), -18, 28))

@@ -32,7 +32,8 @@ def rank(tasks: Sequence[Floats], families: Sequence[str], level: float = LEVEL)
     """Rank methods over tasks.
 
     Args:
-        tasks: for each task, accuracies in percent, `[methods, units]`; two units at least in one of them.
+        tasks: for each task, accuracies in percent, `[methods, units]`; two units at least in one of them, and in one
+            order where tasks share them.
         families: the data family of each task.
         level: probability that any method's true rank lies outside its interval.
     """

@@ -5,6 +5,7 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -71,17 +72,32 @@ def _wild(rng: np.random.Generator, methods: int) -> Floats:
     return deviations
 
 
-NOISES: dict[str, tuple[Callable[[np.random.Generator, int], Floats], list[str]]] = {
-    "4 tasks alike": (_of_tasks(1, 1, 1, 1), ["one"] * 4),
-    "10 + 2 tasks alike": (_of_tasks(*[1] * 12), _TWO_FAMILIES),
-    "10 + 2, the two 3 times as noisy": (_of_tasks(*[1] * 10, 3, 3), _TWO_FAMILIES),
-    "10 + 1, the one 3 times as noisy": (_of_tasks(*[1] * 10, 3), _TWO_FAMILIES[:-1]),
-    "10 + 2, the two a third as noisy": (_of_tasks(*[3] * 10, 1, 1), _TWO_FAMILIES),
-    "10 + 2, tasks as in the entries": (_of_entries_tasks, _TWO_FAMILIES),
-    "10 + 2, tasks and methods as in the entries": (_of_entries, _TWO_FAMILIES),
-    "10 + 2, one method 8 times as noisy on one of the two": (_wild, _TWO_FAMILIES),
+@dataclass(frozen=True)
+class Noise:
+    """How the noise of equal methods differs.
+
+    Attributes:
+        deviations: from a generator and a number of methods, standard deviations `[tasks, methods]`.
+        families: of the tasks.
+        common: share of a method's variance that all its tasks have in common in a seed.
+    """
+
+    deviations: Callable[[np.random.Generator, int], Floats]
+    families: list[str]
+    common: float = 0.0
+
+
+NOISES = {
+    "4 tasks alike": Noise(_of_tasks(1, 1, 1, 1), ["one"] * 4),
+    "10 + 2 tasks alike": Noise(_of_tasks(*[1] * 12), _TWO_FAMILIES),
+    "10 + 2, the two 3 times as noisy": Noise(_of_tasks(*[1] * 10, 3, 3), _TWO_FAMILIES),
+    "10 + 1, the one 3 times as noisy": Noise(_of_tasks(*[1] * 10, 3), _TWO_FAMILIES[:-1]),
+    "10 + 2, the two a third as noisy": Noise(_of_tasks(*[3] * 10, 1, 1), _TWO_FAMILIES),
+    "10 + 2, tasks as in the entries": Noise(_of_entries_tasks, _TWO_FAMILIES),
+    "10 + 2, tasks as in the entries, 3 % common to a seed": Noise(_of_entries_tasks, _TWO_FAMILIES, 0.034),
+    "10 + 2, tasks and methods as in the entries": Noise(_of_entries, _TWO_FAMILIES),
+    "10 + 2, one method 8 times as noisy on one of the two": Noise(_wild, _TWO_FAMILIES),
 }
-"""By name: standard deviations `[tasks, methods]` from a generator and a number of methods, and the tasks' families."""
 SHAPES = ("normal", "uneven", "uneven, log-normal 0.5", "uneven, t3", "uneven, log-normal 1")
 """Of the noise; uneven: the methods' standard deviations differ up to 7 times."""
 _EVERY_SHAPE = (
@@ -105,19 +121,22 @@ def unequal_noise(noise: str, shape: str, methods: int, seeds: int, repeats: int
         The share of tables, and the median width over that of Bonferroni's intervals with known variances.
     """
     rng = generator("simulate", "noise", noise, shape, methods, seeds)
-    deviations_of, families = NOISES[noise]
-    weights = ranking.family_weights(families)
+    kind = NOISES[noise]
+    weights = ranking.family_weights(kind.families)
     quantile = best.pairwise_critical(methods, np.inf, statistics.LEVEL)
     pairs = np.triu_indices(methods, 1)
     apart, widths = 0, []
     for _ in range(repeats):
-        deviations = _NOISE * deviations_of(rng, methods)
+        deviations = _NOISE * kind.deviations(rng, methods)
         if shape != "normal":
             deviations = deviations * np.exp(rng.uniform(-1, 1, methods))
-        logits = _LEVEL + deviations[:, :, None] * _standard(rng, shape, (*deviations.shape, seeds))
-        mean, half = ranking.pair_intervals(list(100 * special.expit(logits)), families)
+        own, common = (_standard(rng, shape, (tasks, methods, seeds)) for tasks in (len(weights), 1))
+        drawn = np.sqrt(1 - kind.common) * own + np.sqrt(kind.common) * common
+        accuracies = 100 * special.expit(_LEVEL + deviations[:, :, None] * drawn)
+        mean, half = ranking.pair_intervals(list(accuracies), kind.families)
         apart += bool((np.abs(mean[:, None] - mean[None]) > half)[pairs].any())
-        variance = weights**2 @ deviations**2 / seeds
+        alone, together = weights**2 @ deviations**2, np.square(weights @ deviations)
+        variance = ((1 - kind.common) * alone + kind.common * together) / seeds
         known = quantile * np.sqrt(variance[:, None] + variance[None])
         widths.append(np.median((half / known)[pairs]))
     return apart / repeats, float(np.median(widths))
