@@ -221,13 +221,14 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
         entries += list(best_derived) or [words("–")]
         entries.append(number(sum(marks.get(row, "") in ("equal", "near") for row in order[1:]), decimals=0))
         rows.append((task, (*entries, number(len(order), decimals=0))))
-    ahead = tuple(Column(name, "first minus second") for name in ("points", "95 % low", "95 % high"))
+    ahead = tuple(Column(name, "first minus best other") for name in ("points", "95 % low", "95 % high"))
     leading, others = ("first", "second", "third"), ("best derived", "not worse than the first", "methods compared")
     columns = (*map(Column, leading), *ahead, *map(Column, others))
     caption = (
-        f"{figure.text}, percent. First minus second: by log-odds, in points at the second's level, with the interval "
-        "that holds for every method against the best of the others at once, so that it allows for the choice of the "
-        "first. Best derived: the best generic model on the same tests, which is not ranked here. "
+        f"{figure.text}, percent. First minus best other: by log-odds, in points at the other's level, with the "
+        "interval that holds for every method against the best of the others at once, so that it allows for the choice "
+        "of the first, and for noisy methods that may be the best. Best derived: the best generic model on the same "
+        "tests, which is not ranked here. "
         "Not worse: equivalent to the first, or undecided. A clone counts with the model that it is."
         + (" (= GM): its personalized models are its generic one there." if figure == PM else "")
     )

@@ -272,12 +272,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
     parser.add_argument("--repeats", type=int, default=500)
-    parser.add_argument("--methods", type=int, nargs="+", default=METHODS, help="of the part `best`")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the part `best`")
+    parser.add_argument("--methods", type=int, nargs="+", help="of the parts `best` and `noise`")
+    parser.add_argument("--seeds", type=int, nargs="+", help="of the parts `best` and `noise`")
     given = parser.parse_args()
     for name in given.parts or PARTS:
-        more = (given.methods, given.seeds) if name == "best" else ()
-        PARTS[name](given.repeats, *more)
+        chosen = {"counts": given.methods, "runs": given.seeds} if name in ("best", "noise") else {}
+        PARTS[name](given.repeats, **{key: numbers for key, numbers in chosen.items() if numbers})
         print(flush=True)
 
 
