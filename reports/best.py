@@ -2,10 +2,14 @@
 
 - The model: a block is a task with one of its units (partition or seed), in which all methods share data, initial
   weights and client sampling. For two methods, the differences of their accuracies' logits vary around the mean of the
-  task with one variance. The mean over the tasks of those means is estimated.
-- The variances: few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear
-  models and empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his
-  moments of log variances).
+  task, on every task with a variance of its own. The weighted mean over the tasks of those means is estimated.
+- The variance of a pair's mean is the sum of the tasks' variances with their weights. Its degrees of freedom are
+  Satterthwaite's, with the parts that the tasks have on average over the pairs: of a single pair they hang on the
+  variances that the test itself divides by, and far out in the tail that tells equal methods apart.
+- Tasks run on the same seeds may share noise (data, initial weights); Kish's design effect, over all pairs, counts it.
+- Few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear models and
+  empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his moments of log
+  variances).
 - The intervals are simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons
   with the best), because the best method is chosen on the same data.
 - The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
@@ -23,7 +27,7 @@ from typing import Literal
 import numpy as np
 
 from bench.data import Floats
-from reports.statistics import LEVEL
+from reports.statistics import LEVEL, satterthwaite
 
 MARGIN = 0.5
 """Percentage points: methods that differ by less count as equivalent."""
@@ -54,7 +58,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Moderated:
-    """Variances of the pairs' differences, shrunken towards each other, and their degrees of freedom."""
+    """Variances of the pairs' mean differences, shrunken towards each other, and their degrees of freedom."""
 
     variance: Floats
     freedom: float
@@ -71,7 +75,7 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
     """Every method against the best of the others, over all tasks.
 
     Args:
-        tasks: for each task, accuracies in percent, `[methods, units]`; no unit is shared by two tasks.
+        tasks: for each task, accuracies in percent, `[methods, units]`; units in one order where tasks share them.
         margin: of equivalence, in percentage points.
         level: probability that any of the intervals misses.
 
@@ -83,15 +87,16 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
         return []
     means = np.array([task.mean(axis=1) for task in scores])
     mean = means.mean(axis=0)
-    moderated = moderate(*pair_variances(scores))
+    moderated = moderate(*pair_variances(scores, _alike(scores)))
     critical = pairwise_critical(len(mean), moderated.freedom, level)
-    lows, highs = intervals(scores, level)
+    lows, highs = _constrained(mean, critical * np.sqrt(moderated.variance))
+    per_unit = moderated.variance * len(scores) / sum(1 / task.shape[1] for task in scores)
     standings = []
     for k, rival in enumerate(_rivals(mean)):
         low, difference, high = (
             _points(means[:, rival], value) for value in (lows[k], mean[k] - mean[rival], highs[k])
         )
-        seeds = _seeds_needed(means[:, rival], float(moderated.variance[k, rival]), moderated.freedom, critical)
+        seeds = _seeds_needed(means[:, rival], float(per_unit[k, rival]), critical)
         standings.append(Standing(difference, low, high, _verdict(low, high, margin), seeds))
     return standings
 
@@ -117,9 +122,8 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: floa
     if units < 2:
         return [["undecided"] * methods for _ in range(methods)]
     mean = scores.mean(axis=1)
-    moderated = moderate(*pair_variances([scores]))
-    quantile = float(stats.t.ppf(1 - level / (2 * comparisons), moderated.freedom))
-    half = quantile * np.sqrt(moderated.variance / units)
+    moderated = moderate(*pair_variances([scores], np.ones(1)))
+    half = float(stats.t.ppf(1 - level / (2 * comparisons), moderated.freedom)) * np.sqrt(moderated.variance)
     found: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
     for one in range(methods):
         for other in range(methods):
@@ -150,12 +154,11 @@ def intervals(scores: Sequence[Floats], level: float = LEVEL) -> tuple[Floats, F
         Lower and upper ends, `[methods]` each, in logits.
     """
     mean = np.array([task.mean(axis=1) for task in scores]).mean(axis=0)
-    moderated = moderate(*pair_variances(scores))
-    error = np.sqrt(moderated.variance * sum(1 / task.shape[1] for task in scores)) / len(scores)
-    return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, level) * error)
+    moderated = moderate(*pair_variances(scores, _alike(scores)))
+    return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, level) * np.sqrt(moderated.variance))
 
 
-def moderate(variances: Floats, freedom: int) -> Moderated:
+def moderate(variances: Floats, freedom: float) -> Moderated:
     """Smyth's moderated variances of all pairs of methods.
 
     The degrees of freedom are at most those of all methods together: more pairs than methods are no more data.
@@ -183,12 +186,54 @@ def moderate(variances: Floats, freedom: int) -> Moderated:
     return Moderated((prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most))
 
 
-def pair_variances(scores: Sequence[Floats]) -> tuple[Floats, int]:
-    """Variance within tasks of the difference of each pair, `[methods, methods]`, and its degrees of freedom."""
-    residuals = np.concatenate([task - task.mean(axis=1, keepdims=True) for task in scores], axis=1)
-    freedom = sum(task.shape[1] - 1 for task in scores)
-    squares = np.square(residuals[:, None] - residuals[None]).sum(axis=-1)
-    return squares / freedom, freedom
+def pair_variances(scores: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
+    """Variance of the difference of each pair's weighted means, `[methods, methods]`, and its degrees of freedom.
+
+    A task with one unit shows no variance; it is taken to have the mean of the other tasks', by degrees of freedom.
+    Tasks that share their seeds may share some of their noise; all variances are enlarged by as much as that shows.
+
+    Args:
+        scores: for each task, `[methods, units]`; two units at least in one of them.
+        weights: of the tasks.
+    """
+    units = np.array([task.shape[1] for task in scores])
+    freedoms = units - 1.0
+    single = units == 1
+    shares = np.where(single, 0.0, weights**2 / units) + np.square(weights[single]).sum() * freedoms / freedoms.sum()
+    parts = np.array([share * _variances(task) for share, task in zip(shares[~single], _several(scores), strict=True)])
+    variance = parts.sum(axis=0)
+    return variance * _design_effect(scores, weights, variance), satterthwaite(
+        parts.mean(axis=(1, 2)), freedoms[~single]
+    )
+
+
+def _design_effect(scores: Sequence[Floats], weights: Floats, variance: Floats) -> float:
+    """Kish's design effect (1965, "Survey sampling"), at least 1: a seed is a cluster of its cells on all tasks.
+
+    The variance of the seeds' own means over tasks, over that for independent tasks, both summed over all pairs; 1
+    where tasks differ in their number of units, as they are not the same seeds then.
+    """
+    if len(scores) < 2 or len({task.shape[1] for task in scores}) > 1 or not variance.any():
+        return 1.0
+    by_seed = np.tensordot(weights, np.array(scores), 1)
+    return max(1.0, float(_variances(by_seed).sum() / by_seed.shape[1] / variance.sum()))
+
+
+def _several(scores: Sequence[Floats]) -> list[Floats]:
+    """The tasks with two units or more."""
+    return [task for task in scores if task.shape[1] > 1]
+
+
+def _variances(task: Floats) -> Floats:
+    """Variance over units of the difference of each pair, `[methods, methods]`, from `[methods, units]`."""
+    residuals = task - task.mean(axis=1, keepdims=True)
+    differences = residuals[:, None] - residuals[None]
+    return np.asarray(np.einsum("iju,iju->ij", differences, differences) / (task.shape[1] - 1))
+
+
+def _alike(scores: Sequence[Floats]) -> Floats:
+    """Weights of a plain mean over tasks."""
+    return np.full(len(scores), 1 / len(scores))
 
 
 def _constrained(mean: Floats, half: Floats) -> tuple[Floats, Floats]:
@@ -225,18 +270,25 @@ def _verdict(low: float, high: float, margin: float) -> Verdict:
 @cache
 def pairwise_critical(methods: int, freedom: float, level: float) -> float:
     """Quantile for simultaneous two-sided intervals of all pairs' differences (Bonferroni)."""
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.t.ppf(1 - level / (methods * (methods - 1)), freedom))
+    return -float(special.stdtrit(freedom, level / (methods * (methods - 1))))
 
 
-def _seeds_needed(level: Floats, variance: float, freedom: float, critical: float, power: float = 0.8) -> int:
-    """Units per task at which one point below `level` is found with the wanted power; normal approximation."""
+def _seeds_needed(level: Floats, variance: float, critical: float, power: float = 0.8) -> int:
+    """Units per task at which one point below `level` is found with the wanted power; normal approximation.
+
+    Args:
+        level: logits of the better one's accuracies, a number per task.
+        variance: of the mean difference over tasks, with one unit each.
+        critical: quantile of the test.
+        power: how often the point is found.
+    """
     from scipy import special, stats
 
     below = np.clip(special.expit(level) - 0.01, 1e-4, None)
     gap = float((level - special.logit(below)).mean())
-    needed = (critical + float(stats.norm.ppf(power))) ** 2 * variance / (gap**2 * len(level))
+    needed = (critical + float(stats.norm.ppf(power))) ** 2 * variance / gap**2
     return max(2, math.ceil(needed)) if needed <= _MOST_SEEDS else 0
 
 
@@ -244,4 +296,4 @@ def _trigamma_inverse(value: float) -> float:
     """x with trigamma(x) = value."""
     from scipy import optimize, special
 
-    return float(optimize.brentq(lambda x: math.log(special.polygamma(1, x) / value), 1e-8, 1e12))
+    return math.exp(optimize.brentq(lambda x: math.log(special.polygamma(1, math.exp(x)) / value), -18, 28))

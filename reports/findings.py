@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from reports.accuracy import GM, PM
 from reports.figure import Figure
-from reports.gain import Gains, Measure
+from reports.gain import Gains
 from reports.league_pictures import means
 from reports.league_rule import family_mean, ranked
 from reports.load import Store
@@ -47,30 +47,27 @@ def _ranks(store: Store, figure: Figure, chosen: str) -> Iterator[str]:
 
 
 def _gains(found: Gains) -> Iterator[str]:
-    own = _of_compared(found, found.gain)
+    own = found.gain.corrected
     above = [row for row in own if own[row].mean > 0]
     sure = [row for row in own if found.p[row] < LEVEL]
     gaining, losing = ([row for row in sure if (own[row].mean > 0) == up] for up in (True, False))
     yield (
         f"{len(above)} of {len(own)} methods gain, averaged over tasks, over the better of training alone and "
-        f"fine-tuning; largest: {_named(own, '+.2f')} points (95 % intervals of each by itself). Corrected for the "
-        f"number of methods, {len(gaining)} surely gain and {len(losing)} surely lose."
+        f"fine-tuning; largest: {_named(own, '+.2f')} points (95 % intervals that hold for all methods at once, as "
+        f"these are chosen from them). Corrected for their number, {len(gaining)} surely gain and {len(losing)} surely "
+        "lose."
     )
     if found.score is not None and found.score.by_task.notna().any(axis=None):
-        scores = _of_compared(found, found.score)
+        scores = found.score.corrected
         tasks = int(found.score.by_task.notna().any().sum())
         yield (
             "On the way from there (0) to one model trained on everybody's data and then fine-tuned (1), on the "
-            f"{tasks} tasks with room between them: {_named(scores, '.2f')}."
+            f"{tasks} tasks with room between them: {_named(scores, '.2f')} (intervals for all at once)."
         )
 
 
-def _of_compared(found: Gains, measure: Measure) -> dict[str, Summary]:
-    return {row: measure.means[row] for row in found.p}
-
-
 def _named(measured: dict[str, Summary], form: str) -> str:
-    """The first few with their intervals."""
+    """The first few with their corrected intervals."""
     first = sorted(measured, key=lambda row: -measured[row].mean)[:_NAMED]
     texts = [f"{row} {one.mean:{form}} [{one.low:.2f}, {one.high:.2f}]" for row in first if (one := measured[row])]
     return ", ".join(texts)
@@ -87,6 +84,9 @@ def _leaders(store: Store, chosen: str) -> Iterator[str]:
     for row, count in Counter(own.idxmax().tolist()).most_common():
         by_count.setdefault(count, []).append(str(row))
     leads = "; ".join(f"on {count}: {', '.join(rows)}" for count, rows in by_count.items())
-    yield f"Number of tasks on which a method has the highest PM: {leads}."
+    yield (
+        f"Number of tasks on which a method has the highest PM: {leads}. How far each is ahead, with an interval that "
+        "knows that it was chosen, stands in the table of who leads."
+    )
     if generic and (better := own.columns[other.max() > own.max()].tolist()):
         yield f"A generic model has a higher mean still on: {', '.join(better)}."

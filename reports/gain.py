@@ -1,7 +1,7 @@
 """Is personalizing worth it? Against what needs no method, and on the way to what no method may do."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +14,8 @@ from reports.league_rule import task_weights
 from reports.load import Store
 from reports.sections import Section
 from reports.standings import Family, family
-from reports.statistics import Summary, holm, p_value, summarise
-from reports.tables import Column, Table, TableEntry, number, probability
+from reports.statistics import LEVEL, Summary, holm, p_value, summarise
+from reports.tables import Column, Table, TableEntry, number, probability, words
 
 ALONE = ("local", "finetune")
 """What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
@@ -27,10 +27,18 @@ LEAST_ROOM = 1.0
 
 @dataclass(frozen=True)
 class Measure:
-    """A number for each row and task, and its mean over tasks by the league's rule with an interval over seeds."""
+    """A number for each row and task, and its mean over tasks by the league's rule with an interval over seeds.
+
+    Attributes:
+        by_task: rows x tasks.
+        means: of each row, with Student's interval of that row by itself.
+        corrected: of the rows that are compared, with intervals that hold all at once (Bonferroni), so that of the
+            highest holds as well, which is chosen because it is the highest.
+    """
 
     by_task: pd.DataFrame
     means: dict[str, Summary]
+    corrected: dict[str, Summary]
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,13 @@ def gains(store: Store, chosen: str) -> Gains | None:
         return None
     best = pd.DataFrame({task: accuracies[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
     above = {row: own - best for row, own in accuracies.items() if row not in simple}
-    gain = _measure(store, above)
     compared = family(store, store.tasks, PM, chosen)
     tested = [row for row in above if row in compared.scores]
+    gain = _measure(store, above, tested)
     weights = task_weights(store, store.tasks)
     p = holm([p_value((above[row] @ weights).dropna().to_numpy()) for row in tested])
     bound = next((row for row in store.rows if methods[row] == BOUND), None)
-    score = None if bound is None else _measure(store, _scores(above, above[bound]))
+    score = None if bound is None else _measure(store, _scores(above, above[bound]), tested)
     return Gains(compared, gain, dict(zip(tested, p, strict=True)), score)
 
 
@@ -80,15 +88,16 @@ def _scores(above: Mapping[str, pd.DataFrame], room: pd.DataFrame) -> dict[str, 
     return {row: scores[row] + (one - room * scores[row]) / wide for row, one in above.items()}
 
 
-def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame]) -> Measure:
-    """From values by row, units x tasks."""
+def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence[str]) -> Measure:
+    """From values by row, units x tasks, and the rows that are compared."""
     by_task = pd.DataFrame({row: one.mean() for row, one in by_seed.items()}).T
     tasks = [task for task in store.tasks if task in by_task and by_task[task].notna().any()]
     weights = task_weights(store, tasks)
     values = {
         row: (one[tasks] @ weights).dropna().to_numpy() if tasks else np.array([]) for row, one in by_seed.items()
     }
-    return Measure(by_task, {row: summarise(one) for row, one in values.items()})
+    corrected = {row: summarise(values[row], LEVEL / len(tested)) for row in tested}
+    return Measure(by_task, {row: summarise(one) for row, one in values.items()}, corrected)
 
 
 def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame:
@@ -111,13 +120,14 @@ def _gain_table(store: Store, found: Gains) -> Table:
         "(`finetune`) on each task, each tuned with the same budget. Below 0, a method is not worth its trouble there. "
         "Which of the two is better is read off the same seeds, so gains are understated if anything. Mean: over the "
         "tasks of a data family, then over families. 95 %: Student's interval of that mean over seeds, paired by seed, "
-        "of each method by itself: of many, some miss. p: that the mean is 0, with Holm's correction over the methods."
+        f"of each method by itself: of many, some miss. {_CORRECTED} p: that the mean is 0, with Holm's correction "
+        "over the methods."
     )
     rows = _rows(store, found.compared, found.gain)
     tested = tuple(
-        (row, (*entries[:3], probability(found.p.get(row, np.nan)), *entries[3:])) for row, entries in rows.items()
+        (row, (*entries[:5], probability(found.p.get(row, np.nan)), *entries[5:])) for row, entries in rows.items()
     )
-    columns = _columns("mean", "95 % low", "95 % high", "p (Holm)", *store.tasks)
+    columns = _columns(*_INTERVALS, "p (Holm)", *store.tasks)
     return Table("gain", "Gain over what needs no method", caption + _BRACKETS, "Method", columns, tested)
 
 
@@ -127,15 +137,19 @@ def _score_table(store: Store, compared: Family, score: Measure) -> Table:
         "trained on all clients' data at once and then fine-tuned by every client (`centralized`, with the same "
         f"budget). No score where these two are less than {LEAST_ROOM:g} points apart: the scale has no length there. "
         "Above 1, a method is better than that. Mean: over the tasks of a data family that have a score, then over "
-        "families. 95 %: Student's interval by the delta method, of each method by itself. The ends of the scale are "
-        "estimated from the same few seeds (five leave four degrees of freedom), and so is which tasks have one: "
-        "where the ends lie close together, the true interval is wider."
+        "families. 95 %: Student's interval by the delta method, of each method by itself. "
+        f"{_CORRECTED} The ends of the scale are estimated from the same few seeds (five leave four degrees of "
+        "freedom), and so is which tasks have one: where the ends lie close together, the true interval is wider."
     )
     rows = tuple(_rows(store, compared, score).items())
-    columns = _columns("mean", "95 % low", "95 % high", *store.tasks)
+    columns = _columns(*_INTERVALS, *store.tasks)
     return Table("score", "Personalization score", caption + _BRACKETS, "Method", columns, rows)
 
 
+_INTERVALS = ("mean", "95 % low", "95 % high", "corrected low", "corrected high")
+_CORRECTED = (
+    "Corrected: intervals that all hold at once with 95 % probability (Bonferroni); read these of a leading one."
+)
 _BRACKETS = " [ ]: a generic model, or `centralized`; not compared, and listed last."
 
 
@@ -144,7 +158,7 @@ def _columns(*names: str) -> tuple[Column, ...]:
 
 
 def _rows(store: Store, compared: Family, found: Measure) -> dict[str, tuple[TableEntry, ...]]:
-    """Mean with its interval, then a number per task; rows that are compared first, the best first."""
+    """Mean with its two intervals, then a number per task; rows that are compared first, the best first."""
 
     def place(row: str) -> tuple[bool, float, str]:
         mean = found.means[row].mean
@@ -154,6 +168,10 @@ def _rows(store: Store, compared: Family, found: Measure) -> dict[str, tuple[Tab
     for row in sorted(found.means, key=place):
         one = found.means[row]
         entries = [number(value, signed=True) for value in (one.mean, one.low, one.high)]
+        all_hold = found.corrected.get(row)
+        entries += (
+            [words("–")] * 2 if all_hold is None else [number(x, signed=True) for x in (all_hold.low, all_hold.high)]
+        )
         entries += [
             replace(number(float(found.by_task[task][row]), signed=True), link=anchor(row, task))
             for task in store.tasks

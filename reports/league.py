@@ -10,6 +10,7 @@ import numpy as np
 
 from reports import cost, fairness, newcomers
 from reports.accuracy import GM, PM, selection
+from reports.best import Standing
 from reports.cells import Recompute, anchor, cells_section
 from reports.figure import Figure, scores
 from reports.findings import findings
@@ -215,21 +216,32 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
             for row in order[:_LEADERS]
         ]
         entries += [words("–")] * (_LEADERS - len(order))
+        entries += _ahead(compared.standings(store.margin).get(order[0]) if order else None)
         best_derived = (TableEntry(mean[row], note=row, derived=True, link=anchor(row, task)) for row in derived[:1])
         entries += list(best_derived) or [words("–")]
         entries.append(number(sum(marks.get(row, "") in ("equal", "near") for row in order[1:]), decimals=0))
         rows.append((task, (*entries, number(len(order), decimals=0))))
-    columns = tuple(
-        map(Column, ("first", "second", "third", "best derived", "not worse than the first", "methods compared"))
-    )
+    ahead = tuple(Column(name, "first minus best other") for name in ("points", "95 % low", "95 % high"))
+    leading, others = ("first", "second", "third"), ("best derived", "not worse than the first", "methods compared")
+    columns = (*map(Column, leading), *ahead, *map(Column, others))
     caption = (
-        f"{figure.text}, percent. Best derived: the best generic model on the same tests, which is not ranked here. "
+        f"{figure.text}, percent. First minus best other: by log-odds, in points at the other's level, with the "
+        "interval that holds for every method against the best of the others at once, so that it allows for the choice "
+        "of the first, and for noisy methods that may be the best. Best derived: the best generic model on the same "
+        "tests, which is not ranked here. "
         "Not worse: equivalent to the first, or undecided. A clone counts with the model that it is."
         + (" (= GM): its personalized models are its generic one there." if figure == PM else "")
     )
     name = figure.name.lower()
     table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows))
     return Section(f"which_{name}", f"{figure.name}: who leads on which task", tables=(table,))
+
+
+def _ahead(standing: Standing | None) -> list[TableEntry]:
+    """Points of a method above the best of the others, with their simultaneous interval."""
+    if standing is None:
+        return [words("–")] * 3
+    return [number(x, signed=True) for x in (standing.difference, standing.low, standing.high)]
 
 
 def _clients(store: Store, chosen: str) -> list[Section]:

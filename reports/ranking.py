@@ -2,9 +2,10 @@
 
 A method's rank is one plus the number of methods that are better. Its interval (Mogstad, Romano, Shaikh and Wilhelm
 2023, "Inference for ranks", by simultaneous intervals of all pairs' differences) counts those that are surely better
-and those that are surely worse. Differences are of logits of accuracy, paired by unit, with the moderated variances of
-`reports.best`; tasks are averaged within their data family and then over families, so that ten tasks of one data set
-do not outvote one of another. The intervals say what other seeds could change, not what other tasks could.
+and those that are surely worse. Differences are of logits of accuracy, paired by unit; tasks are averaged within their
+data family and then over families, so that ten tasks of one data set do not outvote one of another. Each task's own
+variance counts with the square of its weight, and the sums are moderated (`reports.best`). The intervals say what other
+seeds could change, not what other tasks could.
 """
 
 from collections.abc import Sequence
@@ -31,22 +32,29 @@ def rank(tasks: Sequence[Floats], families: Sequence[str], level: float = LEVEL)
     """Rank methods over tasks.
 
     Args:
-        tasks: for each task, accuracies in percent, `[methods, units]`; two units at least in one of them.
+        tasks: for each task, accuracies in percent, `[methods, units]`; two units at least in one of them, and in one
+            order where tasks share them.
         families: the data family of each task.
         level: probability that any method's true rank lies outside its interval.
     """
-    scores = [logits(task) for task in tasks]
-    weights = family_weights(families)
-    means = np.array([task.mean(axis=1) for task in scores])
-    mean = weights @ means
-    moderated = moderate(*pair_variances(scores))
-    units = np.array([task.shape[1] for task in scores])
-    error = np.sqrt(moderated.variance * np.square(weights / np.sqrt(units)).sum())
-    half = pairwise_critical(len(mean), moderated.freedom, level) * error
+    mean, half = pair_intervals(tasks, families, level)
     above = mean[None] - mean[:, None] > half  # [one, other]: the other is surely better
     firsts, lasts = 1 + above.sum(axis=1), len(mean) - above.sum(axis=0)
     tiers = _tiers(mean, firsts, lasts)
     return [Ranked(float(m), int(a), int(b), tier) for m, a, b, tier in zip(mean, firsts, lasts, tiers, strict=True)]
+
+
+def pair_intervals(tasks: Sequence[Floats], families: Sequence[str], level: float = LEVEL) -> tuple[Floats, Floats]:
+    """Mean logits over tasks, `[methods]`, and half widths of the differences' simultaneous intervals, of each pair.
+
+    Args:
+        tasks, families, level: as of `rank`.
+    """
+    scores = [logits(task) for task in tasks]
+    weights = family_weights(families)
+    mean = weights @ np.array([task.mean(axis=1) for task in scores])
+    moderated = moderate(*pair_variances(scores, weights))
+    return mean, pairwise_critical(len(mean), moderated.freedom, level) * np.sqrt(moderated.variance)
 
 
 def family_weights(families: Sequence[str]) -> Floats:

@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from bench.data import Floats
 from bench.rng import generator
-from reports import best, fairness, ranking, statistics
+from reports import best, fairness, ranking, simulate_noise, statistics
 
 METHODS = (5, 20, 70)
 SEEDS = (3, 5, 10)
@@ -126,6 +126,26 @@ def rank_intervals(methods: int, seeds: int, repeats: int, tasks: int = 4) -> tu
     return apart / repeats, held / repeats
 
 
+def winners(methods: int, seeds: int, repeats: int) -> tuple[float, float]:
+    """Methods without any gain: how often the interval of the one with the highest mean leaves out 0.
+
+    Gains are paired with one reference, whose noise they share.
+
+    Returns:
+        Of the interval by itself, and of that corrected for the number of methods.
+    """
+    rng = generator("simulate", "winners", methods, seeds)
+    missed = np.zeros(2)
+    for _ in range(repeats):
+        gains = rng.normal(size=(methods, seeds)) - rng.normal(size=seeds)
+        winner = gains[gains.mean(axis=1).argmax()]
+        for k, level in enumerate((statistics.LEVEL, statistics.LEVEL / methods)):
+            summary = statistics.summarise(winner, level)
+            missed[k] += not summary.low <= 0 <= summary.high
+    own, corrected = (missed / repeats).tolist()
+    return own, corrected
+
+
 def clients_spread(samples: int, differ: float, repeats: int, clients: int = 20) -> dict[str, float]:
     """Mean spread over clients, in points: the truth, as seen, of equal clients (the null), and of shrunk accuracies.
 
@@ -219,6 +239,14 @@ def _print_rank_intervals(repeats: int) -> None:
             print(f"| {methods} methods, {name} | {' | '.join(f'{100 * one[k]:.1f}' for one in found)} |", flush=True)
 
 
+def _print_winners(repeats: int) -> None:
+    print("| interval of the best of equal methods leaves out 0 | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
+    for methods in (5, 20, 66):
+        found = [winners(methods, seeds, repeats) for seeds in SEEDS]
+        for k, name in enumerate(("by itself", "corrected")):
+            print(f"| {methods} methods, {name} | {' | '.join(f'{100 * rates[k]:.1f}' for rates in found)} |")
+
+
 def _print_clients(repeats: int) -> None:
     print("| test samples of a client | truth | seen | equal clients | shrunk |\n|---:|---:|---:|---:|---:|")
     for samples in (5, 20, 100):
@@ -233,6 +261,8 @@ PARTS: dict[str, Callable[..., None]] = {
     "families": _print_families,
     "ranks": _print_ranks,
     "rank-intervals": _print_rank_intervals,
+    "noise": simulate_noise.print_table,
+    "winners": _print_winners,
     "clients": _print_clients,
 }
 
@@ -242,12 +272,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
     parser.add_argument("--repeats", type=int, default=500)
-    parser.add_argument("--methods", type=int, nargs="+", default=METHODS, help="of the part `best`")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the part `best`")
+    parser.add_argument("--methods", type=int, nargs="+", help="of the parts `best` and `noise`")
+    parser.add_argument("--seeds", type=int, nargs="+", help="of the parts `best` and `noise`")
     given = parser.parse_args()
     for name in given.parts or PARTS:
-        more = (given.methods, given.seeds) if name == "best" else ()
-        PARTS[name](given.repeats, *more)
+        chosen = {"counts": given.methods, "runs": given.seeds} if name in ("best", "noise") else {}
+        PARTS[name](given.repeats, **{key: numbers for key, numbers in chosen.items() if numbers})
         print(flush=True)
 
 

@@ -206,7 +206,8 @@ def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: 
     """P(X > Y) on the same unit of a random task, ties counting half, with Clopper and Pearson's interval.
 
     The wins of several tasks are a sum of independent trials of unequal probabilities; the binomial interval for their
-    mean probability is, if anything, too wide (Hoeffding 1956).
+    mean probability is, if anything, too wide (Hoeffding 1956). Tasks count alike, so where one has fewer units than
+    others, its variance counts in full: all are taken to have as few.
 
     Args:
         x, y: one array `[units]` per task, the same tasks and units in both.
@@ -215,7 +216,7 @@ def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: 
 
     signs = [np.sign(_level_out(a - b, a)) for a, b in zip(x, y, strict=True)]
     value = float(np.mean([(sign.mean() + 1) / 2 for sign in signs]))
-    n = sum(map(len, signs))
+    n = len(signs) * min(map(len, signs))
     wins = value * n
     low = float(stats.beta.ppf(level / 2, wins, n - wins + 1)) if wins > 0 else 0.0
     high = float(stats.beta.ppf(1 - level / 2, wins + 1, n - wins)) if wins < n else 1.0
@@ -233,9 +234,9 @@ def bootstrap(
 
     Units are drawn within each task, for all methods the same ones where `address` is the same. With n units a
     percentile interval is too narrow twice: the resampled variance is (n - 1) / n of the true one, and its quantiles
-    are normal ones (Hesterberg 2015, "What teachers should know about the bootstrap"). Both are put right here; the
-    degrees of freedom are Satterthwaite's over tasks, since an aggregate may rest on few of them (an interquartile mean
-    of tasks that differ rests on half).
+    are normal ones (Hesterberg 2015, "What teachers should know about the bootstrap"). Both are put right here, task
+    by task; the degrees of freedom are Satterthwaite's over tasks, since an aggregate may rest on few of them (an
+    interquartile mean of tasks that differ rests on half).
 
     Args:
         tasks: one array `[units]` per task, percent.
@@ -244,34 +245,35 @@ def bootstrap(
     """
     rng = generator("bootstrap", *address)
     value = float(aggregate(tasks))
-    freedom = sum(len(units) - 1 for units in tasks)
-    if freedom < 1:
+    if all(len(units) < 2 for units in tasks):
         return Bounded(value, math.nan, math.nan)
     drawn = [units[rng.integers(len(units), size=(repeats, len(units)))] for units in tasks]
-    smaller = sum(len(units) for units in tasks) / freedom
     aggregates = aggregate(drawn)
-    error = float(aggregates.std()) * math.sqrt(smaller)
-    return Bounded(value, *within_percent(value, _t_quantile(_freedom(drawn, aggregates), level) * error))
+    several = [units for units in drawn if units.shape[-1] > 1]
+    freedoms = np.array([units.shape[-1] - 1.0 for units in several])
+    seen = np.array([_part(units, aggregates) for units in several])
+    parts = seen * (freedoms + 1) / freedoms
+    error = float(aggregates.std()) * math.sqrt(parts.sum() / seen.sum() if seen.any() else 1)
+    return Bounded(value, *within_percent(value, _t_quantile(satterthwaite(parts, freedoms), level) * error))
 
 
-def _freedom(drawn: Sequence[Floats], aggregates: Floats) -> float:
-    """Satterthwaite's degrees of freedom of an aggregate's variance, of which each task has the part its mean explains.
+def satterthwaite(parts: Floats, freedoms: Floats) -> float:
+    """Degrees of freedom of a sum of independent variances (Satterthwaite 1946, Biometrics Bulletin 2).
 
     Args:
-        drawn: resampled units of each task, `[draws, units]`.
-        aggregates: `[draws]`.
+        parts: the variances, each with its factor in the sum; all of their freedom where all are 0.
+        freedoms: of each.
     """
-    parts: list[float] = []
-    freedoms: list[int] = []
-    for units in drawn:
-        means, freedom = units.mean(axis=-1), units.shape[-1] - 1
-        spread = float(means.var())
-        if freedom and spread:
-            parts.append(float(np.cov(means, aggregates, bias=True)[0, 1]) ** 2 / spread)
-            freedoms.append(freedom)
-    if not sum(parts):
-        return float(sum(units.shape[-1] - 1 for units in drawn))
-    return float(sum(parts)) ** 2 / sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True))
+    if not parts.any():
+        return float(freedoms.sum())
+    return float(parts.sum() ** 2 / (parts**2 / freedoms).sum())
+
+
+def _part(units: Floats, aggregates: Floats) -> float:
+    """What the mean of a task's resampled units, `[draws, units]`, explains of the aggregates' variance, `[draws]`."""
+    means = units.mean(axis=-1)
+    spread = float(means.var())
+    return float(np.cov(means, aggregates, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
 
 
 def unpaired(x: tuple[float, float, int], y: tuple[float, float, int], level: float = LEVEL) -> tuple[float, float]:

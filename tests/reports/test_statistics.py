@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.rng import generator
+from reports import simulate
 from reports import statistics as ours
 
 
@@ -41,6 +42,12 @@ def test_the_t_interval_of_three_seeds_covers_95_percent():
     draws = generator("coverage").normal(0.8, 0.02, size=(4000, 3))
     covered = [(s := ours.summarise(row)).low <= 0.8 <= s.high for row in draws]
     assert 0.93 < np.mean(covered) < 0.97
+
+
+def test_the_best_of_66_equal_methods_needs_the_corrected_interval():
+    by_itself, corrected = simulate.winners(66, 5, 1500)
+    assert by_itself > 0.15
+    assert corrected < 0.05
 
 
 def test_paired_comparison_is_scipys_paired_t_test():
@@ -177,6 +184,27 @@ def test_the_probability_of_improvement_has_scipys_exact_interval():
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
+def test_a_task_with_few_units_is_not_drowned_in_the_probability_of_improvement():
+    """Tasks count alike, and three units know no more for the thirty of another task."""
+    rng = generator("few units")
+    held = 0
+    for _ in range(400):
+        small, large = rng.random(3) < 0.5, rng.random(30) < 0.5
+        found = ours.probability_of_improvement([small + 0.0, large + 0.0], [np.full(3, 0.5), np.full(30, 0.5)])
+        held += found.low <= 0.5 <= found.high
+    assert held / 400 >= 0.95
+
+
+def test_bootstrap_enlarges_each_task_by_its_own_number_of_units():
+    """Three noisy units and twenty quiet ones: the mean of the two means has Satterthwaite's interval."""
+    rng = generator("enlarged")
+    tasks = [50 + rng.normal(0, 1, 3), 50 + rng.normal(0, 0.1, 20)]
+    parts = np.array([task.var(ddof=1) / len(task) / 4 for task in tasks])
+    half = stats.t.ppf(0.975, ours.satterthwaite(parts, np.array([2.0, 19.0]))) * np.sqrt(parts.sum())
+    found = ours.bootstrap(tasks, _mean_of_tasks, repeats=20_000)
+    assert (found.low, found.high) == pytest.approx(ours.within_percent(found.value, half), abs=0.03 * half)
+
+
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_bootstrap_repeats_itself_and_covers_the_aggregate(seeds):
     """A percentile interval of one task covers about 80 % at three seeds."""
@@ -195,8 +223,9 @@ def test_freedom_of_the_bootstrap_is_that_of_the_tasks_an_aggregate_rests_on():
     """Of tasks far apart the interquartile mean takes the middle two: 2 x (n - 1), not 4 x (n - 1)."""
     rng = np.random.default_rng(0)
     drawn = [rng.normal(level, 1, (4000, 5)) for level in (20, 40, 60, 80)]
-    assert ours._freedom(drawn, ours.iqm(drawn)) == pytest.approx(8, rel=0.05)
-    assert ours._freedom(drawn, _mean_of_tasks(drawn)) == pytest.approx(16, rel=0.05)
+    for aggregate, freedom in ((ours.iqm, 8), (_mean_of_tasks, 16)):
+        parts = np.array([ours._part(units, aggregate(drawn)) for units in drawn])
+        assert ours.satterthwaite(parts, np.full(4, 4.0)) == pytest.approx(freedom, rel=0.05)
 
 
 def test_bootstrap_is_stratified():

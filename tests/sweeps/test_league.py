@@ -137,6 +137,13 @@ def test_the_interval_is_student_s_over_seeds(two_families: Path) -> None:
     gain = entries(two_families.parent / "tables" / "gain.csv")
     assert gain["scd", "95 % low"] == pytest.approx(interval.low, abs=0.006)
     assert gain["scd", "95 % high"] == pytest.approx(interval.high, abs=0.006)
+    compared = {row for row, column in gain if column == "corrected low"}
+    assert compared == {"ditto", "scd"}  # neither a generic model nor the bound is a candidate
+    corrected = stats.ttest_1samp(seeds, 0).confidence_interval(1 - 0.05 / 2)
+    assert gain["scd", "corrected low"] == pytest.approx(corrected.low, abs=0.006)
+    assert gain["scd", "corrected high"] == pytest.approx(corrected.high, abs=0.006)
+    best_gain = f"{gain['ditto', 'mean']:+.2f} [{gain['ditto', 'corrected low']:.2f}"
+    assert f"ditto {best_gain}" in (two_families.parent / "index.html").read_text(encoding="utf-8")
 
 
 def _pm(store: Store, row: str, task: str) -> dict[str, float]:
@@ -238,6 +245,16 @@ def test_leaders_are_those_of_the_main_table(page: Path) -> None:
         of_task = {row["row"]: float(row["value"]) for row in rows if row["column"] == leader["row"]}
         assert leader["note"] == max(of_task, key=lambda name: of_task[name])
         assert float(leader["value"]) == of_task[leader["note"]]
+
+
+@pytest.mark.long
+def test_a_leader_stands_beside_an_interval_that_allows_for_its_choice(page: Path) -> None:
+    """First minus the best of the others: the interval of the comparisons with the best, on every task."""
+    with open(page.parent / "tables" / "leaders_pm.csv", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["group"] == "first minus best other"]
+    assert len(rows) == 3 * 12
+    for points, low, high in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert float(low["value"]) <= float(points["value"]) <= float(high["value"])
 
 
 @pytest.mark.long
