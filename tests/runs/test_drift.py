@@ -1,4 +1,4 @@
-"""What rounding moves is as often up as down: a shift of all cells is seen, honest drift is not, however far it goes."""
+"""What rounding moves is as often up as down: a shift of all cells is seen; honest drift, however far, is not."""
 
 import numpy as np
 import pytest

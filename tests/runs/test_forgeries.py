@@ -76,7 +76,7 @@ def better(row: Row) -> None:
 
 
 def forge(run: Path, *, losses: float = 1.0) -> CellView:
-    """One client's count, and all that follows from it: means, hits left out; losses by a factor that grows by round."""
+    """One client's count, and all that follows: means, hits left out; losses by a factor that grows by round."""
     cell = cell_of(run)
     change_rows(cell.folder, "clients", better)
     for name in ("hits", "timeline"):  # what is packed does not have them
@@ -226,6 +226,47 @@ def drifted(row: Row, losses: float) -> float:
     return float(row["value"]) * losses ** int(row["round"])
 
 
+def by_one_factor(row: Row) -> None:
+    if row["quantity"] == "loss":
+        row["value"] = repr(float(row["value"]) * 1.05)
+
+
+def of_one_model(row: Row) -> None:
+    """Other losses of the generic model only."""
+    if row["quantity"] == "loss" and row["metric"] == "gm":
+        row["value"] = repr(drifted(row, 1.05))
+
+
+def unevenly(row: Row) -> None:
+    if row["quantity"] == "loss":
+        row["value"] = repr(drifted(row, 1.05))
+
+
+@pytest.mark.parametrize(
+    ("losses", "table", "edit", "said"),
+    [
+        (by_one_factor, "clients", better, "times 1.0500, in all rounds"),
+        (of_one_model, "clients", better, "other samples are right in pm, test, round 3, whose losses are the same"),
+        (unevenly, "ledger", lambda row: row.update(up=str(2 * int(row["up"]))), "another count: ledger.csv"),
+        (unevenly, "ledger", lambda row: row.update(seconds=repr(float(row["seconds"]) / 2)), "another count: ledger"),
+        (unevenly, "work", lambda row: row.update(steps="1"), "another count: work.csv"),
+    ],
+    ids=["losses by one factor", "one model's losses", "bytes", "seconds", "steps"],
+)
+def test_no_training_drifts_so(
+    run: Path, tmp_path: Path, losses: Callable[[Row], None], table: str, edit: Callable[[Row], None], said: str
+) -> None:
+    """Losses, counts and what was sent drift together, or not at all."""
+    cell = cell_of(run)
+    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
+    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
+    change_rows(cell.folder, "metrics", losses)
+    change_rows(cell.folder, table, edit)
+    found = compare(cell_of(run), here)
+    assert found.outcome == "wrong"
+    assert said in found.text
+
+
 def lacks_a_round(folder: Path) -> None:
     change_rows(folder, "ledger", lambda row: row.update(round=row["round"].replace("2", "")))
 
@@ -278,7 +319,27 @@ def another_common_accuracy(folder: Path) -> None:
     change_rows(folder, "metrics", change)
 
 
+def names_no_processor(folder: Path) -> None:
+    change_status(folder, lambda status: status["path"].update(cpu="x86_64 AVX3 Forge avx avx2"))
+
+
+def names_another_precision(folder: Path) -> None:
+    change_status(folder, lambda status: status["path"].update(precision="bf16"))
+
+
+def has_another_key_in_its_path(folder: Path) -> None:
+    change_status(folder, lambda status: status["path"].update(planet="Mars"))
+
+
+def has_no_path(folder: Path) -> None:
+    change_status(folder, lambda status: status.update(path={}))
+
+
 EDITS = [
+    (names_no_processor, "its path has cpu 'x86_64 AVX3 Forge avx avx2', which no computer is recorded as"),
+    (names_another_precision, "its path has precision bf16, its settings fp32"),
+    (has_another_key_in_its_path, "its path has planet 'Mars'"),
+    (has_no_path, "its path does not say device, executor, torch"),
     (lacks_a_round, "ledger.csv has rounds 1, 3, by the settings 1, 2, 3"),
     (lacks_an_evaluation, "metrics.csv has rounds 2, 3"),
     (lacks_a_client, "is not of all clients"),
