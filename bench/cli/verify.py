@@ -81,7 +81,7 @@ def verify(
         raise UserError("stopped before the cells drawn were computed")
     names = {view.path: name for view, name in zip(views, run, strict=True)}
     for folder, shift in found.shifts.items():
-        print(f"WRONG {names[folder]}: rounding is as often up as down, and this is not: {shift.text}")
+        print(f"WRONG {names.get(folder, folder)}: rounding is as often up as down, and this is not: {shift.text}")
     _say_drift(found, names)
     if found.wrong:
         raise typer.Exit(1)
@@ -96,16 +96,17 @@ def _say_drift(found: "Checked", names: dict[Path, Path]) -> None:
 
     for folder, verdicts in by_run(found.verdicts).items():
         drifted = sum(verdict.outcome == "drifted" for verdict in verdicts)
-        if folder in found.shifts or not drifted:
+        if folder in found.shifts or 2 * drifted <= len(verdicts):
             continue
+        name = names.get(folder, folder)
         if folder in found.unconfirmed:
             print(
-                f"UNCONFIRMED {names[folder]}: all {drifted} cells computed again drifted apart, so this computer "
+                f"UNCONFIRMED {name}: all {drifted} cells computed again drifted apart, so this computer "
                 "cannot say whether its numbers are true; one of the path that the lines name can"
             )
         if drifted < FEWEST:
             print(
-                f"{names[folder]}: {drifted} drifted cells are too few to tell a shift of all numbers from rounding: "
+                f"{name}: too few cells drifted ({drifted}) to tell a shift of all numbers from rounding: "
                 f"--cells {ENOUGH} or more would"
             )
 

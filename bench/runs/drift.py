@@ -152,7 +152,7 @@ def _signed_ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(ranks / length if length else ranks)
 
 
-def _signs(cells: int) -> Iterator[npt.NDArray[np.float64]]:
+def _signs(cells: int) -> Iterator[npt.NDArray[np.floating[Any]]]:
     """Blocks of equal size of ways to flip the signs of some cells: all ways, or many random ones."""
     if 2**cells <= _FLIPS:
         yield 1.0 - 2.0 * ((np.arange(2**cells)[:, None] >> np.arange(cells)) & 1)
