@@ -66,7 +66,9 @@ def run(
         return
     file = folder / f"{name}{SUFFIX}"
     count = pack(folder / name, file)
-    print(f"{file}: {count} cells. `bench league report` puts it beside the others.")
+    given = [*(plugin or []), *([method] if method.endswith(".py") else [])]
+    command = " ".join(["bench league report", *(f"--plugin {one}" for one in given)])
+    print(f"{file}: {count} cells. `{command}` puts it beside the others.")
 
 
 @app.command()
