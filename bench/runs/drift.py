@@ -103,21 +103,29 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
 
 
 def scaled(old: Path, new: Path) -> str | None:
-    """Return which losses of a cell that drifted are those computed here times one factor, or None.
+    """Return which losses of a cell that drifted are those computed here times one factor, or None."""
+    for name, logs in loss_factors(old, new).items():
+        if spread(logs) < _SPREAD:
+            return f"the losses of {name} are those computed here times {np.exp(logs.mean()):.4f}, in all rounds"
+    return None
 
-    Of a drifted training, each round and each mean is off by another factor: in the cells measured, the spread of their
-    logarithms was never below a tenth of the largest.
-    """
+
+def loss_factors(old: Path, new: Path) -> dict[str, npt.NDArray[np.float64]]:
+    """Logarithms of the factors by which the losses of a model and split are off, where there are four or more and one
+    drifted."""
     groups: dict[str, dict[float, float]] = defaultdict(dict)
     for one, other in _rows(old, new, "metrics"):
         first, second = float(one["value"]), float(other["value"])
         if one["quantity"] == "loss" and first > 0 and second > 0:
             groups[f"{one['metric']} ({one['split']})"][first] = log(first / second)
-    for name, found in groups.items():
-        logs = np.array(list(found.values()))
-        if len(logs) >= _ROWS and np.abs(logs).max() > STABLE and logs.std() < _SPREAD * np.abs(logs).max():
-            return f"the losses of {name} are those computed here times {np.exp(logs.mean()):.4f}, in all rounds"
-    return None
+    logs = {name: np.array(list(found.values())) for name, found in groups.items()}
+    return {name: found for name, found in logs.items() if len(found) >= _ROWS and np.abs(found).max() > STABLE}
+
+
+def spread(logs: npt.NDArray[np.float64]) -> float:
+    """Standard deviation, as a share of the largest: of a drifted training each round and mean is off by another
+    factor, and in the cells measured it was never below a tenth (docs/verify.md)."""
+    return float(logs.std() / np.abs(logs).max())
 
 
 def _figure(figure: dict[str, Any]) -> str:

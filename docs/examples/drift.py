@@ -17,7 +17,7 @@ import numpy as np
 from bench.rng import generator
 from bench.runs.cell import Options
 from bench.runs.consistency import read_rows
-from bench.runs.drift import shift
+from bench.runs.drift import loss_factors, shift, spread
 from bench.runs.launch import work
 from bench.runs.pack import unpack
 from bench.runs.plan import plan
@@ -101,6 +101,8 @@ def report(found: list[tuple[CellView, Path, Recomputed]]) -> None:
     for name, values in by_name.items():
         say(name, values)
     say("right samples of a client and round", clients(found))
+    spreads = [spread(logs) for cell, here, _ in found for logs in loss_factors(cell.folder, here).values()]
+    print(f"\nfactors of drifted losses: {len(spreads)} groups, spread {min(spreads, default=1):.2f} or more")
     pools = {"as drawn": [one.apart for _, _, one in found if one.apart]}
     pools["drifted only"] = [one.apart for _, _, one in found if one.outcome == "drifted" and one.apart]
     print("\n| cells | drawn from | no shift | +0.5 | +1 | +3 points |\n|---:|---|---:|---:|---:|---:|")

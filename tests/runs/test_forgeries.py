@@ -267,6 +267,28 @@ def test_no_training_drifts_so(
     assert said in found.text
 
 
+@pytest.mark.parametrize(
+    ("losses", "steps", "outcome"), [(1.00001, False, "drifted"), (1.0, False, "wrong"), (1.00001, True, "wrong")]
+)
+def test_only_bytes_that_follow_numbers_may_be_others(
+    run: Path, tmp_path: Path, losses: float, steps: bool, outcome: str
+) -> None:
+    """As FedKD's, which are another number in every round: rounding can change them where it changes losses."""
+    cell = cell_of(run)
+    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
+    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
+    for folder, more in ((here, 0), (cell.folder, 8)):
+        change_rows(
+            folder, "ledger", lambda row, more=more: row.update(up=str(int(row["up"]) * int(row["round"]) + more))
+        )
+    change_rows(
+        here, "metrics", lambda row: row.update(value=repr(drifted(row, losses))) if row["quantity"] == "loss" else None
+    )
+    if steps:
+        change_rows(here, "work", lambda row: row.update(steps=str(int(row["steps"]) + int(row["round"]))))
+    assert compare(cell_of(run), here).outcome == outcome
+
+
 def lacks_a_round(folder: Path) -> None:
     change_rows(folder, "ledger", lambda row: row.update(round=row["round"].replace("2", "")))
 
