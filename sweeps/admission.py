@@ -1,20 +1,33 @@
 """Which entries a league admits: packed runs of one method whose cells and budgets are those of its study file.
 
-An entry may leave out cells (its method then has no rank). Everything else must be as defined, because a method is
-compared with others on the same tasks and seeds, tuned with the same budget (docs/league.md).
+A method is compared with others on the same tasks and seeds, tuned with the same budget. So an entry has every cell of
+every task, with the setting that the tables of its trials choose, and its files agree with each other and with what the
+settings make here (docs/league.md). That the numbers are those of the settings only computing them again can tell.
 """
 
 import csv
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.config.validation import shown
+from bench.config.validation import complete_hyper, shown
 from bench.errors import UserError
+from bench.plugin import METHODS
 from bench.runs.pack import TUNING
 from bench.runs.results import CellView, RunView, dataset_name, task_name
+from bench.runs.store import FINISHED
+from bench.runs.verify import check_files
 from bench.settings import Settings
-from sweeps.study import Arm, Study
+from sweeps.finals import FINALISTS
+from sweeps.space import Dimension, own_dimensions
+from sweeps.study import Arm, Study, values_text
+
+LIST = "SHA256SUMS"
+"""Beside the entries that come with the harness: their checksums."""
+NOTHING_CHOSEN = "none: no trial came to its end"
+"""What `tuning.csv` says of a task on which tuning chose no setting."""
+_BOUND = "centralized"
 
 
 class Admission:
@@ -22,10 +35,17 @@ class Admission:
 
     Args:
         study: the league's definition, with any method.
-        names: of entries that come with the harness, which no other file may have.
+        names: of entries that come with the harness, which no other file may have. Whether their files agree was
+            checked when their checksums were listed.
+        data_root: folder of the data files.
+        whole: whether an entry needs every task; of each that it has it needs every seed.
     """
 
-    def __init__(self, study: Study, names: Mapping[str, Path]) -> None:
+    def __init__(
+        self, study: Study, names: Mapping[str, Path], data_root: Path = Path("data"), *, whole: bool = True
+    ) -> None:
+        self._data_root, self._whole = data_root, whole
+        self._listed = _listed({file.parent for file in names.values()})
         self._name = study.name
         self._arms = {_task(arm.cells[0]): arm for arm in study.arms}
         self._searched = [one for one in study.arms[0].dimensions if "." not in one.key]
@@ -61,9 +81,41 @@ class Admission:
             )
         for cell in run.cells:
             self._check_cell(file, cell)
-        self._check_settings(file, run.cells)
-        self._check_budget(file, run)
+        try:
+            self._check_tuning(file, run, labels[0])
+        except (csv.Error, LookupError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{file}: its tables of tuning are not what the harness writes ({type(error).__name__}: {error})"
+            ) from None
+        self._check_files(file, run)
         self._files[labels[0]] = file
+
+    def _check_tuning(self, file: Path, run: RunView, label: str) -> None:
+        """All cells are there, with the setting that the tables of trials choose."""
+        dimensions = self._dimensions(file, run.cells, label)
+        self._check_settings(file, run.cells)
+        budgets = self._check_budget(file, run, dimensions)
+        self._check_complete(file, run.cells, budgets)
+        for number, (arm, budget) in enumerate(budgets):
+            cell = next((cell for cell in run.cells if _task(cell.settings) == _task(arm.cells[0])), None)
+            if cell:
+                self._check_chosen(f"{file}: {arm.task}", cell.settings, dimensions, budget)
+                self._check_trials(f"{file}: {arm.task}", run.path, number, cell.settings, dimensions, budget)
+
+    def _dimensions(self, file: Path, cells: list[CellView], label: str) -> list[Dimension]:
+        """What is searched of a method, whose name is the entry's."""
+        if other := next((cell.settings.method for cell in cells if cell.settings.method != label), None):
+            raise UserError(
+                f"{file}: the entry is called {label!r} and its method is {other!r}: give it the method's name"
+            )
+        if label not in METHODS.names():
+            raise UserError(
+                f"{file}: there is no method {label!r} here, so nothing can be checked: give the file that registers "
+                "it, --plugin FILE.py"
+            )
+        if getattr(METHODS.get(label), "bound", False) and label != _BOUND:
+            raise UserError(f"{file}: {label} sees all clients' data (`bound = True`), which no method of a league may")
+        return [*own_dimensions(label), *self._searched]
 
     def _check_cell(self, file: Path, cell: CellView) -> None:
         settings, where = cell.settings, f"{file}: {cell.name}"
@@ -72,7 +124,7 @@ class Admission:
             raise UserError(f"{where}: {self._name} has no such task. Its tasks: {tasks}")
         defined, found = self._cells.get((_task(settings), settings.seed)), self._fixed(settings)
         if defined is None:
-            raise UserError(f"{where}: {self._name} has the seeds {', '.join(map(str, self._seeds()))} only")
+            raise UserError(f"{where}: {self._name} has the seeds {_list(self._seeds())} only")
         if different := [name for name in defined if found[name] != defined[name]]:
             values = "; ".join(f"{name} is {shown(found[name])}, not {shown(defined[name])}" for name in different)
             raise UserError(f"{where}: not a cell of {self._name}: {values}")
@@ -92,20 +144,87 @@ class Admission:
                     "for all seeds of a task"
                 )
 
-    def _check_budget(self, file: Path, run: RunView) -> None:
+    def _check_budget(self, file: Path, run: RunView, dimensions: list[Dimension]) -> list[tuple[Arm, dict[str, str]]]:
+        """The lines of `tuning.csv` in its order, each with its task."""
         if not (table := run.path / TUNING.name).exists():
             raise UserError(f"{file} has no {TUNING.name}: it was not tuned with the budget of {self._name}")
         budgets = _budgets(table)
-        for task in dict.fromkeys(_task(cell.settings) for cell in run.cells):
-            arm = self._arms[task]
+        tasks = {_task(cell.settings) for cell in run.cells}
+        for arm in (arm for task, arm in self._arms.items() if self._whole or task in tasks):
             row = next((budgets[name] for name in _names(arm) if name in budgets), None)
             if row is None:
                 raise UserError(f"{file}: {arm.task}: {TUNING.name} has no line of it, so it was not tuned")
             if row["trials"] != str(arm.trials):
                 raise UserError(f"{file}: {arm.task}: tuned with {row['trials']} trials; {self._name} has {arm.trials}")
-            for one in self._searched:
+            for one in dimensions:
                 if (said := f"{one.name}: {one.text}") not in row["range"].split("; "):
                     raise UserError(f"{file}: {arm.task}: tuned over {row['range']}; {self._name} has {said}")
+        arms = {name: arm for arm in self._arms.values() for name in _names(arm)}
+        return [(arms[name], row) for name, row in budgets.items() if name in arms]
+
+    def _check_complete(self, file: Path, cells: list[CellView], budgets: list[tuple[Arm, dict[str, str]]]) -> None:
+        """Each cell once; only a task on which no trial came to its end is left out."""
+        for cell in cells:
+            if cell.status.state not in FINISHED:
+                reason = f"{cell.status.state}; {cell.status.reason}".rstrip("; ")
+                raise UserError(f"{file}: {cell.name} is not done ({reason}); `bench league run` again computes it")
+        for arm, budget in budgets:
+            seeds = sorted(cell.settings.seed for cell in cells if _task(cell.settings) == _task(arm.cells[0]))
+            left_out = not seeds and (not self._whole or budget["chosen"] == NOTHING_CHOSEN)
+            if seeds != self._seeds() and not left_out:
+                raise UserError(
+                    f"{file}: {arm.task}: it has {f'the seeds {_list(seeds)}' if seeds else 'no cell'}; an entry of "
+                    f"{self._name} has the seeds {_list(self._seeds())} of every task"
+                )
+
+    def _check_chosen(self, where: str, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]) -> None:
+        """The setting is the one that `tuning.csv` says, and all that is not searched is the method's default."""
+        defaults, _ = complete_hyper(METHODS, cell.method, {})
+        names = {one.name for one in dimensions if "." in one.key}
+        for name in sorted(defaults.keys() - names):
+            if cell.hp[name] != defaults[name]:
+                value = shown(cell.hp[name])
+                raise UserError(f"{where}: {name} = {value} was not searched, and is not {shown(defaults[name])}")
+        for one in dimensions:
+            if not one.has(value := _value(cell, one)):
+                raise UserError(f"{where}: {one.name} = {shown(value)} is outside the method's range, {one.text}")
+        if (said := values_text({one.key: _value(cell, one) for one in dimensions})) != budget["chosen"]:
+            raise UserError(f"{where}: its cells have {said}, and {TUNING.name} chooses {budget['chosen']}")
+
+    def _check_trials(
+        self, where: str, run: Path, number: int, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]
+    ) -> None:
+        """The chosen setting is that of one of the best trials, of which there are as many as the budget says."""
+        name = f"trials_{number}.csv"
+        if not (run / name).exists():
+            raise UserError(f"{where}: {name}, the table of its trials, is not in the entry")
+        trials = _trials(run / name, len(dimensions))
+        pruned = sum(state == "pruned" for _, state, _ in trials)
+        if (str(len(trials)), str(pruned)) != (budget["trials"], budget["pruned"]):
+            raise UserError(
+                f"{where}: {name} has {len(trials)} trials, {pruned} of them pruned; {TUNING.name} says "
+                f"{budget['trials']} and {budget['pruned']}"
+            )
+        values = [_value(cell, one) for one in dimensions]
+        complete = [(setting, float(pm)) for setting, state, pm in trials if state == "complete"]
+        own = [pm for setting, pm in complete if all(map(_same, setting, values))]
+        if not own:
+            raise UserError(f"{where}: no trial of {name} that came to its end has the setting of its cells")
+        better = {setting for setting, pm in complete if pm > max(own)}
+        if len(better) >= FINALISTS:
+            raise UserError(
+                f"{where}: {len(better)} settings of {name} are better than that of its cells; one of the best "
+                f"{FINALISTS} is chosen"
+            )
+
+    def _check_files(self, file: Path, run: RunView) -> None:
+        """What `bench verify --cells 0` checks; a listed file of the harness was checked before."""
+        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() in self._listed:
+            return
+        failed, _ = check_files([run], self._data_root)
+        if failed:
+            more = f"; so are {len(failed) - 1} other cells" if len(failed) > 1 else ""
+            raise UserError(f"{file}: {failed[0].cell.name} is wrong: {failed[0].text}{more}")
 
     def _fixed(self, settings: Settings) -> dict[str, Any]:
         """The settings that every entry has in common."""
@@ -126,8 +245,28 @@ def _names(arm: Arm) -> tuple[str, ...]:
     return task_name(cell), f"{dataset_name(cell)} {cell.case}"
 
 
+def _value(cell: Settings, one: Dimension) -> Any:
+    return cell.hp[one.name] if "." in one.key else getattr(cell, one.key)
+
+
+def _same(text: str, value: Any) -> bool:
+    """Whether a table of trials says a value, of which it has six decimals."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return abs(float(text) - value) < 1e-6 if plain else text == str(value)
+
+
+def _list(seeds: list[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _listed(folders: set[Path]) -> set[str]:
+    """The checksums of the entries that come with the harness."""
+    lists = [folder / LIST for folder in folders if (folder / LIST).exists()]
+    return {line.split()[0] for one in lists for line in one.read_text(encoding="utf-8").splitlines() if line.strip()}
+
+
 def _budgets(table: Path) -> dict[str, dict[str, str]]:
-    """The lines of a `tuning.csv` by task, each with its number or its text by column."""
+    """The lines of a `tuning.csv` by task."""
     budgets: dict[str, dict[str, str]] = {}
     row: dict[str, str] = {}
     with open(table, encoding="utf-8", newline="") as file:
@@ -136,3 +275,16 @@ def _budgets(table: Path) -> dict[str, dict[str, str]]:
                 row = budgets[line["note"]] = {}
             row[line["column"]] = line["value"] or line["note"]
     return budgets
+
+
+def _trials(table: Path, searched: int) -> list[tuple[tuple[str, ...], str, str]]:
+    """Of each trial the setting (the first columns, of which two may have one name), its state and its PM."""
+    trials: dict[str, list[tuple[str, str]]] = {}
+    with open(table, encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            trials.setdefault(line["row"], []).append((line["column"], line["value"] or line["note"]))
+    found = []
+    for columns in trials.values():
+        rest = dict(columns[searched:])
+        found.append((tuple(text for _, text in columns[:searched]), rest["state"], rest["PM"]))
+    return found

@@ -20,6 +20,8 @@ MethodOption = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Where entries lie; default: runs/league_1_TIER.", show_default=False)]
 
+DataRoot = Annotated[Path, typer.Option(help="Where data files lie.")]
+
 app = typer.Typer(help="The league: a standing comparison that anyone can recompute and join.", no_args_is_help=True)
 
 
@@ -30,7 +32,7 @@ def run(
     plugin: PluginFiles = None,
     out: Out = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    data_root: DataRoot = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -64,7 +66,9 @@ def run(
         return
     file = folder / f"{name}{SUFFIX}"
     count = pack(folder / name, file)
-    print(f"{file}: {count} cells. `bench league report` puts it beside the others.")
+    given = [*(plugin or []), *([method] if method.endswith(".py") else [])]
+    command = " ".join(["bench league report", *(f"--plugin {one}" for one in given)])
+    print(f"{file}: {count} cells. `{command}` puts it beside the others.")
 
 
 @app.command()
@@ -78,7 +82,9 @@ def report(
         typer.Option(metavar="NAME_OR_FILE", help="Begin with this entry's method against all others."),
     ] = None,
     tier: Tier = "small",
+    plugin: PluginFiles = None,
     out: Out = None,
+    data_root: DataRoot = Path("data"),
 ) -> None:
     """Make the league's page from the shipped entries and your own. An entry that breaks the rules is refused."""
     import tempfile
@@ -86,10 +92,10 @@ def report(
     from bench.plugin import did_you_mean
     from reports.league import shipped, write_league
 
-    folder, known, named = _folder(tier, out), shipped(f"{VERSION}_{tier}"), method and _load(method, None)
+    folder, known, named = _folder(tier, out), shipped(f"{VERSION}_{tier}"), _load(method or "", plugin)
     given = [file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in known]
     with tempfile.TemporaryDirectory() as scratch:
-        admission = _admission(tier)
+        admission = _admission(tier, data_root)
         own = _admitted(admission, given, Path(scratch, "own"))  # first, as they are more likely to be refused
         if named and named not in admission.names:
             raise UserError(f"there is no entry of a method {named!r}.{did_you_mean(named, admission.names)}")
@@ -97,7 +103,7 @@ def report(
         if not runs:
             raise UserError("there are no entries yet: `bench league run --method NAME` makes one")
         title = f"{VERSION.replace('_', '-')}, {tier} tier"
-        print(write_league(runs, folder / "report", title, named))
+        print(write_league(runs, folder / "report", title, named or None))
 
 
 @app.command()
@@ -126,7 +132,13 @@ def compare(
 
 
 @app.command()
-def export(method: MethodOption, tier: Tier = "small", plugin: PluginFiles = None, out: Out = None) -> None:
+def export(
+    method: MethodOption,
+    tier: Tier = "small",
+    plugin: PluginFiles = None,
+    out: Out = None,
+    data_root: DataRoot = Path("data"),
+) -> None:
     """Make a folder to publish: entry, method, settings, environment, LaTeX tables, citation, checklist."""
     import tempfile
 
@@ -138,7 +150,7 @@ def export(method: MethodOption, tier: Tier = "small", plugin: PluginFiles = Non
     if not entry.exists():
         raise UserError(f"there is no {entry}: `bench league run --method {method}` makes it")
     with tempfile.TemporaryDirectory() as scratch:
-        [unpacked] = _admitted(_admission(tier), [entry], Path(scratch))
+        [unpacked] = _admitted(_admission(tier, data_root, whole=False), [entry], Path(scratch))
         exported = write_export(entry, load_run(unpacked), folder / "report", folder / "export" / name, study)
     for warning in exported.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -167,14 +179,15 @@ def _load(method: str, plugins: list[Path] | None) -> str:
     return names[0]
 
 
-def _admission(tier: str) -> "Admission":
+def _admission(tier: str, data_root: Path, *, whole: bool = True) -> "Admission":
     from bench.runs.pack import SUFFIX
     from reports.league import shipped
     from sweeps.admission import Admission
     from sweeps.study import load_study
 
     study = f"{VERSION}_{tier}"
-    return Admission(load_study(study, []), {file.name.removesuffix(SUFFIX): file for file in shipped(study)})
+    names = {file.name.removesuffix(SUFFIX): file for file in shipped(study)}
+    return Admission(load_study(study, []), names, data_root, whole=whole)
 
 
 def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """`bench pack`, `unpack` and `verify`: a run as one file, and a check that its results can be reproduced."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,8 +9,13 @@ from bench.cli.look import RunFolder
 from bench.cli.run import PluginFiles
 from bench.errors import UserError
 
+if TYPE_CHECKING:
+    from bench.runs.verify import Checked
+
 WORDS = {"same": "ok", "near": "near", "drifted": "drifted", "wrong": "WRONG"}
 """What the lines of `bench verify` begin with, by outcome."""
+UNCONFIRMED = 3
+"""Exit status where nothing is wrong, and nothing could be confirmed."""
 
 
 def pack(
@@ -44,7 +49,8 @@ def verify(
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
 ) -> None:
-    """Check all cells of runs and compute some again; exit status 1 if anything is not as the runs say."""
+    """Check all cells of runs and compute some again. Exit status 1: something is not as the runs say; 3: no cell of a
+    run could be confirmed."""
     import secrets
     import tempfile
 
@@ -73,8 +79,36 @@ def verify(
     )
     if found.stopped:
         raise UserError("stopped before the cells drawn were computed")
-    if wrong:
+    names = {view.path: name for view, name in zip(views, run, strict=True)}
+    for folder, shift in found.shifts.items():
+        print(f"WRONG {names.get(folder, folder)}: rounding is as often up as down, and this is not: {shift.text}")
+    _say_drift(found, names)
+    if found.wrong:
         raise typer.Exit(1)
+    if found.unconfirmed:
+        raise typer.Exit(UNCONFIRMED)
+
+
+def _say_drift(found: "Checked", names: dict[Path, Path]) -> None:
+    """Say what could not be confirmed, and how many cells would tell rounding from a shift."""
+    from bench.runs.drift import ENOUGH, FEWEST
+    from bench.runs.verify import by_run
+
+    for folder, verdicts in by_run(found.verdicts).items():
+        drifted = sum(verdict.outcome == "drifted" for verdict in verdicts)
+        if folder in found.shifts or 2 * drifted <= len(verdicts):
+            continue
+        name = names.get(folder, folder)
+        if folder in found.unconfirmed:
+            print(
+                f"UNCONFIRMED {name}: all {drifted} cells computed again drifted apart, so this computer "
+                "cannot say whether its numbers are true; one of the path that the lines name can"
+            )
+        if drifted < FEWEST:
+            print(
+                f"{name}: too few cells drifted ({drifted}) to tell a shift of all numbers from rounding: "
+                f"--cells {ENOUGH} or more would"
+            )
 
 
 def _folder(run: Path, scratch: Path) -> Path:

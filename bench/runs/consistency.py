@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.runs.recorded_path import impossible
 from bench.runs.results import CellView
 from bench.runs.store import COLUMNS, read_json
 
@@ -61,6 +62,8 @@ def read_rows(folder: Path, name: str) -> list[_Row]:
 def _state(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
     """The status: how many rounds there are, and that each table has a checksum, which `read_status` compares."""
     status, rounds = cell.status, cell.settings.rounds
+    if path := impossible(status.path, cell.settings):
+        yield f"status.json: {path}"
     if status.total != rounds or (status.state == "done" and status.rounds != rounds) or status.rounds > rounds:
         yield f"status.json: {status.rounds} of {status.total} rounds, settings.json: {rounds}"
     for name in dict.fromkeys((*_ALWAYS, *tables)):

@@ -7,7 +7,8 @@ other and with the partition that the settings make. Of cells drawn at random th
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from bench.errors import UserError
 from bench.runs.cell_runner import CellRunner
 from bench.runs.consistency import disagreement
+from bench.runs.drift import Shift, shift
 from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.recomputed import Agreement, Recomputed, compare
@@ -36,6 +38,7 @@ class CellVerdict:
     cell: CellView
     outcome: Agreement
     text: str
+    apart: dict[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,34 @@ class Checked:
 
     Attributes:
         stopped: whether the user stopped it.
+        shifts: by run folder, a figure that lies above or below the ones computed here as rounding cannot explain.
     """
 
     verdicts: tuple[CellVerdict, ...]
     stopped: bool = False
+    shifts: dict[Path, Shift] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a check failed."""
+        return bool(self.shifts) or any(verdict.outcome == "wrong" for verdict in self.verdicts)
+
+    @property
+    def unconfirmed(self) -> list[Path]:
+        """Folders of the runs of which cells were computed again and none came out as it was, or but for rounding."""
+        outcomes = {run: {verdict.outcome for verdict in own} for run, own in by_run(self.verdicts).items()}
+        return [run for run, seen in outcomes.items() if "drifted" in seen and not seen & {"same", "near"}]
 
     @property
     def ok(self) -> bool:
-        """Whether every check was made and none failed."""
-        return not self.stopped and all(verdict.outcome != "wrong" for verdict in self.verdicts)
+        """Whether every check was made, none failed, and no run is left unconfirmed."""
+        return not (self.stopped or self.wrong or self.unconfirmed)
+
+
+def by_run(verdicts: Sequence[CellVerdict]) -> dict[Path, list[CellVerdict]]:
+    """The verdicts of each run folder."""
+    ordered = sorted(verdicts, key=lambda verdict: verdict.cell.folder.parent)
+    return {run: list(own) for run, own in groupby(ordered, key=lambda verdict: verdict.cell.folder.parent)}
 
 
 def verify(
@@ -72,19 +94,7 @@ def verify(
     Raises:
         UserError: no cell has finished, or data is missing.
     """
-    cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
-    finished = [cell for cell in cells if cell.status.state in FINISHED]
-    damaged = [CellVerdict(cell, "wrong", cell.status.reason) for cell in cells if _damaged(cell)]
-    if not finished and not damaged:
-        names = ", ".join(str(run.path) for run in runs)
-        raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
-    here = plan([cell.settings for cell in finished], data_root, download=False)
-    strange, sound = [], []
-    for cell, mine in zip(finished, here, strict=True):
-        if wrong := _wrong(cell, mine):
-            strange.append(CellVerdict(cell, "wrong", wrong))
-        else:
-            sound.append((cell, mine))
+    failed, sound = check_files(runs, data_root)
     order = np.random.default_rng(seed).permutation(len(sound)).tolist()
     drawn = [sound[index] for index in sorted(order[:count])]
     known: _Known = {}
@@ -99,7 +109,49 @@ def verify(
 
     completed = compute(drawn) and compute(_witnesses(known, [sound[index] for index in order]))
     again = [_verdict(cell, found, known) for cell, found in known.values()]
-    return Checked((*damaged, *strange, *again), stopped=not completed)
+    shifts = {run: shift([verdict.apart for verdict in own]) for run, own in by_run(again).items()}
+    return Checked((*failed, *again), not completed, {run: found for run, found in shifts.items() if found})
+
+
+def check_files(
+    runs: Sequence[RunView], data_root: Path
+) -> tuple[list[CellVerdict], list[tuple[CellView, PlannedCell]]]:
+    """Check ids, partitions and tables of all finished cells; nothing is computed again.
+
+    Returns:
+        A verdict for each cell that is wrong, and the other finished cells, each as it would be planned here.
+
+    Raises:
+        UserError: no cell has finished, or data is missing.
+    """
+    cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
+    finished = [cell for cell in cells if cell.status.state in FINISHED]
+    failed = [CellVerdict(cell, "wrong", cell.status.reason) for cell in cells if _damaged(cell)]
+    if not finished and not failed:
+        names = ", ".join(str(run.path) for run in runs)
+        raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
+    here = plan([cell.settings for cell in finished], data_root, download=False)
+    sound = []
+    for cell, mine in zip(finished, here, strict=True):
+        if wrong := _wrong(cell, mine):
+            failed.append(CellVerdict(cell, "wrong", wrong))
+        else:
+            sound.append((cell, mine))
+    copies = _copies([cell for cell, _ in sound])
+    failed += [CellVerdict(cell, "wrong", copies[cell.folder]) for cell, _ in sound if cell.folder in copies]
+    return failed, [pair for pair in sound if pair[0].folder not in copies]
+
+
+def _copies(cells: Sequence[CellView]) -> dict[Path, str]:
+    """What is wrong with cells that have all the numbers of another seed's, by folder."""
+    first: dict[tuple[object, ...], CellView] = {}
+    copies = {}
+    for cell in cells:
+        sums = cell.status.checksums.get("metrics"), cell.status.checksums.get("clients")
+        other = first.setdefault((cell.folder.parent, cell.status.state, *sums), cell)
+        if cell.status.state == "done" and _same_but_seed(cell, other):
+            copies[cell.folder] = f"metrics.csv and clients.csv are the same as of seed {other.settings.seed}"
+    return copies
 
 
 def _damaged(cell: CellView) -> bool:
@@ -150,11 +202,13 @@ def _witnesses(known: _Known, others: Sequence[_Pair]) -> list[_Pair]:
 def _differ_by_seed(one: CellView, other: CellView) -> bool:
     """Whether two cells of a run have the same path, and the same settings but for the seed."""
     return (
-        one.folder.parent == other.folder.parent
-        and one.status.path == other.status.path
-        and one.settings.seed != other.settings.seed
-        and one.settings == other.settings.model_copy(update={"seed": one.settings.seed})
+        one.folder.parent == other.folder.parent and one.status.path == other.status.path and _same_but_seed(one, other)
     )
+
+
+def _same_but_seed(one: CellView, other: CellView) -> bool:
+    seed = one.settings.seed
+    return seed != other.settings.seed and one.settings == other.settings.model_copy(update={"seed": seed})
 
 
 def _verdict(cell: CellView, found: Recomputed, known: _Known) -> CellVerdict:
@@ -170,4 +224,4 @@ def _verdict(cell: CellView, found: Recomputed, known: _Known) -> CellVerdict:
         return CellVerdict(
             cell, "wrong", f"looks edited, for {count} have the same numbers here and it has not: {text}"
         )
-    return CellVerdict(cell, found.outcome, text)
+    return CellVerdict(cell, found.outcome, text, found.apart)

@@ -20,6 +20,8 @@ from tests.warm import Start
 pytestmark = pytest.mark.long
 
 Row = dict[str, str]
+ANOTHER = "aarch64 DEFAULT Neoverse-N1 L2=1048576"
+"""A processor that no test runs on, as its path would name it."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def made(start_in: Start, arrays: Path, tmp_path_factory: pytest.TempPathFactory
     with start_in(["run", "--grid", "small.yaml", "--out", "run", "--quiet"], folder) as process:
         assert process.wait(300) == 0
     for cell in load_run(folder / "run").cells:
-        change_status(cell.folder, lambda status: status["path"].update(cpu="another"))
+        change_status(cell.folder, lambda status: status["path"].update(cpu=ANOTHER))
     return folder / "run"
 
 
@@ -74,7 +76,7 @@ def better(row: Row) -> None:
 
 
 def forge(run: Path, *, losses: float = 1.0) -> CellView:
-    """One client's count, and all that follows from it: means, hits left out; losses by a factor."""
+    """One client's count, and all that follows: means, hits left out; losses by a factor that grows by round."""
     cell = cell_of(run)
     change_rows(cell.folder, "clients", better)
     for name in ("hits", "timeline"):  # what is packed does not have them
@@ -85,7 +87,7 @@ def forge(run: Path, *, losses: float = 1.0) -> CellView:
 
     def follow(row: Row) -> None:
         if row["quantity"] == "loss":
-            row["value"] = repr(float(row["value"]) * losses)
+            row["value"] = repr(drifted(row, losses))
         elif (row["round"], row["metric"], row["on"], row["split"]) == ("3", "pm", "local", "test"):
             own = clients[(clients["round"] == 3) & (clients["metric"] == "pm") & (clients["split"] == "test")]
             weights = [sizes[client] for client in own["client"]] if row["mean"] == "train_size" else [1] * len(own)
@@ -163,7 +165,7 @@ def test_a_forgery_is_found_in_a_cell_that_is_not_drawn(
 def test_the_same_numbers_on_another_path(run: Path, bench: Bench) -> None:
     bench("pack", run)
     out = bench("verify", "run.tar.xz", "--cells", "9").stdout
-    assert out.count("the same numbers, on another path (cpu another -> ") == 6
+    assert out.count(f"the same numbers, on another path (cpu {ANOTHER} -> ") == 6
 
 
 @pytest.mark.parametrize("losses", [1.0, 1.00001, 1.01], ids=["same", "near", "drifted"])
@@ -201,7 +203,7 @@ def test_what_two_paths_may_differ_by(run: Path, tmp_path: Path, losses: float, 
     """Counts only where losses have moved, and few where they hardly have."""
     cell = cell_of(run)
     here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
-    change_status(here, lambda status: status["path"].update(cpu="mine"))
+    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
     left = [count]
 
     def change(row: Row) -> None:
@@ -214,9 +216,77 @@ def test_what_two_paths_may_differ_by(run: Path, tmp_path: Path, losses: float, 
     change_rows(
         here,
         "metrics",
-        lambda row: row.update(value=repr(float(row["value"]) * losses)) if row["quantity"] == "loss" else None,
+        lambda row: row.update(value=repr(drifted(row, losses))) if row["quantity"] == "loss" else None,
     )
     assert compare(cell, here).outcome == outcome
+
+
+def drifted(row: Row, losses: float) -> float:
+    """A loss that is off by another factor in each round."""
+    return float(row["value"]) * losses ** int(row["round"])
+
+
+def by_one_factor(row: Row) -> None:
+    if row["quantity"] == "loss":
+        row["value"] = repr(float(row["value"]) * 1.05)
+
+
+def of_one_model(row: Row) -> None:
+    """Other losses of the generic model only."""
+    if row["quantity"] == "loss" and row["metric"] == "gm":
+        row["value"] = repr(drifted(row, 1.05))
+
+
+def unevenly(row: Row) -> None:
+    if row["quantity"] == "loss":
+        row["value"] = repr(drifted(row, 1.05))
+
+
+@pytest.mark.parametrize(
+    ("losses", "table", "edit", "said"),
+    [
+        (by_one_factor, "clients", better, "times 1.0500, in all rounds"),
+        (of_one_model, "clients", better, "other samples are right in pm, test, round 3, whose losses are the same"),
+        (unevenly, "ledger", lambda row: row.update(up=str(2 * int(row["up"]))), "another count: ledger.csv"),
+        (unevenly, "ledger", lambda row: row.update(seconds=repr(float(row["seconds"]) / 2)), "another count: ledger"),
+        (unevenly, "work", lambda row: row.update(steps="1"), "another count: work.csv"),
+    ],
+    ids=["losses by one factor", "one model's losses", "bytes", "seconds", "steps"],
+)
+def test_no_training_drifts_so(
+    run: Path, tmp_path: Path, losses: Callable[[Row], None], table: str, edit: Callable[[Row], None], said: str
+) -> None:
+    """Losses, counts and what was sent drift together, or not at all."""
+    cell = cell_of(run)
+    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
+    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
+    change_rows(cell.folder, "metrics", losses)
+    change_rows(cell.folder, table, edit)
+    found = compare(cell_of(run), here)
+    assert found.outcome == "wrong"
+    assert said in found.text
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps", "outcome"), [(1.00001, False, "drifted"), (1.0, False, "wrong"), (1.00001, True, "wrong")]
+)
+def test_only_bytes_that_follow_numbers_may_be_others(
+    run: Path, tmp_path: Path, losses: float, steps: bool, outcome: str
+) -> None:
+    """As FedKD's, which are another number in every round: rounding can change them where it changes losses."""
+    cell = cell_of(run)
+    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
+    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
+    for folder, more in ((here, 0), (cell.folder, 8)):
+        change_rows(
+            folder, "ledger", lambda row, more=more: row.update(up=str(int(row["up"]) * int(row["round"]) + more))
+        )
+    change_rows(
+        here, "metrics", lambda row: row.update(value=repr(drifted(row, losses))) if row["quantity"] == "loss" else None
+    )
+    if steps:
+        change_rows(here, "work", lambda row: row.update(steps=str(int(row["steps"]) + int(row["round"]))))
+    assert compare(cell_of(run), here).outcome == outcome
 
 
 def lacks_a_round(folder: Path) -> None:
@@ -271,7 +341,27 @@ def another_common_accuracy(folder: Path) -> None:
     change_rows(folder, "metrics", change)
 
 
+def names_no_processor(folder: Path) -> None:
+    change_status(folder, lambda status: status["path"].update(cpu="x86_64 AVX3 Forge avx avx2"))
+
+
+def names_another_precision(folder: Path) -> None:
+    change_status(folder, lambda status: status["path"].update(precision="bf16"))
+
+
+def has_another_key_in_its_path(folder: Path) -> None:
+    change_status(folder, lambda status: status["path"].update(planet="Mars"))
+
+
+def has_no_path(folder: Path) -> None:
+    change_status(folder, lambda status: status.update(path={}))
+
+
 EDITS = [
+    (names_no_processor, "its path has cpu 'x86_64 AVX3 Forge avx avx2', which no computer is recorded as"),
+    (names_another_precision, "its path has precision bf16, its settings fp32"),
+    (has_another_key_in_its_path, "its path has planet 'Mars'"),
+    (has_no_path, "its path does not say device, executor, torch"),
     (lacks_a_round, "ledger.csv has rounds 1, 3, by the settings 1, 2, 3"),
     (lacks_an_evaluation, "metrics.csv has rounds 2, 3"),
     (lacks_a_client, "is not of all clients"),

@@ -12,6 +12,8 @@ from bench.runs.results import load_run
 from tests.runs.conftest import COMMON, Bench
 from tests.warm import Start
 
+ANOTHER = "aarch64 DEFAULT Neoverse-N1 L2=1048576"
+"""A processor that no test runs on, as its path would name it."""
 METHODS = ["fedavg", "ditto", "local", "scaled"]
 pytestmark = pytest.mark.long
 
@@ -160,10 +162,10 @@ def test_other_data_are_found(run: Path, bench: Bench, arrays: Path) -> None:
 def test_another_path_is_held_to_counts_and_accuracies(run: Path, bench: Bench) -> None:
     for cell in load_run(run).cells:
         status = json.loads((cell.folder / "status.json").read_text(encoding="utf-8"))
-        status["path"]["cpu"] = "another"
+        status["path"]["cpu"] = ANOTHER
         store.write_json(cell.folder / "status.json", status)
     out = bench("verify", run, "--cells", "9", "--plugin", "scaled.py").stdout
-    assert out.count("the same numbers, on another path (cpu another") == 4
+    assert out.count(f"the same numbers, on another path (cpu {ANOTHER}") == 4
     change_a_digit(folder_of(run, "ditto"), "ledger")
     out = bench("verify", run, "--cells", "9", "--plugin", "scaled.py", code=1).stdout
     assert "another count: ledger.csv" in out

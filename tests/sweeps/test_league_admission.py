@@ -13,21 +13,26 @@ import pytest
 
 from bench.cli.league import VERSION
 from bench.errors import UserError
+from bench.plugin import METHODS
+from bench.runs.consistency import read_rows
 from bench.runs.pack import SUFFIX, pack, unpack
 from bench.runs.results import CellView, RunView, load_run
+from bench.runs.store import Status
 from reports.best import MARGIN
 from reports.league import shipped
-from sweeps.admission import Admission
+from sweeps.admission import NOTHING_CHOSEN, Admission
 from sweeps.finals import FINALISTS
 from sweeps.study import Study, load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
+from tests.runs.forger import forge, write_rows
 from tests.warm import Start
 
 SMALL = f"{VERSION}_small"
 DEFINITION = {"small": "ebed2959a3392b26", "full": "432e5ed9d7a533b3"}
 """Digests of what the study files mean, whatever the method."""
 FILE = Path("mine.tar.xz")
+SHIPPED_ENTRY = ROOT / "reports" / "leagues" / SMALL / f"fedper{SUFFIX}"
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +82,21 @@ def test_every_method_can_take_part_in_the_full_tier() -> None:
         assert len(load_study(f"{VERSION}_full", [f"methods=[{name}]"]).arms) == 12, name
 
 
+@pytest.fixture(scope="module")
+def trusting(study: Study, entry: RunView) -> Callable[[RunView], None]:
+    """Admits an entry by all rules but that its files agree, as if its checksum were listed."""
+
+    def admit(run: RunView) -> None:
+        admission = Admission(study, {"fedper": SHIPPED_ENTRY})
+        admission.admit(SHIPPED_ENTRY, run)
+
+    admit(entry)
+    return admit
+
+
 @pytest.mark.long
 def test_the_shipped_entries_keep_to_the_definition(study: Study, tmp_path: Path) -> None:
-    admission = Admission(study, {})
+    admission = Admission(study, {file.name.removesuffix(SUFFIX): file for file in shipped(SMALL)})
     for file in shipped(SMALL):
         unpack(file, tmp_path / file.name)
         run = load_run(tmp_path / file.name)
@@ -87,8 +104,69 @@ def test_the_shipped_entries_keep_to_the_definition(study: Study, tmp_path: Path
         assert {cell.label for cell in run.cells} == {file.name.removesuffix(SUFFIX)}  # names are reserved by file
 
 
-def test_an_entry_may_have_too_few_cells(study: Study, entry: RunView) -> None:
-    Admission(study, {}).admit(FILE, replace(entry, cells=entry.cells[:7]))
+def without(entry: RunView, which: Callable[[CellView], bool]) -> RunView:
+    return replace(entry, cells=[cell for cell in entry.cells if not which(cell)])
+
+
+def is_first_task(cell: CellView) -> bool:
+    return cell.settings.case == "skew 1"
+
+
+MISSING: dict[str, tuple[Callable[[RunView], RunView], str]] = {
+    "one task": (
+        lambda entry: without(entry, lambda cell: not is_first_task(cell)),
+        "digits skew 0.1 alpha=0.1: it has no cell; an entry of league_1_small has the seeds 0, 1, 2, 3, 4",
+    ),
+    "four seeds": (
+        lambda entry: without(entry, lambda cell: cell.settings.seed == 3),
+        "digits skew 1 alpha=1: it has the seeds 0, 1, 2, 4; an entry",
+    ),
+    "a cell": (
+        lambda entry: without(entry, lambda cell: cell.settings.case == "shards" and cell.settings.seed == 0),
+        "digits shards: it has the seeds 1, 2, 3, 4; an entry",
+    ),
+    "a seed for all": (
+        lambda entry: replace(
+            entry, cells=[next(one for one in entry.cells if one.settings.case == c.settings.case) for c in entry.cells]
+        ),
+        "digits skew 1 alpha=1: it has the seeds 0, 0, 0, 0, 0; an entry",
+    ),
+    "an unfinished cell": (
+        lambda entry: replace(
+            entry, cells=[replace(entry.cells[0], status=Status(state="failed", reason="no memory")), *entry.cells[1:]]
+        ),
+        r"fedper digits skew 1 alpha=1 seed=0 is not done \(failed; no memory\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "said"), MISSING.values(), ids=MISSING.keys())
+def test_an_entry_without_a_cell_is_refused(
+    trusting: Callable[[RunView], None], entry: RunView, edit: Callable[[RunView], RunView], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        trusting(edit(entry))
+
+
+def test_only_an_untuned_task_may_be_left_out(
+    trusting: Callable[[RunView], None], study: Study, entry: RunView, tmp_path: Path
+) -> None:
+    """It leaves the method without a rank; to publish, any whole task may be left out, but no seed of one."""
+    few = without(entry, is_first_task)
+    Admission(study, {"fedper": SHIPPED_ENTRY}, whole=False).admit(SHIPPED_ENTRY, few)
+    with pytest.raises(UserError, match="it has the seeds 0, 1, 2, 3; an entry"):
+        Admission(study, {}, whole=False).admit(FILE, without(entry, lambda cell: cell.settings.seed == 4))
+    with pytest.raises(UserError, match="it has no cell"):
+        trusting(few)
+    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
+    edit_table(tmp_path / "entry" / "tuning.csv", "fedper,,chosen,,,,,lr=0.208", f"fedper,,chosen,,,,,{NOTHING_CHOSEN}")
+    trusting(replace(few, path=tmp_path / "entry"))
+
+
+def edit_table(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
 ROGUES = {
@@ -135,16 +213,134 @@ def test_an_entry_with_another_budget_is_refused(
         Admission(study, {}).admit(FILE, replace(entry, path=tmp_path))
 
 
+UNCHOSEN = {
+    "another choice": ("tuning.csv", "lr=0.208", "lr=0.2", "its cells have lr=0.208, and tuning.csv chooses lr=0.2"),
+    "nothing chosen": (
+        "tuning.csv",
+        "lr=0.208",
+        NOTHING_CHOSEN,
+        "its cells have lr=0.208, and tuning.csv chooses none",
+    ),
+    "no such trial": (
+        "trials_0.csv",
+        "4,,lr,0.208000",
+        "4,,lr,0.209000",
+        "no trial of trials_0.csv that came to its end",
+    ),
+    "a pruned trial": (
+        "trials_0.csv",
+        "4,,state,,,,,complete",
+        "4,,state,,,,,pruned",
+        "3 of them pruned; tuning.csv says",
+    ),
+    "seven trials": ("trials_0.csv", "\n7,", "\n6,", "has 7 trials"),
+    "garbage": ("trials_0.csv", "4,,PM,90.20", "4,,PM,good", "its tables of tuning are not what the harness writes"),
+}
+
+
+@pytest.mark.parametrize(("name", "old", "new", "said"), UNCHOSEN.values(), ids=UNCHOSEN.keys())
+def test_a_setting_that_tuning_does_not_choose_is_refused(
+    trusting: Callable[[RunView], None], entry: RunView, tmp_path: Path, name: str, old: str, new: str, said: str
+) -> None:
+    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
+    table = tmp_path / "entry" / name
+    text = table.read_text(encoding="utf-8")
+    assert old in text
+    table.write_text(text.replace(old, new) if "trials" in said else text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        trusting(replace(entry, path=tmp_path / "entry"))
+    table.unlink()
+    with pytest.raises(UserError, match=f"has no {name}|{name}, the table of its trials, is not in the entry"):
+        trusting(replace(entry, path=tmp_path / "entry"))
+
+
+def test_a_setting_that_three_others_beat_is_refused(
+    trusting: Callable[[RunView], None], entry: RunView, tmp_path: Path
+) -> None:
+    """One of the best three is chosen; which of them, only their further runs say."""
+    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
+    for trial, pm in (("0", "83.75"), ("1", "88.78")):
+        edit_table(tmp_path / "entry" / "trials_0.csv", f"{trial},,PM,{pm}", f"{trial},,PM,99.0{trial}")
+    trusted = replace(entry, path=tmp_path / "entry")
+    with pytest.raises(UserError, match=r"3 settings of trials_0.csv are better than that of its cells"):
+        trusting(trusted)
+
+
+def test_what_is_not_searched_is_the_methods_default(trusting: Callable[[RunView], None], entry: RunView) -> None:
+    with pytest.raises(UserError, match=r'personal = \["blocks"\] was not searched, and is not \["head"\]'):
+        trusting(changed(entry, lambda cell: True, hp={"personal": ["blocks"]}))
+
+
+def test_an_entry_is_called_as_its_method_which_is_known(
+    study: Study, entry: RunView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So neither a method that nobody can look at nor the bound under another name stands among the ranked ones."""
+    unknown = replace(entry, cells=[replace(cell, label="mine") for cell in entry.cells])
+    with pytest.raises(UserError, match="the entry is called 'mine' and its method is 'fedper'"):
+        Admission(study, {}).admit(FILE, unknown)
+    with pytest.raises(UserError, match=r"there is no method 'mine' here, .* --plugin FILE.py"):
+        Admission(study, {}).admit(FILE, changed(unknown, lambda cell: True, method="mine"))
+    renamed = [
+        replace(c, label="mine", settings=c.settings.model_copy(update={"method": "centralized"})) for c in entry.cells
+    ]
+    with pytest.raises(UserError, match="the entry is called 'mine' and its method is 'centralized'"):
+        Admission(study, {}).admit(FILE, replace(entry, cells=renamed))
+    monkeypatch.setattr(METHODS.get("fedper"), "bound", True, raising=False)
+    with pytest.raises(UserError, match="fedper sees all clients' data"):
+        Admission(study, {}).admit(FILE, entry)
+
+
 def test_an_entry_has_one_name_and_one_method(study: Study, entry: RunView) -> None:
     with pytest.raises(UserError, match=r"mine.tar.xz: there is an entry 'fedper' already, fedper.tar.xz"):
         Admission(study, {"fedper": Path("fedper.tar.xz")}).admit(FILE, entry)
-    admission = Admission(study, {})
-    admission.admit(Path("other.tar.xz"), entry)
-    with pytest.raises(UserError, match=r"mine.tar.xz: there is an entry 'fedper' already, other.tar.xz"):
-        admission.admit(FILE, entry)
     first, *others = entry.cells
     with pytest.raises(UserError, match="an entry is of one method, and this one has ditto, fedper"):
         Admission(study, {}).admit(FILE, replace(entry, cells=[replace(first, label="ditto"), *others]))
+
+
+def edit_metrics(folder: Path) -> None:
+    """One accuracy, and the table's checksum."""
+    rows = read_rows(folder, "metrics")
+    row = next(row for row in rows if (row["metric"], row["quantity"], row["split"]) == ("pm", "accuracy", "test"))
+    row["value"] = repr(float(row["value"]) + 0.02)
+    write_rows(folder, "metrics", rows)
+
+
+def copy_another_seed(folder: Path) -> None:
+    """All numbers of the seed before it, whose clients have as many samples."""
+    cell = next(cell for cell in load_run(folder.parent).cells if cell.folder == folder)
+    others = [one for one in load_run(folder.parent).cells if one.settings.case == cell.settings.case]
+    best = next(one for one in others if one.settings.seed != cell.settings.seed)
+    for name in ("metrics", "clients"):
+        write_rows(folder, name, read_rows(best.folder, name))
+
+
+def invent_a_processor(folder: Path) -> None:
+    forge(folder, kind="invented")
+
+
+EDITS = {
+    "metrics alone": (edit_metrics, "skew 1", r"is wrong: metrics.csv, line \d+: accuracy"),
+    "another seed's numbers": (copy_another_seed, "shards", "is wrong: .*(as of seed|by partition.json)"),
+    "an invented processor": (invent_a_processor, "rotation", "which no computer is recorded as"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("edit", "case", "said"), EDITS.values(), ids=EDITS.keys())
+def test_files_of_an_entry_that_disagree_are_refused(
+    study: Study, entry: RunView, tmp_path: Path, edit: Callable[[Path], None], case: str, said: str
+) -> None:
+    """As `bench verify --cells 0` refuses them; without the edit a file that no list names is admitted."""
+    run = load_run(shutil.copytree(entry.path, tmp_path / "run"))
+    admission = Admission(study, {})
+    admission.admit(Path("other.tar.xz"), run)
+    with pytest.raises(UserError, match=r"mine.tar.xz: there is an entry 'fedper' already, other.tar.xz"):
+        admission.admit(FILE, run)
+    cell = [cell for cell in run.cells if cell.settings.case == case][-1]
+    edit(cell.folder)
+    with pytest.raises(UserError, match=said):
+        Admission(study, {}).admit(FILE, load_run(run.path))
 
 
 @pytest.mark.long

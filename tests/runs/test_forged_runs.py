@@ -1,0 +1,144 @@
+"""A run forged in all its cells is refused, or at least not confirmed; honest ones of other processors are accepted."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.runs.consistency import disagreement
+from bench.runs.pack import SUFFIX, unpack
+from bench.runs.results import load_run
+from bench.runs.verify import CellVerdict, Checked, _copies
+from tests.conftest import ROOT
+from tests.runs.conftest import COMMON, Bench
+from tests.runs.forger import KINDS, change_status, forge
+from tests.warm import Start
+
+SHIPPED = ROOT / "reports" / "leagues" / "league_1_small"
+SEEDS = 20
+BOTH_KINDS = ("fedper", "ditto")
+"""Shipped entries, computed on a processor without AVX-512 and on one with it."""
+
+
+@pytest.fixture(scope="module")
+def made(start_in: Start, arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one method and many seeds."""
+    folder = tmp_path_factory.mktemp("made")
+    data = {"name": "npz", "path": str(arrays), "label": "blobs"}
+    grid = {"methods": ["ditto"], "datasets": [data], "alphas": [1.0], "seeds": list(range(SEEDS)), "rounds": 3}
+    (folder / "small.yaml").write_text(yaml.safe_dump({**COMMON, **grid}), encoding="utf-8")
+    with start_in(["run", "--grid", "small.yaml", "--out", "run", "--quiet"], folder) as process:
+        assert process.wait(600) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shipped entry, unpacked."""
+    folder = tmp_path_factory.mktemp("entry") / "fedper"
+    unpack(SHIPPED / f"fedper{SUFFIX}", folder)
+    return folder
+
+
+def test_an_invented_processor_is_refused_in_every_cell(entry: Path, tmp_path: Path) -> None:
+    """Nothing needs to be computed again; a forgery that names a real one has files that agree."""
+    folders = [cell.folder for cell in load_run(entry).cells[:3]]
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(entry / "run.json", run)
+    for folder in folders:
+        shutil.copytree(folder, run / folder.name)
+        forge(run / folder.name, kind="another")
+    forged = [cell for cell in load_run(run).cells if cell.folder.exists()]
+    assert len(forged) == 3
+    assert [disagreement(cell) for cell in forged] == [None] * 3
+    for cell in forged:
+        change_status(cell.folder, lambda status: status["path"].update(cpu=KINDS["invented"]))
+    refused = [disagreement(cell) or "" for cell in load_run(run).cells if cell.folder.exists()]
+    assert all("which no computer is recorded as" in text for text in refused)
+
+
+def test_no_two_seeds_have_the_same_numbers(entry: Path, tmp_path: Path) -> None:
+    """The best seed's tables under another seed's id, where both have clients of the same sizes: partitions agree."""
+    cells = [cell for cell in load_run(entry).cells if cell.settings.case == "shards"]
+    for cell in cells:
+        shutil.copytree(cell.folder, tmp_path / cell.id)
+    moved = [replace(cell, folder=tmp_path / cell.id) for cell in cells]
+    assert _copies(moved) == {}
+    sums = {name: cells[2].status.checksums[name] for name in ("metrics", "clients")}
+    status = replace(cells[4].status, checksums=cells[4].status.checksums | sums, path={"cpu": "another"})
+    copied = [*moved[:4], replace(moved[4], status=status)]
+    assert _copies(copied) == {moved[4].folder: "metrics.csv and clients.csv are the same as of seed 2"}
+    same = [*moved[:4], replace(moved[4], settings=moved[4].settings.model_copy(update={"lr": 0.5}), status=status)]
+    assert _copies(same) == {}  # another setting may be without effect
+
+
+def test_a_run_without_a_confirmed_cell_is_not_ok(entry: Path) -> None:
+    """Also where cells of another run were confirmed."""
+    cell, other = load_run(entry).cells[:2]
+    elsewhere = replace(other, folder=entry.parent / "b" / "c")
+    drifted, near = CellVerdict(cell, "drifted", ""), CellVerdict(elsewhere, "near", "")
+    assert Checked((near,)).ok
+    assert Checked((drifted,)).unconfirmed == [entry]
+    assert Checked((drifted, near)).unconfirmed == [entry]
+    assert not Checked((drifted, near)).ok
+    assert Checked((drifted, CellVerdict(other, "same", ""))).ok
+    assert Checked(()).ok
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("metrics", "losses", "kind", "said"),
+    [
+        (("gm", "pm"), "drift", "invented", "which no computer is recorded as"),
+        (("gm", "pm"), "drift", "another", "rounding is as often up as down, and this is not: "),
+        (("gm",), "drift", "another", "rounding is as often up as down, and this is not: "),
+        (("gm", "pm"), "scale", "another", "times 0.9700, in all rounds"),
+        (("gm", "pm"), "keep", "another", "the same losses and other numbers"),
+    ],
+    ids=["invented processor", "as by drift", "generic model only", "scaled losses", "kept losses"],
+)
+def test_a_run_forged_in_all_cells_is_wrong(
+    run: Path, bench: Bench, metrics: tuple[str, ...], losses: str, kind: str, said: str
+) -> None:
+    for cell in load_run(run).cells:
+        forge(cell.folder, metrics=metrics, losses=losses, kind=kind)
+    out = bench("verify", run, "--cells", SEEDS, code=1).stdout
+    assert any(line.startswith("WRONG") and said in line for line in out.splitlines()), out
+
+
+@pytest.mark.long
+def test_too_few_cells_of_a_forged_run_confirm_nothing(run: Path, bench: Bench) -> None:
+    for cell in load_run(run).cells:
+        forge(cell.folder)
+    out = bench("verify", run, "--cells", "2", "--seed", "1", code=3).stdout
+    assert f"UNCONFIRMED {run}: all " in out
+    assert "to tell a shift of all numbers from rounding: --cells 20 or more would" in out
+    assert ", 0 wrong; " in out
+
+
+@pytest.mark.long
+def test_bytes_of_a_drifted_run_cannot_be_halved(run: Path, bench: Bench) -> None:
+    """Neither can seconds: a method whose messages do not depend on its numbers sends the same everywhere."""
+    from tests.runs.test_forgeries import change_rows
+
+    for cell in load_run(run).cells:
+        forge(cell.folder)
+        change_rows(cell.folder, "ledger", lambda row: row.update(up=str(int(row["up"]) // 2)))
+    assert "another count: ledger.csv" in bench("verify", run, "--cells", "1", code=1).stdout
+
+
+@pytest.mark.long
+def test_honest_entries_of_both_kinds_of_processor_are_accepted(bench: Bench) -> None:
+    """This computer has another path than one of them at least."""
+    for name in BOTH_KINDS:
+        out = bench("verify", SHIPPED / f"{name}{SUFFIX}", "--cells", "2", "--seed", "3").stdout
+        assert sum(line.startswith(("ok", "near")) for line in out.splitlines()) >= 2
+        assert ", 0 wrong; " in out
