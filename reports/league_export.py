@@ -16,7 +16,7 @@ from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS
 from bench.runs.pack import TUNING
 from bench.runs.results import CellView, RunView, task_name
-from bench.runs.store import FINISHED, read_json
+from bench.runs.store import FINISHED, read_timing
 from reports.league_entries import evaluations_on_tests
 from reports.league_rule import REFERENCES
 from reports.tables import Column, Table, TableEntry, to_latex, words
@@ -200,4 +200,4 @@ def _budget(table: Path) -> dict[str, Any]:
 
 
 def _seconds(cell: CellView) -> float:
-    return float((read_json(cell.folder / "timing.json") or {}).get("seconds", 0.0))
+    return float(read_timing(cell.folder).get("seconds", 0.0))

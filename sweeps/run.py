@@ -20,7 +20,7 @@ import pandas as pd
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.rng import key
-from bench.runs import store
+from bench.runs import documents, store
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
@@ -118,7 +118,7 @@ def trial_cells(study: Study, studies: "dict[str, optuna.Study]") -> list[Planne
 
 def list_cells(folder: Path, cells: list[PlannedCell]) -> None:
     """Add cells to `run.json`; the caller holds the run's lock."""
-    info = store.read_json(folder / "run.json")
+    info = documents.read_run_file(folder) or {"cells": []}
     known = {entry["id"] for entry in info["cells"]}
     info["cells"] += [
         {"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()}

@@ -52,10 +52,10 @@ def _status_line(cell: "CellView") -> str:
 
 def _steps(cell: "CellView") -> str:
     """What the steps of a cell ran on, and the share of those that were recorded."""
-    from bench.runs.store import read_json
+    from bench.runs.store import read_timing
 
     words = [word for word in (cell.status.backend, cell.status.steps) if word and word != "as planned"]
-    calls = (read_json(cell.folder / "timing.json") or {}).get("steps", {})
+    calls = read_timing(cell.folder).get("steps", {})
     if total := sum(calls.values()):
         words.append(f"{1 - calls.get('eager', 0) / total:.0%} of steps recorded")
     return "".join(f", {word}" for word in words)
@@ -189,9 +189,9 @@ def print_summary(run: Path) -> None:
 
 def _seconds_left(cells: "list[CellView]") -> float | None:
     """Estimated seconds that one process needs for the remaining rounds, from the seconds of the finished rounds."""
-    from bench.runs.store import FINISHED, read_json
+    from bench.runs.store import FINISHED, read_timing
 
-    timings = {cell.id: read_json(cell.folder / "timing.json") for cell in cells}
+    timings = {cell.id: read_timing(cell.folder) for cell in cells}
     spent = sum(timing["seconds"] for timing in timings.values() if timing)
     done = sum(cell.status.rounds for cell in cells if timings[cell.id])
     left = sum(cell.settings.rounds - cell.status.rounds for cell in cells if cell.status.state not in FINISHED)

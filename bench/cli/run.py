@@ -167,9 +167,9 @@ def _refuse_file(folder: Path) -> None:
 
 def _refuse_other_grid(folder: Path, name: str) -> None:
     """Refuse a folder with cells of another grid, because they would vanish from results and reports."""
-    from bench.runs import store
+    from bench.runs.documents import read_run_file
 
-    before = (store.read_json(folder / "run.json") or {}).get("grid", name)
+    before = (read_run_file(folder) or {}).get("grid", name)
     if before != name:
         raise UserError(
             f"{folder} has the cells of grid {before!r}, and this one is {name!r}. Give another --out, or --take-over "
@@ -239,4 +239,4 @@ def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[tuple[str, str
     from bench.runs.results import cell_name
     from bench.runs.store import read_status
 
-    return [(cell_name(cell.settings), read_status(folder / cell.id).state) for cell in cells]
+    return [(cell_name(cell.settings), read_status(folder / cell.id, cell.settings).state) for cell in cells]

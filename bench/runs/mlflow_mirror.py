@@ -304,7 +304,7 @@ def _commit(info: Mapping[str, Any], cell: "CellView") -> str:
 
 
 def _timing(cell: "CellView") -> dict[str, Any]:
-    return store.read_json(cell.folder / "timing.json") or {}
+    return store.read_timing(cell.folder)
 
 
 def _started(cell: "CellView") -> int | None:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from bench.data import Dataset, Partition
+from bench.runs import documents
 from bench.runs.results import CellView, task_name
-from bench.runs.store import read_json
+from bench.runs.store import FINISHED
 from bench.settings import Settings
 
 _FELL_BACK = (" takes its place: ", " runs one by one: ")  # parts of the engine's notices of it
@@ -40,7 +41,7 @@ def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
 
 def run_remarks(cells: Sequence[CellView]) -> list[str]:
     """Return the remarks on a run, read from its folder: on partitions, and on what its cells did."""
-    return [*gathered((cell.settings, _of_file(cell)) for cell in cells), *end_remarks(cells)]
+    return [*gathered((cell.settings, _of_file(cell)) for cell in cells), *end_remarks(cells), *untimed(cells)]
 
 
 def end_remarks(cells: Sequence[CellView]) -> list[str]:
@@ -58,6 +59,15 @@ def fallbacks(cells: Sequence[CellView]) -> list[str]:
     (first, _), *others = Counter(notices).most_common()
     more = f" (other reasons: {len(others)}; `bench log RUN CELL` has them)" if others else ""
     return [f"{len(fallen)} of {len(statuses)} cells trained more slowly than they could: {first}{more}"]
+
+
+def untimed(cells: Sequence[CellView]) -> list[str]:
+    """Say how many finished cells have no usable time: it is measured while they run and cannot be made again."""
+    finished = {cell.id: cell.folder for cell in cells if cell.status.state in FINISHED}
+    without = sum(bool(documents.problem(folder / "timing.json")) for folder in finished.values())
+    if not without:
+        return []
+    return [f"{without} of {len(finished)} finished cells have no readable timing.json: their seconds are left out"]
 
 
 def equal_figures(cells: Sequence[CellView]) -> list[str]:
@@ -117,7 +127,7 @@ def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classe
 
 
 def _of_file(cell: CellView) -> list[str]:
-    known: dict[str, Any] | None = read_json(cell.folder / "partition.json")
+    known: dict[str, Any] | None = documents.read(cell.folder, "partition.json")
     if known is None:
         return []
     held = {label for own in known["counts"] for label, count in enumerate(own) if count}
