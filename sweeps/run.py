@@ -20,7 +20,7 @@ import pandas as pd
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.rng import key
-from bench.runs import documents, store
+from bench.runs import documents, inside, store
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
@@ -150,7 +150,7 @@ def tune(
         say: takes one line for each trial that has ended.
     """
     worker = folder / "workers" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    worker.mkdir(parents=True)
+    inside.make_folder(folder, worker)
     with store.locked(worker):
         tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
         completed = runner.run(tuner.tasks(), tuner.on_event, tuner.unwanted)

@@ -135,15 +135,25 @@ def report(
         list[str] | None,
         typer.Option(metavar="PART", help="Tasks of main.tex: those with PART in their name; repeatable."),
     ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.py", help="Load a plug-in that the run's study needs; repeatable."),
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Where the run's study keeps its trials; default: RUN/study.db.")
+    ] = None,
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
+    from bench.plugin import load_file
     from reports.cost import read_targets
     from reports.latex import Latex
     from reports.page import write_report
     from sweeps.report import run_sections, tuned_for
 
     targets = read_targets(target or [])
-    sections, tuned = run_sections(runs[0]), tuned_for(runs[0])
+    for file in plugin or []:
+        load_file(file)
+    sections, tuned = run_sections(runs[0], storage), tuned_for(runs[0])
     asked = Latex(latex, transpose, columns or ())
     print(
         write_report(

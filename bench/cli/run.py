@@ -1,5 +1,6 @@
 """`bench run`: run the cells of a grid file and write their results to a run folder."""
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -94,13 +95,14 @@ def run(
             start_early(ray)
 
         from bench.config.grid import load_grid
-        from bench.plugin import load_file, loaded_files
+        from bench.plugin import allow, is_near, load_file, loaded_files
         from bench.runs import cell, mlflow_mirror  # noqa: F401 (these imports are the slow ones)
         from bench.runs.plan import plan, select
 
     for file in plugin or []:
         load_file(file)
-    loaded = load_grid(grid, set_ or [])
+    with allow(is_near) if dry_run else contextlib.nullcontext():
+        loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder = out or Path("runs") / loaded.name
     _refuse_file(folder)

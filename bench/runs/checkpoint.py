@@ -122,7 +122,7 @@ class Writer:
         return _Group(held, {n: weakref.ref(t) for n, t in tensors.items()}, unchanged)
 
     def _write(self, version: int, state: str, groups: dict[str, _Group], generations: int) -> None:
-        self._folder.mkdir(exist_ok=True)
+        inside.make_folder(self._folder.parent, self._folder)
         final = self._folder / f"{version:08d}"
         temporary = final.with_name(final.name + ".tmp")
         shutil.rmtree(temporary, ignore_errors=True)

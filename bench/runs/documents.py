@@ -63,7 +63,7 @@ class RunFile(_Document):
     history: list[_Command] = []
 
 
-class Partition(_Document):
+class _Partition(_Document):
     """`partition.json`."""
 
     hash: str
@@ -75,14 +75,14 @@ class Partition(_Document):
     counts: list[Annotated[list[_Count], Field(min_length=1)]]
 
     @model_validator(mode="after")
-    def _of_equal_length(self) -> "Partition":
+    def _of_equal_length(self) -> "_Partition":
         lists: list[list[Any]] = [self.n_train, self.n_test, self.counts, self.n_validation or self.n_train]
         if len(set(map(len, lists))) > 1 or len(set(map(len, self.counts))) > 1:
             raise ValueError("its lists are not of equal length")
         return self
 
 
-class Tests(_Document):
+class _Tests(_Document):
     """`tests.json`."""
 
     clients: list[_Count]
@@ -91,7 +91,7 @@ class Tests(_Document):
     everywhere: Annotated[str, Field(alias="global")]
 
     @model_validator(mode="after")
-    def _of_equal_length(self) -> "Tests":
+    def _of_equal_length(self) -> "_Tests":
         _size(self.everywhere)
         if len(self.clients) != len(self.samples) or _size(self.local) != 4 * sum(self.samples):
             raise ValueError("its lists are not of equal length")
@@ -106,21 +106,21 @@ class _Shown(_Document):
     images: str
 
 
-class Samples(_Document):
+class _Samples(_Document):
     """`samples.json`."""
 
     shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=3, max_length=3)]
     clients: list[_Shown]
 
     @model_validator(mode="after")
-    def _of_equal_length(self) -> "Samples":
+    def _of_equal_length(self) -> "_Samples":
         channels, height, width = self.shape
         if any(_size(one.images) != len(one.labels) * channels * height * width for one in self.clients):
             raise ValueError("its images do not have its shape")
         return self
 
 
-class Relations(_Document):
+class _Relations(_Document):
     """`relations.json`."""
 
     clients: Annotated[list[_Count], Field(min_length=1)]
@@ -128,7 +128,7 @@ class Relations(_Document):
     matrices: dict[str, list[list[float]]]
 
     @model_validator(mode="after")
-    def _square(self) -> "Relations":
+    def _square(self) -> "_Relations":
         count = len(self.clients)
         if any(len(matrix) != count or {*map(len, matrix)} != {count} for matrix in self.matrices.values()):
             raise ValueError("a matrix is not clients by clients")
@@ -137,7 +137,7 @@ class Relations(_Document):
         return self
 
 
-class Timing(_Document):
+class _Timing(_Document):
     """`timing.json`."""
 
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -145,11 +145,11 @@ class Timing(_Document):
 
 
 KINDS: dict[str, type[BaseModel]] = {
-    "partition.json": Partition,
-    "tests.json": Tests,
-    "samples.json": Samples,
-    "relations.json": Relations,
-    "timing.json": Timing,
+    "partition.json": _Partition,
+    "tests.json": _Tests,
+    "samples.json": _Samples,
+    "relations.json": _Relations,
+    "timing.json": _Timing,
 }
 
 

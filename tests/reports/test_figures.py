@@ -198,7 +198,7 @@ def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
     for method, steps in (("fedavg", 10), ("ditto", 20)):
         columns = ["round", "steps", "samples", "server_steps", "server_samples"]
         work = pd.DataFrame([(k, steps, 100, 0, 0) for k in range(1, 13)], columns=columns)
-        work.to_csv(run / f"{method}-1-0" / "work.csv", index=False)
+        work.to_csv(run / cell_id(f"{method}-1-0") / "work.csv", index=False)
     store = load([run])
     tradeoff.tradeoff(store, cost.totals(store), "validation")
     steps = [line.get_xdata()[0] for axis in drawn[0].axes if "steps" in axis.get_xlabel() for line in axis.lines]

@@ -29,7 +29,7 @@ def cells(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=2, alphas=(1.0,), methods=tuple(CURVES), protocol="paper", epochs=3)
     for method, by_seed in CURVES.items():
         for seed, curve in enumerate(by_seed):
-            folder = run / f"{method}-1-{seed}"
+            folder = run / cell_id(f"{method}-1-{seed}")
             metrics = [
                 f"{k},pm,local,{mean},test,accuracy,{value}"
                 for k, value in zip((2, 4, 6), curve, strict=True)

@@ -19,7 +19,7 @@ def related(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=1, methods=("fedavg", "scd"))
     for alpha, sizes in (("1", [6, 6, 6]), ("0.1", [6, 3, 9])):
         content = {"clients": [0, 2, 5], "n_train": sizes, "matrices": {"coefficients": MATRIX, "similarity": MATRIX}}
-        (run / f"scd-{alpha}-0" / "relations.json").write_text(json.dumps(content))
+        (run / cell_id(f"scd-{alpha}-0") / "relations.json").write_text(json.dumps(content))
     return run
 
 
