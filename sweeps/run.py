@@ -199,7 +199,8 @@ class _Tuner:
                 if running.ended:
                     break
                 self.unwanted.discard(cell.id)
-                yield CellTask(cell.settings, self.folder / cell.id, self.options)
+                place = inside.check_folder(self.folder, self.folder / cell.id)
+                yield CellTask(cell.settings, place, self.options)
 
     def on_event(self, event: Event) -> None:
         """Take note of what happened to a cell."""

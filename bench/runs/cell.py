@@ -28,7 +28,7 @@ from bench.errors import Lost, UserError, shortage
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, load_file
-from bench.runs import checkpoint, documents, kept, store
+from bench.runs import checkpoint, documents, inside, kept, store
 from bench.runs.cell_log import logged
 from bench.runs.data_record import partition_record, shown_samples, tests_record
 from bench.runs.loading import load_all
@@ -93,11 +93,12 @@ def run_cell(
 
     Raises:
         bench.runs.store.BusyError: another process works on the cell.
+        UserError: the folder is a link, or a folder stands where the lock should be.
         bench.errors.Lost: a helper is no more; the folder is that of a cell whose process was killed.
     """
     for file in options.plugins:
         load_file(file)
-    folder.mkdir(parents=True, exist_ok=True)
+    inside.make_folder(folder.parent, folder)
     with store.locked(folder):
         store.remove_temporaries(folder)
         status = store.read_status(folder, settings)

@@ -195,8 +195,9 @@ def checked(kind: type[_T], content: Any, path: Path) -> _T:
     Raises:
         UserError: it is not; the message names the first place that is wrong.
     """
+    adapter: TypeAdapter[_T] = _adapter(kind)
     try:
-        return _adapter(kind).validate_python(content)
+        return adapter.validate_python(content)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_error(error)}. `bench` wrote no such file") from None
 
@@ -233,7 +234,7 @@ def _known_problem(path: Path, size: int, time: int) -> str:
 
 
 @functools.cache
-def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 

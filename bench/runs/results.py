@@ -69,6 +69,9 @@ class CellView:
         Returns:
             A row for each test sample of each client; `sample` is its position in the data set. Empty where the cell
             kept none.
+
+        Raises:
+            UserError: the table holds something else.
         """
         table, tests = self.table("hits"), documents.read(self.folder, "tests.json")
         table = table[(table["metric"] == metric) & (table["on"] == on)]
@@ -76,7 +79,10 @@ class CellView:
         if tests is None or not len(table):
             return pd.DataFrame(columns=["client", "sample", "correct"])
         at = np.frombuffer(base64.b64decode(tests[on]), "<i4").astype(np.int64)
-        bits = np.frombuffer(base64.b64decode(table["bits"].iloc[0]), np.uint8)
+        try:
+            bits = np.frombuffer(base64.b64decode(table["bits"].iloc[0], validate=True), np.uint8)
+        except ValueError as error:
+            raise UserError(f"{self.folder}/hits.csv is damaged ({error})") from None
         clients = np.repeat(tests["clients"], tests["samples"]) if on == "local" else np.full(len(at), -1)
         correct = np.unpackbits(bits, count=len(at)).astype(bool)
         return pd.DataFrame({"client": clients, "sample": at, "correct": correct})

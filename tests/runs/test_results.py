@@ -69,6 +69,7 @@ def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
         store.write_json(folder / "partition.json", {"hash": "", "summary": "", **sizes})
         tables = Tables(folder)
         tables.restart()
+        (folder / "hits.csv").unlink()  # which samples they were is not kept
         names = ("metric", "on", "mean", "split", "value")
         for version, *values in rows:
             row = dict(zip(names, values, strict=True))

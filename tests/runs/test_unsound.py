@@ -10,10 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from bench.errors import UserError
 from bench.runs import store
 from bench.runs.cell import Options, run_cell
 from bench.runs.results import load_run, tidy
 from bench.settings import Settings
+from reports.load import load
 from tests.runs.conftest import Bench
 from tests.runs.helpers import contents, make_run
 
@@ -233,3 +235,31 @@ def test_forged_checksums_do_not_make_nonsense_sound(run: Path) -> None:
     (cell,) = (cell for cell in load_run(run).cells if cell.label == "ditto")
     assert cell.status.reason.startswith("tests.json: damaged")
     assert json.loads((run / "run.json").read_bytes())["cells"]
+
+
+FORGED = {
+    "no numbers": ("metrics", lambda text: text.replace(",0.", ",x")),
+    "other columns": ("metrics", lambda text: text.replace("quantity", "quality", 1)),
+    "too many fields": ("metrics", lambda text: text.replace("\n", ",1\n").replace(",1\n", "\n", 1)),
+    "one line of many fields": ("metrics", lambda text: text + "1,2,3,4,5,6,7,8,9\n"),
+    "bytes": ("metrics", lambda text: text.replace("pm", "p\udcff", 1)),
+    "no text": ("metrics", lambda text: "\n"),
+    "a word for a round": ("clients", lambda text: text.replace("\n1,", "\none,")),
+}
+
+
+@pytest.mark.parametrize(("name", "change"), FORGED.values(), ids=FORGED)
+def test_a_table_that_is_none_is_named_though_its_checksum_is_forged(
+    run: Path, name: str, change: Callable[[str], str]
+) -> None:
+    table = folder_of(run, "ditto") / f"{name}.csv"
+    changed = change(table.read_text(encoding="utf-8")).encode(errors="surrogateescape")
+    assert changed != table.read_bytes()
+    table.write_bytes(changed)
+    status = store.read_json(table.parent / "status.json")
+    status["checksums"][name] = store.checksum(table)
+    store.write_json(table.parent / "status.json", status)
+    with pytest.raises(UserError) as refused:
+        _ = (load([run]).table(name), tidy(run))
+    assert str(table) in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
