@@ -63,7 +63,7 @@ def write_report(
     """
     folder = out or runs[0] / "report"
     for place in (folder, folder / "tables", folder / "figures"):
-        inside.check_folder(folder if out else runs[0], place)
+        inside.check_place(folder if out else runs[0], place)
     store = replace(load(runs), margin=margin)
     if store.figures.empty:
         states = Counter(cell.state for cell in store.cells)

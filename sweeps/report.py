@@ -75,7 +75,7 @@ def run_sections(run: Path, storage: str | None = None) -> list[Section]:
     if file.storage and not storage:
         text = f"The study is not shown: its trials are in {file.storage}, which --storage allows to open."
         return [Section("tuning", "Tuning", text)]
-    inside.check_folder(run, run / "study.db")
+    inside.check_place(run, run / "study.db")
     studies = open_studies(study, storage or f"sqlite:///{run.resolve()}/study.db")
     if not any(choice.trials for choice in choose(study, studies, run)):
         return [

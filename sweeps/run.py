@@ -199,7 +199,7 @@ class _Tuner:
                 if running.ended:
                     break
                 self.unwanted.discard(cell.id)
-                place = inside.check_folder(self.folder, self.folder / cell.id)
+                place = inside.check_place(self.folder, self.folder / cell.id)
                 yield CellTask(cell.settings, place, self.options)
 
     def on_event(self, event: Event) -> None:

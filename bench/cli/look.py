@@ -86,6 +86,7 @@ def log(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the beginning of it.")],
 ) -> None:
     """Print a cell's log and, if it failed, its error."""
+    from bench.runs import inside
     from bench.runs.results import load_run
 
     fitting = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
@@ -95,8 +96,8 @@ def log(
     view = next(iter(fitting.values()))
     print(f"{view.id}  {view.name}: {view.status.state}")
     for path in (view.folder / "log.txt", view.folder / "error.txt"):
-        if path.exists():
-            print(path.read_text(encoding="utf-8", errors="replace"), end="")
+        if inside.is_file(path):
+            print(inside.read_bytes(path).decode(errors="replace"), end="")
 
 
 def results(

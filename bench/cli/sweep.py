@@ -140,7 +140,7 @@ def _open(
 
     make_folder(folder)
     with store.locked(folder, wait=True):
-        inside.check_folder(folder, folder / "study.db")
+        inside.check_place(folder, folder / "study.db")
         studies = open_studies(study, storage or f"sqlite:///{folder.resolve()}/study.db")
         described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
         trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}

@@ -22,6 +22,9 @@ DEEPEST = 32
 CELL_ID = r"^[0-9a-f]{16}$"
 """What the name of a cell's folder is: an id, which cannot lead anywhere else."""
 
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+"""Of the kinds of documents that were read so far."""
+
 _Count = Annotated[int, Field(ge=0)]
 _T = TypeVar("_T")
 
@@ -195,11 +198,13 @@ def checked(kind: type[_T], content: Any, path: Path) -> _T:
     Raises:
         UserError: it is not; the message names the first place that is wrong.
     """
-    adapter: TypeAdapter[_T] = _adapter(kind)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
     try:
-        return adapter.validate_python(content)
+        document: _T = _ADAPTERS[kind].validate_python(content)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_error(error)}. `bench` wrote no such file") from None
+    return document
 
 
 def first_error(error: ValidationError) -> str:
@@ -231,11 +236,6 @@ def _known_problem(path: Path, size: int, time: int) -> str:
     except (UserError, OSError):
         return "damaged"
     return ""
-
-
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _size(text: str) -> int:

@@ -21,18 +21,18 @@ TEMPORARY = ".tmp"
 _WRITE = os.O_WRONLY | os.O_CREAT
 
 
-def check_folder(run: Path, folder: Path) -> Path:
-    """Return `folder`, a place in the run's folder `run`, which need not exist yet.
+def check_place(run: Path, place: Path) -> Path:
+    """Return `place`, a file or folder of the run's folder `run` that need not exist yet, if no link is on the way.
 
     Raises:
-        UserError: a link on the way leads elsewhere, or the name leaves the run's folder.
+        UserError: it is a link, or lies behind one.
     """
-    expected, real = os.path.join(os.path.realpath(run), folder.relative_to(run)), os.path.realpath(folder)
-    if real != expected:
+    expected, real = os.path.join(os.path.realpath(run), place.relative_to(run)), os.path.realpath(place)
+    if real != os.path.normpath(expected) or ".." in place.relative_to(run).parts:
         raise UserError(
-            f"{folder} is or lies behind a link to {real}: remove it, as nothing in a run's folder may lead elsewhere"
+            f"{place} is or lies behind a link to {real}: remove it, as nothing in a run's folder may lead elsewhere"
         )
-    return folder
+    return place
 
 
 def make_folder(run: Path, folder: Path) -> Path:
@@ -41,17 +41,8 @@ def make_folder(run: Path, folder: Path) -> Path:
     Raises:
         UserError: a link on the way leads elsewhere.
     """
-    check_folder(run, folder).mkdir(parents=True, exist_ok=True)
+    check_place(run, folder).mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def check_file(run: Path, file: Path) -> Path:
-    """Return `file`, a place in the run's folder that a library will open by its name.
-
-    Raises:
-        UserError: it is a link, or one on the way leads elsewhere.
-    """
-    return check_folder(run, file)
 
 
 def is_file(path: Path) -> bool:

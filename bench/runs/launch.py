@@ -153,13 +153,13 @@ def work(
 ) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
     from bench.runs.cell_runner import CellTask
-    from bench.runs.inside import check_folder
+    from bench.runs.inside import check_place
     from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
     from bench.runs.progress import reporter
     from bench.runs.results import cell_name, other_cells
     from bench.runs.store import FINISHED, read_status, remove_leftovers
 
-    statuses = {cell.id: read_status(check_folder(folder, folder / cell.id), cell.settings) for cell in cells}
+    statuses = {cell.id: read_status(check_place(folder, folder / cell.id), cell.settings) for cell in cells}
     for id, status in statuses.items():
         remove_leftovers(folder / id, status)
     unfinished = {cell.id: cell.settings for cell in cells if statuses[cell.id].state not in FINISHED}

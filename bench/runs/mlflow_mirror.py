@@ -94,11 +94,11 @@ class Mirror:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._run = run
-        self._locked = inside.check_folder(run, run / "tracking")
+        self._locked = inside.check_place(run, run / "tracking")
         self._artifacts = None
         if uri == embedded_uri(run):
             for name in ("mlflow.db", "mlartifacts"):
-                inside.check_folder(run, run / name)
+                inside.check_place(run, run / name)
             self._artifacts = (run.resolve() / "mlartifacts").as_uri()
         from mlflow import MlflowClient
 

@@ -256,7 +256,7 @@ def test_a_cells_folder_that_is_a_link_is_refused(run: Path, tmp_path: Path) -> 
     before = snapshot(moved)
     assert [one.status.state for one in load_run(run).cells] == ["interrupted", "done"]
     with pytest.raises(UserError, match="behind a link"):
-        inside.check_folder(run, cell.folder)
+        inside.check_place(run, cell.folder)
     assert snapshot(moved) == before
 
 
