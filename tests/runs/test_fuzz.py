@@ -31,15 +31,20 @@ SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck), derandom
 
 @dataclass(frozen=True)
 class Fault:
-    """One change of a file: `kind`, which file (a number, modulo how many there are), and where in it (a share)."""
+    """One change of a file: `kind`, which file (a number, modulo how many there are), and where in it (a share).
+
+    The number's last bits say which bit flips, and `at` also which file is the other one.
+    """
 
     kind: str
     file: int
     at: float
+    name: str = ""
 
     def apply(self, run: Path, outside: Path) -> None:
         files = sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
-        path, other = files[self.file % len(files)], files[int(self.at * len(files)) % len(files)]
+        named = [path for path in files if path.name == self.name] or files
+        path, other = named[self.file % len(named)], files[int(self.at * len(files)) % len(files)]
         content = path.read_bytes()
         place = int(self.at * len(content))
         match self.kind:
@@ -75,7 +80,19 @@ KINDS = ("truncate", "flip", "swap", "link", "replace", "delete", "folder", "pip
 FAULTS = st.lists(
     st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 1000), st.floats(0, 0.999)), min_size=1, max_size=2
 )
-FEW = [Fault(kind, 7 * number + 3, 0.1 + 0.09 * number) for number, kind in enumerate(KINDS)]
+FEW = [
+    Fault("truncate", 0, 0.5, "partition.json"),
+    Fault("flip", 0, 0, "timing.json"),
+    Fault("flip", 7, 0.4, "metrics.csv"),
+    Fault("swap", 1, 0.9, "partition.json"),
+    Fault("link", 0, 0, "timing.json"),
+    Fault("replace", 0, 0, "status.json"),
+    Fault("delete", 1, 0, "settings.json"),
+    Fault("delete", 0, 0, "run.json"),
+    Fault("folder", 0, 0, "partition.json"),
+    Fault("pipe", 1, 0, "timing.json"),
+    Fault("link of a folder", 1, 0, "lock"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +170,10 @@ def check_all(whole: Path, faults: Sequence[Fault], *, report: bool) -> None:
 
 
 def resume(whole: Path, run: Path) -> None:
-    """Run the cells again, as `bench run` of the same grid would: they end with the bytes of the undisturbed run."""
+    """Run the cells again, as `bench run` of the same grid would: they end with the bytes of the undisturbed run.
+
+    But for words of `status.json` on which no number rests: nothing covers them.
+    """
     for cell in load_run(whole).cells:
         refusal = ""
         try:
@@ -164,18 +184,26 @@ def resume(whole: Path, run: Path) -> None:
             assert str(run) in refusal
             return
         assert status.state == "done", status.reason
-    assert contents(run) == contents(whole)
+    ended, undisturbed = (
+        {name: content for name, content in contents(one).items() if not name.endswith("status.json")}
+        for one in (run, whole)
+    )
+    assert ended == undisturbed
 
 
-@pytest.mark.parametrize("fault", FEW, ids=lambda fault: fault.kind)
+@pytest.mark.parametrize("fault", FEW, ids=lambda fault: f"{fault.kind} {fault.name}")
 def test_one_fault_of_each_kind(whole: Path, fault: Fault) -> None:
+    """And the other cell keeps its place in the table."""
     with damaged(whole, [fault]) as run:
         check_numbers(whole, run)
-        check(whole, run, "status", run)
+        if check(whole, run, "status", run):
+            assert "done" in {cell.status.state for cell in load_run(run).cells}
+        else:
+            assert fault.name == "run.json"
 
 
 @pytest.mark.long
-@SLOW
+@settings(SLOW, max_examples=40)
 @given(faults=FAULTS)
 def test_any_faults(whole: Path, faults: list[Fault]) -> None:
     check_all(whole, faults, report=False)
