@@ -8,13 +8,16 @@ Ours are in the packages beside this one. Others come from the entry-point group
     class FedAvg(Method): ...
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -177,6 +180,41 @@ def load_file(file: Path | str) -> ModuleType:
         raise UserError(f"{file} cannot be imported: {in_words(error, str(path))}") from error
     _FILES[path] = module
     return module
+
+
+_ALLOWED: ContextVar[Callable[[Path], bool]] = ContextVar("plug-ins that a grid may load", default=lambda path: True)
+
+
+@contextlib.contextmanager
+def allow(allowed: Callable[[Path], bool]) -> Iterator[None]:
+    """Within the block a grid may load a plug-in only if `allowed` takes its real path, or the user named it before.
+
+    To load a file is to run its code, which who only wants to look at a grid does not expect.
+    """
+    token = _ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def is_near(path: Path) -> bool:
+    """Whether a file lies under the working folder."""
+    return path.is_relative_to(Path.cwd().resolve())
+
+
+def load_named(file: str) -> ModuleType:
+    """Load a plug-in that a grid names.
+
+    Raises:
+        UserError: as `load_file`; or no such plug-in may be loaded here (`allow`).
+    """
+    path = Path(file).resolve()
+    if path not in _FILES and not _ALLOWED.get()(path):
+        raise UserError(
+            f"the plug-in {file} is not loaded, which would run its code: if you trust it: --plugin {shlex.quote(file)}"
+        )
+    return load_file(file)
 
 
 def loaded_files() -> tuple[Path, ...]:

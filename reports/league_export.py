@@ -3,7 +3,6 @@
 import csv
 import importlib.metadata
 import inspect
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ import yaml
 from bench.config.identity import cell_id, declared_checksum, sources
 from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS
+from bench.runs import inside
 from bench.runs.pack import TUNING
 from bench.runs.results import CellView, RunView, task_name
-from bench.runs.store import FINISHED, read_json
+from bench.runs.store import FINISHED, read_timing
 from reports.league_entries import evaluations_on_tests
 from reports.league_rule import REFERENCES
 from reports.tables import Column, Table, TableEntry, to_latex, words
@@ -51,10 +51,10 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
     tables = {figure: _beside(page / f"main_{figure}.csv", name, figure, study) for figure in ("pm", "gm")}
     code = _own_files(run.cells[0].settings.method)
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copy(entry, out)
+    inside.replace(out / entry.name, entry.read_bytes())
     for file, place in code.items():
-        (out / place).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, out / place)
+        inside.make_folder(out, (out / place).parent)
+        inside.replace(out / place, file.read_bytes())
     facts = _facts(run) | {"entry": entry.name, "study": study, "plugin": next(iter(code.values()), None)}
     texts = {f"table_{figure}.tex": to_latex(table) for figure, table in tables.items()}
     texts |= {"settings.yaml": _settings(run), "environment.txt": _installed()}
@@ -66,7 +66,7 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
     )
     texts |= {one: engine.get_template(one).render(facts) for one in engine.list_templates()}
     for one, text in texts.items():
-        (out / one).write_text(text, encoding="utf-8")
+        inside.replace(out / one, text.encode())
     return Exported(out, tuple(facts["warnings"]))
 
 
@@ -200,4 +200,4 @@ def _budget(table: Path) -> dict[str, Any]:
 
 
 def _seconds(cell: CellView) -> float:
-    return float((read_json(cell.folder / "timing.json") or {}).get("seconds", 0.0))
+    return float(read_timing(cell.folder).get("seconds", 0.0))

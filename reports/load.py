@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import UserError
+from bench.runs import documents
 from bench.runs.results import CellView, dataset_name, load_run, tidy
-from bench.runs.store import FINISHED, CellState, read_json
+from bench.runs.store import FINISHED, CellState
 from bench.runs.tables import read_tables
 from bench.settings import Settings
 from reports.best import MARGIN
@@ -78,8 +79,8 @@ class Cell:
         return _flat(self.view.settings)
 
     def json(self, name: str) -> Any:
-        """The content of `<name>.json` in the cell's folder, or None."""
-        return read_json(self.view.folder / f"{name}.json")
+        """The content of `<name>.json` in the cell's folder; None where there is none or it is damaged."""
+        return documents.read(self.view.folder, f"{name}.json")
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,8 @@ def _throughput(cells: list[Cell]) -> Iterator[float]:
     """Samples of all local epochs per wall second of the whole cell, by seed: as many clients a round as it takes."""
     for cell in _done(cells):
         settings, timing = cell.view.settings, cell.json("timing")
+        if not timing or not timing["seconds"]:
+            continue
         samples = [n for n in cell.json("partition")["n_train"] if n]
         selected = max(1, round(settings.participation * cell.trained))
         yield selected * float(np.mean(samples)) * settings.epochs * settings.rounds / timing["seconds"]

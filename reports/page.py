@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from bench.errors import UserError
+from bench.runs import inside
 from bench.runs.remarks import run_remarks
 from reports import accuracy, cost, fairness, figures, newcomers, relations, samples, speedup, tables, timeline
 from reports.best import MARGIN
@@ -60,6 +61,9 @@ def write_report(
     Raises:
         UserError: a folder is not a run, no cell of it is done, or `latex` leaves no task.
     """
+    folder = out or runs[0] / "report"
+    for place in (folder, folder / "tables", folder / "figures"):
+        inside.check_place(folder if out else runs[0], place)
     store = replace(load(runs), margin=margin)
     if store.figures.empty:
         states = Counter(cell.state for cell in store.cells)
@@ -70,7 +74,7 @@ def write_report(
     sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned), cells_section(store)]
     title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
     remarks = run_remarks([cell.view for cell in store.cells])
-    page = write_page(store, out or runs[0] / "report", title, _summary(store), sections, remarks)
+    page = write_page(store, folder, title, _summary(store), sections, remarks)
     for table in (table for section in sections for table in section.tables if table.id.startswith("main")):
         _write(page.with_name(f"{table.id}.tex"), tables.to_latex(arranged(table, asked)).encode())
     return page
@@ -84,7 +88,7 @@ def write_page(
     It ends in where each of the store's runs comes from.
     """
     for name in ("figures", "tables"):
-        (out / name).mkdir(parents=True, exist_ok=True)
+        inside.make_folder(out, out / name)
     _write_files(out, [part for section in sections for part in section.all()])
     page = (
         environment()
@@ -115,7 +119,7 @@ def _write_files(out: Path, sections: Sequence[Section]) -> None:
                 out / "figures" / f"{picture.name}.{ending}": getattr(picture, ending) for ending in ("svg", "png")
             }
     for old in (*out.glob("main*.*"), *(out / "tables").iterdir(), *(out / "figures").iterdir()):
-        if old not in files:
+        if old not in files and (old.is_symlink() or not old.is_dir()):
             old.unlink()
     for path, content in files.items():
         _write(path, content)
@@ -260,6 +264,4 @@ def _data_uri(svg: bytes) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Replace a file as a whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    inside.replace(path, content, durable=False)

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -129,11 +130,12 @@ def probability(p: float) -> TableEntry:
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown: caption, table, notes. Group and column name share one heading line."""
     heads = [table.corner, *(f"{column.group} {column.name}".strip() for column in table.columns)]
-    lines = [f"**{table.title}.** {table.caption}", "", _pipe(heads), _pipe(["---", *("---:" for _ in table.columns)])]
+    caption = f"**{markdown_text(table.title)}.** {markdown_text(table.caption)}"
+    lines = [caption, "", _pipe(map(markdown_text, heads)), _pipe(["---", *("---:" for _ in table.columns)])]
     for label, entries in table.rows:
-        lines.append(_pipe([label, *(_markdown(entry) for entry in entries)]))
+        lines.append(_pipe([markdown_text(label), *(_markdown(entry) for entry in entries)]))
     if table.notes:
-        lines += ["", *(f"- {note}" for note in table.notes)]
+        lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -145,10 +147,18 @@ def to_csv(table: Table) -> str:
     for label, entries in table.rows:
         for column, entry in zip(table.columns, entries, strict=True):
             derived = "derived" if entry.derived else ""
-            writer.writerow(
-                [label, column.group, column.name, entry.number, entry.spread_text, entry.mark, derived, entry.note]
-            )
+            names = map(_no_formula, (label, column.group, column.name))
+            numbers = entry.number, entry.spread_text
+            writer.writerow([*names, *numbers, entry.mark, derived, _no_formula(entry.note)])
     return file.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    """A text that no spreadsheet runs as a formula: an apostrophe stands before what would begin one.
+
+    Signed numbers, and our own notes with a space after the sign, stay as they are.
+    """
+    return f"'{text}" if re.match(r"[=@](?!\s)|[+-](?![\d.\s])|[+-][\d.]+[^\d.\s)%]|[\t\r]", text) else text
 
 
 def to_latex(table: Table) -> str:
@@ -174,13 +184,31 @@ def to_html(table: Table, filter_rows: int = FILTER_ROWS) -> str:
     return environment().get_template("table.html").render(table=table, filter_rows=filter_rows)
 
 
-def _pipe(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+def _pipe(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _markdown(entry: TableEntry) -> str:
     figure = f"**{entry.figure}**" if entry.mark == "best" else entry.figure
-    return " ".join(part for part in (figure, entry.symbol, entry.note) if part)
+    return " ".join(part for part in (figure, entry.symbol, markdown_text(entry.note)) if part)
+
+
+def markdown_text(text: str) -> str:
+    """A text as Markdown that shows it as it is: labels and names may be somebody else's, who must not add markup.
+
+    What stands in backticks stays code, but for HTML.
+    """
+    parts = re.split(r"((?<!`)`[^`<]+`(?!`))", " ".join(text.splitlines()))
+    return "".join(part.replace("|", r"\|") if at % 2 else _escaped(part) for at, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
+    return re.sub(_MARKUP, lambda found: "\\" + found[0], text)
+
+
+_MARKUP = re.compile(r"^[#>+=-](?=\s|#)|(?<![^\W_])_|_(?![^\W_])|[\\`*|]|~(?=~)|!(?=\[)|\](?=[(\[:])")
+"""Signs that Markdown would interpret, each where it would."""
 
 
 def _latex(entry: TableEntry) -> str:
@@ -233,6 +261,6 @@ _TEX = {
 
 def _tex(text: str) -> str:
     """Escape for LaTeX; a minus sign before a digit is set as one, and what stands in backticks as code."""
-    escaped = "".join(_TEX.get(character, character) for character in text)
+    escaped = "".join(_TEX.get(character, character) for character in " ".join(text.splitlines()))
     escaped = re.sub(r"`([^`]*)`", r"\\texttt{\1}", escaped)
     return re.sub(r"(?<![\w.-])-(?=\d)", "$-$", escaped)

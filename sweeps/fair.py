@@ -97,7 +97,7 @@ def cells_again(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
 def _spent(folders: Sequence[Path]) -> tuple[int, float]:
     """The number of rounds trained in some cells, and the wall time of their workers in hours."""
     rounds = sum(store.read_status(folder).rounds for folder in folders)
-    seconds = [(store.read_json(folder / "timing.json") or {}).get("seconds", 0.0) for folder in folders]
+    seconds = [store.read_timing(folder).get("seconds", 0.0) for folder in folders]
     return rounds, sum(seconds) / 3600
 
 

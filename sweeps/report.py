@@ -5,7 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.runs import store
+from pydantic import BaseModel, ConfigDict
+
+from bench.errors import UserError
+from bench.plugin import allow
+from bench.runs import documents, inside, store
 from bench.runs.results import dataset_name
 from reports.canvas import Picture
 from reports.published import PublishedTable, published_table
@@ -23,34 +27,83 @@ if TYPE_CHECKING:
 STUDY = "study.json"
 """In a run folder: the study that filled it."""
 
+
+class _StudyFile(BaseModel):
+    """The content of `study.json`."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    source: str
+    file: str
+    stem: str
+    overrides: list[str]
+    trials: int | None
+    storage: str | None
+
+
 _FEWEST = 2
 
 
 def tuned_for(run: Path) -> list[str]:
     """What the study that filled a run folder maximised, `gm`, `pm` or both; nothing for a run of a grid."""
-    found = store.read_json(run / STUDY)
-    if found is None:
-        return []
-    study = read_study(found["source"], found["file"], found["stem"], found["overrides"], found["trials"])
-    return list(study.metrics)
+    try:
+        return list(study.metrics) if (study := _study(_read_file(run))) else []
+    except UserError:
+        return []  # `run_sections` says why
 
 
-def run_sections(run: Path) -> list[Section]:
+def run_sections(run: Path, storage: str | None = None) -> list[Section]:
     """The parts of the study that filled a run folder; none for a run of a grid.
+
+    A study from somebody else runs no code and opens no database but the one in the run's folder: where it needs
+    another one, or a plug-in, the part says which option allows it.
+
+    Args:
+        run: the run's folder.
+        storage: where the user says that the trials are.
 
     Raises:
         UserError: the study's storage cannot be used.
     """
-    found = store.read_json(run / STUDY)
-    if found is None:
+    try:
+        file = _read_file(run)
+        study = _study(file)
+    except UserError as error:
+        return [Section("tuning", "Tuning", f"The study is not shown: {str(error).splitlines()[0]}")]
+    if file is None or study is None:
         return []
-    study = read_study(found["source"], found["file"], found["stem"], found["overrides"], found["trials"])
-    studies = open_studies(study, found["storage"] or f"sqlite:///{run.resolve()}/study.db")
+    if file.storage and not storage:
+        text = f"The study is not shown: its trials are in {file.storage}, which --storage allows to open."
+        return [Section("tuning", "Tuning", text)]
+    inside.check_place(run, run / "study.db")
+    studies = open_studies(study, storage or f"sqlite:///{run.resolve()}/study.db")
     if not any(choice.trials for choice in choose(study, studies, run)):
         return [
             Section("tuning", "Tuning", "The trials are of an earlier code of the methods, or of the grid: tune anew.")
         ]
     return sections(study, studies, run)
+
+
+def _read_file(run: Path) -> _StudyFile | None:
+    """The content of a run's `study.json`, None where there is none.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    content = store.read_json(run / STUDY)
+    return None if content is None else documents.checked(_StudyFile, content, run / STUDY)
+
+
+def _study(file: _StudyFile | None) -> Study | None:
+    """The study of a run.
+
+    Raises:
+        UserError: it cannot be read here, or needs a plug-in that was not loaded before.
+    """
+    if file is None:
+        return None
+    with allow(lambda path: False):
+        return read_study(file.source, file.file, file.stem, file.overrides, file.trials)
 
 
 def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> list[Section]:

@@ -20,7 +20,7 @@ import pandas as pd
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.rng import key
-from bench.runs import store
+from bench.runs import documents, inside, store
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
@@ -118,7 +118,7 @@ def trial_cells(study: Study, studies: "dict[str, optuna.Study]") -> list[Planne
 
 def list_cells(folder: Path, cells: list[PlannedCell]) -> None:
     """Add cells to `run.json`; the caller holds the run's lock."""
-    info = store.read_json(folder / "run.json")
+    info = documents.read_run_file(folder) or {"cells": []}
     known = {entry["id"] for entry in info["cells"]}
     info["cells"] += [
         {"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()}
@@ -150,7 +150,7 @@ def tune(
         say: takes one line for each trial that has ended.
     """
     worker = folder / "workers" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    worker.mkdir(parents=True)
+    inside.make_folder(folder, worker)
     with store.locked(worker):
         tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
         completed = runner.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
@@ -199,7 +199,8 @@ class _Tuner:
                 if running.ended:
                     break
                 self.unwanted.discard(cell.id)
-                yield CellTask(cell.settings, self.folder / cell.id, self.options)
+                place = inside.check_place(self.folder, self.folder / cell.id)
+                yield CellTask(cell.settings, place, self.options)
 
     def on_event(self, event: Event) -> None:
         """Take note of what happened to a cell."""

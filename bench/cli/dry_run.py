@@ -111,7 +111,7 @@ def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequenc
     shares = []
     for settings in cells:
         place = places.get(settings.model_dump_json(), folder / "missing")
-        status = read_status(place)
+        status = read_status(place, settings)
         if status.state in FINISHED:
             shares.append(0.0)
         else:

@@ -52,10 +52,10 @@ def _status_line(cell: "CellView") -> str:
 
 def _steps(cell: "CellView") -> str:
     """What the steps of a cell ran on, and the share of those that were recorded."""
-    from bench.runs.store import read_json
+    from bench.runs.store import read_timing
 
     words = [word for word in (cell.status.backend, cell.status.steps) if word and word != "as planned"]
-    calls = (read_json(cell.folder / "timing.json") or {}).get("steps", {})
+    calls = read_timing(cell.folder).get("steps", {})
     if total := sum(calls.values()):
         words.append(f"{1 - calls.get('eager', 0) / total:.0%} of steps recorded")
     return "".join(f", {word}" for word in words)
@@ -86,6 +86,7 @@ def log(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the beginning of it.")],
 ) -> None:
     """Print a cell's log and, if it failed, its error."""
+    from bench.runs import inside
     from bench.runs.results import load_run
 
     fitting = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
@@ -95,8 +96,8 @@ def log(
     view = next(iter(fitting.values()))
     print(f"{view.id}  {view.name}: {view.status.state}")
     for path in (view.folder / "log.txt", view.folder / "error.txt"):
-        if path.exists():
-            print(path.read_text(encoding="utf-8", errors="replace"), end="")
+        if inside.is_file(path):
+            print(inside.read_bytes(path).decode(errors="replace"), end="")
 
 
 def results(
@@ -135,15 +136,25 @@ def report(
         list[str] | None,
         typer.Option(metavar="PART", help="Tasks of main.tex: those with PART in their name; repeatable."),
     ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.py", help="Load a plug-in that the run's study needs; repeatable."),
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Where the run's study keeps its trials; default: RUN/study.db.")
+    ] = None,
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
+    from bench.plugin import load_file
     from reports.cost import read_targets
     from reports.latex import Latex
     from reports.page import write_report
     from sweeps.report import run_sections, tuned_for
 
     targets = read_targets(target or [])
-    sections, tuned = run_sections(runs[0]), tuned_for(runs[0])
+    for file in plugin or []:
+        load_file(file)
+    sections, tuned = run_sections(runs[0], storage), tuned_for(runs[0])
     asked = Latex(latex, transpose, columns or ())
     print(
         write_report(
@@ -189,9 +200,9 @@ def print_summary(run: Path) -> None:
 
 def _seconds_left(cells: "list[CellView]") -> float | None:
     """Estimated seconds that one process needs for the remaining rounds, from the seconds of the finished rounds."""
-    from bench.runs.store import FINISHED, read_json
+    from bench.runs.store import FINISHED, read_timing
 
-    timings = {cell.id: read_json(cell.folder / "timing.json") for cell in cells}
+    timings = {cell.id: read_timing(cell.folder) for cell in cells}
     spent = sum(timing["seconds"] for timing in timings.values() if timing)
     done = sum(cell.status.rounds for cell in cells if timings[cell.id])
     left = sum(cell.settings.rounds - cell.status.rounds for cell in cells if cell.status.state not in FINISHED)

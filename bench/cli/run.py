@@ -1,5 +1,6 @@
 """`bench run`: run the cells of a grid file and write their results to a run folder."""
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -94,13 +95,14 @@ def run(
             start_early(ray)
 
         from bench.config.grid import load_grid
-        from bench.plugin import load_file, loaded_files
+        from bench.plugin import allow, is_near, load_file, loaded_files
         from bench.runs import cell, mlflow_mirror  # noqa: F401 (these imports are the slow ones)
         from bench.runs.plan import plan, select
 
     for file in plugin or []:
         load_file(file)
-    loaded = load_grid(grid, set_ or [])
+    with allow(is_near) if dry_run else contextlib.nullcontext():
+        loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder = out or Path("runs") / loaded.name
     _refuse_file(folder)
@@ -167,9 +169,9 @@ def _refuse_file(folder: Path) -> None:
 
 def _refuse_other_grid(folder: Path, name: str) -> None:
     """Refuse a folder with cells of another grid, because they would vanish from results and reports."""
-    from bench.runs import store
+    from bench.runs.documents import read_run_file
 
-    before = (store.read_json(folder / "run.json") or {}).get("grid", name)
+    before = (read_run_file(folder) or {}).get("grid", name)
     if before != name:
         raise UserError(
             f"{folder} has the cells of grid {before!r}, and this one is {name!r}. Give another --out, or --take-over "
@@ -233,4 +235,4 @@ def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[tuple[str, str
     from bench.runs.results import cell_name
     from bench.runs.store import read_status
 
-    return [(cell_name(cell.settings), read_status(folder / cell.id).state) for cell in cells]
+    return [(cell_name(cell.settings), read_status(folder / cell.id, cell.settings).state) for cell in cells]

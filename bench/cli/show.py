@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.cli.run import PluginFiles
 from bench.cli.table import print_table
 from bench.errors import UserError
 
@@ -16,13 +17,18 @@ def show(
     ] = None,
     table: Annotated[bool, typer.Option("--table", help="One row per cell.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All settings of every cell, as JSON.")] = False,
+    plugin: PluginFiles = None,
 ) -> None:
     """Print the resolved grid: every setting, defaults filled in, and the cells in their order."""
     from bench.config.grid import load_grid
+    from bench.plugin import allow, is_near, load_file
 
     if table and as_json:
         raise UserError("--table and --json are two answers to one question; give one of them")
-    found = load_grid(grid, overrides or [])
+    for file in plugin or []:
+        load_file(file)
+    with allow(is_near):
+        found = load_grid(grid, overrides or [])
     cells = [cell.model_dump(mode="json") for cell in found.cells]
     head = {"name": found.name, "description": found.description, "published": found.published}
     common, rest = split_common(cells)

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -61,7 +61,7 @@ def sweep(
         if not dry_run:
             start_early(ray)
 
-        from bench.plugin import load_file, loaded_files
+        from bench.plugin import allow, is_near, load_file, loaded_files
         from bench.runs import store
         from bench.runs.cell import Options
         from bench.runs.mlflow_mirror import choose_store
@@ -75,7 +75,8 @@ def sweep(
 
     for file in plugin or []:
         load_file(file)
-    loaded = load_study(study, set_ or [], trials)
+    with allow(is_near) if dry_run else nullcontext():
+        loaded = load_study(study, set_ or [], trials)
     folder = out or Path("runs") / loaded.name
     if dry_run:
         from bench.cli.dry_run import print_study_forecast
@@ -132,13 +133,14 @@ def _open(
     folder: Path, study: "Study", name: str, overrides: list[str], storage: str | None
 ) -> "dict[str, optuna.Study]":
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
-    from bench.runs import store
+    from bench.runs import inside, store
     from bench.runs.mlflow_mirror import shown
     from sweeps.report import STUDY
     from sweeps.run import open_studies
 
     make_folder(folder)
     with store.locked(folder, wait=True):
+        inside.check_place(folder, folder / "study.db")
         studies = open_studies(study, storage or f"sqlite:///{folder.resolve()}/study.db")
         described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
         trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}
@@ -170,6 +172,7 @@ def _write_best(folder: Path, study: "Study", cells: "list[Settings]") -> None:
 
 
 def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]", *, page: bool) -> None:
+    from bench.runs import inside
     from bench.runs.pack import TUNING
     from bench.runs.store import write_text
     from reports.page import write_report
@@ -183,7 +186,7 @@ def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]", *,
     if page:
         print(write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics))
     else:
-        (folder / TUNING).parent.mkdir(parents=True, exist_ok=True)
+        inside.make_folder(folder, (folder / TUNING).parent)
         for one in (table, *(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices))):
             write_text((folder / TUNING).with_stem(one.id), to_csv(one))
 

@@ -34,10 +34,13 @@ def ui(
 ) -> None:
     """Show a run in MLflow's own page, on this machine only, until Ctrl-C."""
     from bench.runs import mlflow_mirror as tracking
+    from bench.runs.inside import check_place
     from bench.runs.results import load_run
 
     load_run(run)  # raises if this is not a run, even if the folder has an MLflow store
     uri = tracking.embedded_uri(run)
+    for name in ("mlflow.db", "mlartifacts"):
+        check_place(run, run / name)
     if not (run / "mlflow.db").exists():
         again = shlex.join(["bench", "track", str(run), "--tracking-uri", uri])
         raise UserError(f"{run} has no mlflow.db. `{again}` makes it.")

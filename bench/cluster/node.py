@@ -21,7 +21,7 @@ from bench.cluster.scratch import scratch
 from bench.cluster.transfer import FilePart, Link, Report, Sender, write
 from bench.data import Dataset
 from bench.errors import Lost
-from bench.runs import store
+from bench.runs import inside, store
 from bench.runs.cell_runner import CellTask, HeldElsewhere
 from bench.runs.progress import Event
 
@@ -128,7 +128,7 @@ class CellWorker:
 
         torch.set_num_threads(1)
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "log.txt", "a", encoding="utf-8") as log:  # with what C code prints before it crashes
+        with inside.append(folder / "log.txt") as log:  # with what C code prints before it crashes
             sys.stdout.flush()
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.runs import store
+from bench.runs import inside, store
 from bench.runs.progress import Event
 
 CHUNK = 32 * 2**20
@@ -62,7 +62,8 @@ def write(folder: Path, part: FilePart) -> None:
     """Write a part of a file at its place. Whatever the file had from there on is removed."""
     path = folder / part.name
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "r+b" if part.offset else "wb") as file:
+    inside.remove_link(path)
+    with open(inside.open_file(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
         file.truncate(part.offset)
         file.seek(part.offset)
         file.write(part.data)
@@ -176,7 +177,7 @@ class Receiver:
         if (self._new / name).is_file():
             _sync(self._new / name)
         os.replace(self._new / name, place)
-        store.sync_folder(place.parent)
+        inside.sync_folder(place.parent)
 
 
 def _sync(file: Path) -> None:

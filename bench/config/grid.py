@@ -19,7 +19,7 @@ from bench.config.listed import read_listed
 from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, did_you_mean, load_file
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, did_you_mean, load_named
 from bench.settings import Settings
 
 MAX_CELLS = 100_000
@@ -170,7 +170,7 @@ def _load_plugins(document: Document) -> None:
         return
     for i, file in enumerate(files):
         with document.noting(("plugins", i)):
-            load_file(pathlib.Path(file))
+            load_named(file)
 
 
 def _published_tables() -> list[str]:

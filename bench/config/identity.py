@@ -62,32 +62,11 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     Raises:
         UserError: the method, its server rule or its selection is unknown or has no source file.
     """
-    science = settings.model_dump(mode="json", exclude={"label", "case"})
-    if science["partition_seed"] is None:
-        science["partition_seed"] = science["seed"]
-    if settings.optimizer.name == "sgd":
-        del science["optimizer"]  # so that cells from before this setting existed keep their ids
-    _drop_unidentifying(science["dataset"], science["dataset_options"])
-    if science["public"]:
-        _drop_unidentifying(science["public"]["name"], science["public"])
-    if science["partition"] == "file" and settings.dataset_options.get("path"):
-        science["partition_options"]["counts"] = (
-            "rows of the user's file"  # formerly, positions of samples after the test part was cut off
-        )
+    science = _science(settings)
     if path := science["partition_options"].get("path"):
         science["partition_options"]["path"] = content(Path(path))
-    if settings.pretrained is None:
-        del science["pretrained"]  # so that cells from before this setting existed keep their ids
-    else:
+    if settings.pretrained is not None:
         science["pretrained"] = content(Path(settings.pretrained))
-    if not settings.frozen:
-        del science["frozen"]  # likewise
-    if settings.selection == DEFAULT_SELECTION:
-        del science["selection"]  # likewise
-    if not settings.shifts:
-        del science["shifts"]  # likewise
-    if settings.new_client_start == "method":
-        del science["new_client_start"]  # likewise
     identity = {
         "settings": science,
         "data": data_checksum,
@@ -103,6 +82,49 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     if settings.precision in _PRECISION_VERSIONS:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
     return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
+
+
+def may_be_same(one: Settings, other: Settings) -> bool:
+    """Whether two settings may be those of one cell: all is the same but for names and the paths of files.
+
+    Neither files nor code are read, so that settings from somebody else can be compared.
+    """
+    if one == other:
+        return True
+    both = [_science(settings) for settings in (one, other)]
+    for science in both:
+        if "path" in science["partition_options"]:
+            science["partition_options"]["path"] = "a file"
+        if "pretrained" in science:
+            science["pretrained"] = "a file"
+    return json.dumps(both[0], sort_keys=True) == json.dumps(both[1], sort_keys=True)
+
+
+def _science(settings: Settings) -> dict[str, Any]:
+    """The settings that identify a cell, in plain values, with the paths of files that others hash."""
+    science = settings.model_dump(mode="json", exclude={"label", "case"})
+    if science["partition_seed"] is None:
+        science["partition_seed"] = science["seed"]
+    if settings.optimizer.name == "sgd":
+        del science["optimizer"]  # so that cells from before this setting existed keep their ids
+    _drop_unidentifying(science["dataset"], science["dataset_options"])
+    if science["public"]:
+        _drop_unidentifying(science["public"]["name"], science["public"])
+    if science["partition"] == "file" and settings.dataset_options.get("path"):
+        science["partition_options"]["counts"] = (
+            "rows of the user's file"  # formerly, positions of samples after the test part was cut off
+        )
+    if settings.pretrained is None:
+        del science["pretrained"]  # so that cells from before this setting existed keep their ids
+    if not settings.frozen:
+        del science["frozen"]  # likewise
+    if settings.selection == DEFAULT_SELECTION:
+        del science["selection"]  # likewise
+    if not settings.shifts:
+        del science["shifts"]  # likewise
+    if settings.new_client_start == "method":
+        del science["new_client_start"]  # likewise
+    return science
 
 
 def _drop_unidentifying(dataset: str, options: dict[str, Any]) -> None:

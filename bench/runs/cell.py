@@ -29,7 +29,7 @@ from bench.federation.cell_data import load_all
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, load_file
-from bench.runs import checkpoint, kept, store
+from bench.runs import checkpoint, documents, inside, kept, store
 from bench.runs.cell_log import logged
 from bench.runs.data_record import partition_record, shown_samples, tests_record
 from bench.runs.memory_forecast import keep_on_host
@@ -93,19 +93,24 @@ def run_cell(
 
     Raises:
         bench.runs.store.BusyError: another process works on the cell.
+        UserError: the folder is a link, or a folder stands where the lock should be.
         bench.errors.Lost: a helper is no more; the folder is that of a cell whose process was killed.
     """
     for file in options.plugins:
         load_file(file)
-    folder.mkdir(parents=True, exist_ok=True)
+    inside.make_folder(folder.parent, folder)
     with store.locked(folder):
         store.remove_temporaries(folder)
-        status = store.read_status(folder)
+        status = store.read_status(folder, settings)
         if status.state in store.FINISHED:
             store.remove_leftovers(folder, status)
             report(Event(folder.name, status.state, status.rounds, status.total, text="finished before"))
             return status
-        (folder / "error.txt").unlink(missing_ok=True)
+        begun = status.state != "waiting" or (folder / "checkpoint").exists()
+        if begun and store.identity_fault(folder, status, settings):
+            store.clear(folder, keep=("lock", "log.txt"))  # or another cell's checkpoint would be gone on with
+        for left in ("error.txt", "samples.json", "relations.json"):
+            (folder / left).unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
         with logged(folder / "log.txt"):
             return _Run(settings, folder, options, report, stop, helpers).run()
@@ -138,7 +143,7 @@ class _Run:
         self.started = time.monotonic()
         self.last_checkpoint = self.last_status = self.last_event = self.started
         self.since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self.status = Status("running", total=settings.rounds)
+        self.status = Status("running", total=settings.rounds, cell=documents.id_of(folder))
 
     def run(self) -> Status:
         """Train, and turn whatever happens into a status."""
@@ -172,7 +177,7 @@ class _Run:
             self._write_status()
             return
         checksums = {name: known for name, (_, known) in self.tables.sync().items()}
-        self.status = replace(self.status, checksums=checksums)
+        self.status = replace(self.status, checksums=checksums | store.record_checksums(self.folder))
         self._write_status()
         with contextlib.suppress(OSError):  # only now: if the process is killed earlier, the checkpoint is still there
             if self.options.keep in ("none", "best"):

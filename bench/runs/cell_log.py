@@ -5,11 +5,14 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.runs import inside
+
 
 @contextlib.contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Send log records and Python warnings to a cell's `log.txt`."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    stream = inside.append(path)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("bench")
     level = root.level
@@ -25,3 +28,4 @@ def logged(path: Path) -> Iterator[None]:
         root.removeHandler(handler)
         root.setLevel(level)
         handler.close()
+        stream.close()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bench.runs import store
+from bench.runs import inside, store
 from bench.runs.progress import Event
 from bench.settings import Settings
 
@@ -122,7 +122,7 @@ class Backlog:
         """Record the failure of a cell whose worker is gone."""
         folder = task.folder
         with contextlib.suppress(store.BusyError):
-            folder.mkdir(parents=True, exist_ok=True)
+            inside.make_folder(folder.parent, folder)
             with store.locked(folder):
                 status = store.read_status(folder)
                 store.write_status(folder, replace(status, state="failed", reason=reason, total=task.settings.rounds))

@@ -29,7 +29,9 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from bench.runs.store import checksum, sync_folder
+from bench.runs import inside
+from bench.runs.inside import sync_folder
+from bench.runs.store import checksum
 
 GENERATIONS = 2
 
@@ -120,7 +122,7 @@ class Writer:
         return _Group(held, {n: weakref.ref(t) for n, t in tensors.items()}, unchanged)
 
     def _write(self, version: int, state: str, groups: dict[str, _Group], generations: int) -> None:
-        self._folder.mkdir(exist_ok=True)
+        inside.make_folder(self._folder.parent, self._folder)
         final = self._folder / f"{version:08d}"
         temporary = final.with_name(final.name + ".tmp")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -194,7 +196,7 @@ def _groups(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tenso
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+    if not folder.is_dir() or folder.is_symlink():
         return []
     return sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: path.name, reverse=True)
 
@@ -202,9 +204,9 @@ def _newest_first(folder: Path) -> list[Path]:
 def _problem(path: Path) -> str:
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"manifest.json: {error}"
-    present = {file.name for file in path.iterdir()} - {"manifest.json"}
+    present = {file.name for file in path.iterdir() if inside.is_file(file)} - {"manifest.json"}
     if not isinstance(manifest, dict) or set(manifest) != present or "state.json" not in present:
         return "files are missing"
     wrong = [name for name, known in manifest.items() if checksum(path / name) != known]

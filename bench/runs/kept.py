@@ -20,7 +20,7 @@ from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
 from bench.forward import batchnorm_in_float32
 from bench.params import Params
-from bench.runs import checkpoint
+from bench.runs import checkpoint, inside
 from bench.runs.store import read_json
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def keep_reported(folder: Path, version: int, evaluation: Evaluation, protocol: 
             models = {i: evaluation.personal.get(i, evaluation.generic) for i in clients}
         packer = Packer()
         plain = packer.pack({i: model for i, model in models.items() if model is not None})
-        (folder / FOLDER).mkdir(exist_ok=True)
+        inside.make_folder(folder, folder / FOLDER)
         saved = checkpoint.Checkpoint(version, packer.tensors, {"models": plain})
         checkpoint.Writer(folder / FOLDER / metric).save(saved, generations=1)
 

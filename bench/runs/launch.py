@@ -110,7 +110,8 @@ def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> Non
     from bench.runs import store
     from bench.runs.kept import has_kept
 
-    done = [cell.id for cell in cells if keep != "none" and store.read_status(folder / cell.id).state == "done"]
+    statuses = {cell.id: store.read_status(folder / cell.id, cell.settings) for cell in cells if keep != "none"}
+    done = [id for id, status in statuses.items() if status.state == "done"]
     without = sum(not has_kept(folder / id, keep) for id in done)
     if without:
         print(
@@ -122,6 +123,7 @@ def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> Non
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
     """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
     from bench.runs import store
+    from bench.runs.documents import read_run_file
     from bench.runs.provenance import provenance
     from bench.runs.remarks import data_notes
 
@@ -130,9 +132,10 @@ def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> N
     entry = {"command": command_line(), **provenance()}
     make_folder(folder)
     with store.locked(folder, wait=True):
-        before = store.read_json(folder / "run.json") or {"created": entry["time"], "history": []}
-        history = [*before["history"], entry]
-        described = {"grid": grid.name, "published": grid.published, "created": before["created"], **entry, **notes}
+        before = read_run_file(folder) or {}
+        history = [*before.get("history", []), entry]
+        created = before.get("created", entry["time"])
+        described = {"grid": grid.name, "published": grid.published, "created": created, **entry, **notes}
         store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})
 
 
@@ -160,12 +163,13 @@ def work(
 ) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
     from bench.runs.cell_runner import CellTask
+    from bench.runs.inside import check_place
     from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
     from bench.runs.progress import reporter
     from bench.runs.results import cell_name, other_cells
     from bench.runs.store import FINISHED, read_status, remove_leftovers
 
-    statuses = {cell.id: read_status(folder / cell.id) for cell in cells}
+    statuses = {cell.id: read_status(check_place(folder, folder / cell.id), cell.settings) for cell in cells}
     for id, status in statuses.items():
         remove_leftovers(folder / id, status)
     unfinished = {cell.id: cell.settings for cell in cells if statuses[cell.id].state not in FINISHED}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from bench.errors import UserError
-from bench.runs import store
+from bench.runs import inside, store
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -93,11 +93,15 @@ class Mirror:
     def __init__(self, run: Path, uri: str) -> None:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        self._run = run
+        self._locked = inside.check_place(run, run / "tracking")
+        self._artifacts = None
+        if uri == embedded_uri(run):
+            for name in ("mlflow.db", "mlartifacts"):
+                inside.check_place(run, run / name)
+            self._artifacts = (run.resolve() / "mlartifacts").as_uri()
         from mlflow import MlflowClient
 
-        self._run = run
-        self._locked = run / "tracking"
-        self._artifacts = (run.resolve() / "mlartifacts").as_uri() if uri == embedded_uri(run) else None
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self._seen: dict[str, store.Status] = {}
         self._running: set[str] = set()
@@ -117,7 +121,7 @@ class Mirror:
         begun = {cell.id: cell for cell in view.cells if cell.status.state != "waiting"}
         before, self._running = self._running, {id for id, cell in begun.items() if cell.status.state == "running"}
         skipped = self._running - before if skip_new else set()
-        self._locked.mkdir(exist_ok=True)
+        inside.make_folder(self._run, self._locked)
         for cell in begun.values():
             if self._seen.get(cell.id) != cell.status and cell.id not in skipped:
                 with store.locked(self._locked, wait=True):  # two mirrors at once would make two MLflow runs of a cell
@@ -304,7 +308,7 @@ def _commit(info: Mapping[str, Any], cell: "CellView") -> str:
 
 
 def _timing(cell: "CellView") -> dict[str, Any]:
-    return store.read_json(cell.folder / "timing.json") or {}
+    return store.read_timing(cell.folder)
 
 
 def _started(cell: "CellView") -> int | None:

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.errors import UserError
+from bench.runs import inside
 from bench.runs.mlflow_mirror import Mirror, embedded_uri, explain, outages, shown
 
 PASS_SECONDS = 10.0
@@ -49,7 +50,7 @@ class Follower:
         self._began = time.monotonic()
         self._heard: float | None = None
         self._failing = False
-        (run / "tracking").mkdir(exist_ok=True)
+        inside.make_folder(run, run / "tracking")
         self._pipe, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=_follow, args=(theirs, run, uri), daemon=True)
@@ -106,7 +107,7 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
     Sends a line of text through the pipe for each failed attempt and "" for each success.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what to do
-    with open(run / "tracking" / "log.txt", "a", encoding="utf-8") as log:
+    with inside.append(run / "tracking" / "log.txt") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     finishing = threading.Event()

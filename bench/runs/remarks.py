@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.data import Dataset, Partition
+from bench.runs import documents
 from bench.runs.results import CellView, task_name
-from bench.runs.store import read_json
+from bench.runs.store import FINISHED
 from bench.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
 def run_remarks(cells: Sequence[CellView]) -> list[str]:
     """Return the remarks on a run, read from its folder: on data and partitions, and on what its cells did."""
     folders = dict.fromkeys(cell.folder.parent for cell in cells)
-    notes = dict.fromkeys(note for one in folders for note in (read_json(one / "run.json") or {}).get("notes", ()))
-    return [*notes, *gathered((cell.settings, _of_file(cell)) for cell in cells), *end_remarks(cells)]
+    notes = dict.fromkeys(note for run in folders for note in (documents.read_run_file(run) or {}).get("notes", ()))
+    partitions = gathered((cell.settings, _of_file(cell)) for cell in cells)
+    return [*notes, *partitions, *end_remarks(cells), *untimed(cells)]
 
 
 def end_remarks(cells: Sequence[CellView]) -> list[str]:
@@ -73,6 +75,15 @@ def fallbacks(cells: Sequence[CellView]) -> list[str]:
     (first, _), *others = Counter(notices).most_common()
     more = f" (other reasons: {len(others)}; `bench log RUN CELL` has them)" if others else ""
     return [f"{len(fallen)} of {len(statuses)} cells trained more slowly than they could: {first}{more}"]
+
+
+def untimed(cells: Sequence[CellView]) -> list[str]:
+    """Say how many finished cells have no usable time: it is measured while they run and cannot be made again."""
+    finished = {cell.id: cell.folder for cell in cells if cell.status.state in FINISHED}
+    without = sum(bool(documents.problem(folder / "timing.json")) for folder in finished.values())
+    if not without:
+        return []
+    return [f"{without} of {len(finished)} finished cells have no readable timing.json: their seconds are left out"]
 
 
 def equal_figures(cells: Sequence[CellView]) -> list[str]:
@@ -132,7 +143,7 @@ def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classe
 
 
 def _of_file(cell: CellView) -> list[str]:
-    known: dict[str, Any] | None = read_json(cell.folder / "partition.json")
+    known: dict[str, Any] | None = documents.read(cell.folder, "partition.json")
     if known is None:
         return []
     held = {label for own in known["counts"] for label, count in enumerate(own) if count}

@@ -14,8 +14,10 @@ import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import UserError
+from bench.runs import documents
+from bench.runs.documents import first_error, read_json, read_run_file
 from bench.runs.reported import WINDOW, accuracy_curves, chosen_rounds, selection_curve
-from bench.runs.store import COLUMNS, Status, read_json, read_status
+from bench.runs.store import COLUMNS, Status, read_status
 from bench.runs.tables import read_table
 from bench.settings import Settings
 
@@ -67,14 +69,20 @@ class CellView:
         Returns:
             A row for each test sample of each client; `sample` is its position in the data set. Empty where the cell
             kept none.
+
+        Raises:
+            UserError: the table holds something else.
         """
-        table, tests = self.table("hits"), read_json(self.folder / "tests.json")
+        table, tests = self.table("hits"), documents.read(self.folder, "tests.json")
         table = table[(table["metric"] == metric) & (table["on"] == on)]
         table = table[table["round"] == (table["round"].max() if round is None else round)]
         if tests is None or not len(table):
             return pd.DataFrame(columns=["client", "sample", "correct"])
         at = np.frombuffer(base64.b64decode(tests[on]), "<i4").astype(np.int64)
-        bits = np.frombuffer(base64.b64decode(table["bits"].iloc[0]), np.uint8)
+        try:
+            bits = np.frombuffer(base64.b64decode(table["bits"].iloc[0], validate=True), np.uint8)
+        except ValueError as error:
+            raise UserError(f"{self.folder}/hits.csv is damaged ({error})") from None
         clients = np.repeat(tests["clients"], tests["samples"]) if on == "local" else np.full(len(at), -1)
         correct = np.unpackbits(bits, count=len(at)).astype(bool)
         return pd.DataFrame({"client": clients, "sample": at, "correct": correct})
@@ -136,25 +144,24 @@ class RunView:
 
 
 def load_run(run: Path | str) -> RunView:
-    """Read a run folder.
+    """Read a run folder. A cell whose files are damaged or another cell's is `interrupted`, with the reason.
 
     Raises:
         UserError: it is not one, its `run.json` is damaged, or another version of pFLeague wrote it.
     """
     run = Path(run)
-    info = read_json(run / "run.json")
+    info = read_run_file(run)
     if info is None:
         raise UserError(f"{run} is not a run: it has no run.json. Give the folder that `bench run` printed.")
-    if not isinstance(info, dict) or "cells" not in info:
-        raise UserError(f"{run}/run.json is damaged: it has no cells. Delete it and give the same `bench run` again.")
     cells = []
     for entry in info["cells"]:
         try:
             settings = Settings(**entry["settings"])
         except ValidationError as error:
-            raise UserError(f"{run}/run.json: cell {entry['id']} was written by another version: {error}") from None
+            text = first_error(error)
+            raise UserError(f"{run}/run.json: cell {entry['id']} was written by another version: {text}") from None
         folder = run / entry["id"]
-        cells.append(CellView(entry["id"], entry["label"], settings, folder, read_status(folder)))
+        cells.append(CellView(entry["id"], entry["label"], settings, folder, read_status(folder, settings)))
     return RunView(run, info, cells)
 
 
@@ -167,7 +174,7 @@ def other_cells(run: Path) -> list[CellView]:
     current = {cell.id for cell in load_run(run).cells}
     found = []
     for file in sorted(run.glob("*/settings.json")):
-        if file.parent.name not in current:
+        if file.parent.name not in current and not file.parent.is_symlink():
             try:
                 settings = Settings(**read_json(file))
             except (UserError, ValidationError, TypeError):

@@ -14,14 +14,19 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from pydantic import ConfigDict, ValidationError
+
+from bench.config.identity import may_be_same
 from bench.errors import UserError
+from bench.runs import documents, inside
+from bench.runs.documents import read_json
+from bench.settings import Settings
 
 CellState = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
 
@@ -52,8 +57,15 @@ COLUMNS = {
 before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
 wall time."""
 
+RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "relations.json")
+"""Files of a cell that its checksums cover beside the tables, where it has them (cells from before that have none of
+them). How long it took, `timing.json`, is no result and differs after an interruption."""
+
+REMEDY = "the next `bench run` does the cell again"
+"""How the reason ends for which a finished cell is not used."""
+
+_COVERED = {*RECORDS, *(f"{name}.csv" for name in COLUMNS)}
 _LOCK = "lock"
-_TEMPORARY = ".tmp"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -83,8 +95,11 @@ class Status:
             recorded is in `timing.json`, as it differs after an interruption.
         derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
         partition: `hash` and `summary`.
-        checksums: of the tables of a finished cell, by name.
+        checksums: of the tables of a finished cell by name, and of `RECORDS` by file name.
+        cell: id of the cell, so that a copied folder is told from the cell whose name it has; empty in older cells.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     state: CellState = "waiting"
     rounds: int = 0
@@ -97,26 +112,12 @@ class Status:
     warnings: list[str] = field(default_factory=list)
     partition: dict[str, str] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames and new names in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    cell: str = ""
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole: a reader sees the old content or the new one, never a part."""
-    temporary = path.with_name(path.name + _TEMPORARY)
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
+    inside.replace(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -124,39 +125,86 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Content of a JSON file, or None where there is none.
-
-    Raises:
-        UserError: it is damaged.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): delete it and give the command that wrote it again") from None
-
-
-def read_status(folder: Path) -> Status:
+def read_status(folder: Path, settings: Settings | None = None) -> Status:
     """Status of a cell.
 
-    In three cases it is `interrupted`, so that the next run continues the cell and nothing treats it as done: it says
-    `running` but no process holds it (it was killed), its tables differ from their checksums, or its status file is
-    damaged.
+    It is `interrupted`, so that the next run continues the cell and nothing treats it as done, where its status file is
+    damaged, where it says `running` but no process holds it (it was killed), and where a finished cell is not sound:
+    see `_fault`.
+
+    Args:
+        folder: the cell's folder.
+        settings: what the cell should have computed; None: not compared.
     """
+    if folder.is_symlink():
+        return Status("interrupted", reason=f"its folder is a link: remove it, and {REMEDY}")
     try:
         content = read_json(folder / "status.json")
-        status = Status() if content is None else Status(**content)
-    except (UserError, TypeError):
-        return Status("interrupted", reason="status.json: damaged; the next `bench run` goes on or does it again")
+        status = Status() if content is None else documents.checked(Status, content, folder / "status.json")
+    except UserError:
+        return Status("interrupted", reason=f"status.json: damaged; {REMEDY}")
     if status.state == "running" and not is_locked(folder):
         return replace(status, state="interrupted", reason="its process was killed")
-    wrong = [f"{name}.csv" for name, known in status.checksums.items() if _checksum(folder / f"{name}.csv") != known]
-    if wrong:
-        reason = f"{', '.join(wrong)}: changed or damaged since (checksum); the next `bench run` does the cell again"
-        return replace(status, state="interrupted", reason=reason)
+    if status.state in FINISHED and (fault := _fault(folder, status, settings)):
+        return replace(status, state="interrupted", reason=f"{fault}; {REMEDY}")
     return status
+
+
+def is_unsound(status: Status) -> bool:
+    """Whether a cell had finished and is not used, as its files are damaged, changed or another cell's."""
+    return status.state == "interrupted" and status.reason.endswith(REMEDY)
+
+
+def _fault(folder: Path, status: Status, settings: Settings | None) -> str:
+    """Why a finished cell cannot be used: the first fault of its files, or an empty string.
+
+    Every file on which a number rests agrees with its checksum, or at least is what it should be; the rounds are all
+    there; and the settings are those of the cell that the run names.
+    """
+    total = status.total if settings is None else settings.rounds
+    if status.total != total or not 0 <= status.rounds <= total:
+        return f"status.json: {status.rounds} of {status.total} rounds, where the cell has {total}"
+    if status.state == "done" and status.rounds != total:
+        return f"status.json: {status.rounds} of {total} rounds, which is not done"
+    known = {name if name in RECORDS else f"{name}.csv": value for name, value in status.checksums.items()}
+    if strange := known.keys() - _COVERED:
+        return f"status.json: checksum of an unknown file {min(strange)[:40]!r}"
+    if settings is not None and (fault := identity_fault(folder, status, settings)):
+        return fault
+    if "settings.json" in known and (others := [name for name in _COVERED - known.keys() if (folder / name).exists()]):
+        return f"{min(others)}: not a file of this cell"
+    if wrong := [file for file, value in known.items() if _checksum(folder / file) != value]:
+        return f"{', '.join(wrong)}: changed or damaged since (checksum)"
+    needed = {"partition.json"} | ({"tests.json"} if (folder / "hits.csv").exists() else set())
+    for file in RECORDS[1:]:
+        fault = documents.problem(folder / file)
+        if fault and (fault != "missing" or file in needed):
+            return f"{file}: {fault}"
+    return ""
+
+
+def identity_fault(folder: Path, status: Status, settings: Settings) -> str:
+    """Say that a cell's folder is another cell's, or cannot be told from one; empty where it is that of the settings.
+
+    Ids are not computed for it, so that neither methods nor plug-ins are imported.
+    """
+    if status.cell not in ("", folder.name):
+        return f"status.json: of cell {status.cell[:40]!r}, whose folder was copied here"
+    try:
+        content = read_json(folder / "settings.json")
+        if content is None:
+            return "settings.json: missing"
+        stored = Settings(**content)
+    except (UserError, ValidationError, TypeError):
+        return "settings.json: damaged"
+    if may_be_same(stored, settings):
+        return ""
+    return f"settings.json: of another cell ({stored.name[:40]!r}, seed {stored.seed}), whose folder was copied here"
+
+
+def read_timing(folder: Path) -> dict[str, Any]:
+    """Content of `timing.json`: how long a cell took. Empty where there is none or it is damaged."""
+    return documents.read(folder, "timing.json") or {}
 
 
 def checksum(path: Path, size: int | None = None) -> str:
@@ -168,12 +216,11 @@ def checksum(path: Path, size: int | None = None) -> str:
 
 
 def _checksum(path: Path) -> str:
-    """The same for a file that is read many times and may be missing."""
-    try:
-        stat = path.stat()
-        return _known_checksum(path, stat.st_size, stat.st_mtime_ns)
-    except FileNotFoundError:
+    """The same for a file that is read many times; empty where there is none, or only a link to one."""
+    if not inside.is_file(path):
         return ""
+    stat = path.stat()
+    return _known_checksum(path, stat.st_size, stat.st_mtime_ns)
 
 
 @functools.cache
@@ -186,25 +233,28 @@ def write_status(folder: Path, status: Status) -> None:
     write_json(folder / "status.json", asdict(status))
 
 
+def record_checksums(folder: Path) -> dict[str, str]:
+    """Checksums of those of `RECORDS` that a cell has, by file name."""
+    return {name: checksum(folder / name) for name in RECORDS if (folder / name).exists()}
+
+
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process left half-written."""
-    for path in folder.rglob(f"*{_TEMPORARY}"):
-        _remove(path)
+    """Remove what a killed process left half-written, and what is no file or folder where a cell needs one."""
+    for path in folder.rglob(f"*{inside.TEMPORARY}"):
+        inside.remove(path)
+    for path in folder.iterdir():
+        if path.is_symlink() or (path.suffix in (".json", ".csv", ".txt") and path.is_dir()):
+            inside.remove(path)
 
 
 def remove_leftovers(folder: Path, status: Status) -> None:
     """Remove what a cell that is done does not need: checkpoints of rounds before the last, where a kill left them."""
-    if status.state == "done":
+    if status.state == "done" and not (folder / "checkpoint").is_symlink():
         with contextlib.suppress(OSError):  # somebody else removed them, or `--keep` asked for the last state
             for path in (folder / "checkpoint").glob("*"):
                 if path.name.isdigit() and int(path.name) < status.total:
-                    _remove(path)
+                    inside.remove(path)
             (folder / "checkpoint").rmdir()
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, a folder, or a link but not what it leads to."""
-    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def forget(folder: Path) -> None:
@@ -216,9 +266,14 @@ def forget(folder: Path) -> None:
     if not folder.exists():
         return
     with locked(folder):
-        for path in folder.iterdir():
-            if path.name != _LOCK:
-                _remove(path)
+        clear(folder)
+
+
+def clear(folder: Path, keep: Sequence[str] = (_LOCK,)) -> None:
+    """Remove everything in a folder but for some names."""
+    for path in folder.iterdir():
+        if path.name not in keep:
+            inside.remove(path)
 
 
 @contextlib.contextmanager
@@ -232,12 +287,11 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
         BusyError: another process holds it, and `wait` is not set.
         UserError: the file system has no locks.
     """
-    with open(folder / _LOCK, "a+", encoding="utf-8") as file:
+    with inside.update(folder / _LOCK) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            file.seek(0)
-            raise BusyError(folder, file.read().strip() or "(no name yet)") from None
+            raise BusyError(folder, file.read(100).strip() or "(no name yet)") from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -254,9 +308,9 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Whether a living process holds the folder."""
     try:
-        with open(folder / _LOCK, encoding="utf-8") as file:
+        with open(inside.open_file(folder / _LOCK, os.O_RDONLY)) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, UserError):
         return False
     except BlockingIOError:
         return True
@@ -287,7 +341,7 @@ class Tables:
             if set(full) != set(COLUMNS[name]):
                 raise ValueError(f"a row of {name}.csv needs {COLUMNS[name]}, got {tuple(full)}")
             writer.writerow(full[column] for column in COLUMNS[name])
-        with open(self._paths[name], "a", encoding="utf-8", newline="") as file:
+        with inside.append(self._paths[name]) as file:
             file.write(buffer.getvalue())
 
     def sync(self) -> dict[str, list[Any]]:

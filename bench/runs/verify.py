@@ -21,7 +21,7 @@ from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.recomputed import Agreement, Recomputed, compare
 from bench.runs.results import CellView, RunView
-from bench.runs.store import FINISHED, read_json
+from bench.runs.store import FINISHED, is_unsound, read_json
 from bench.settings import Settings
 
 WITNESSES = 2
@@ -156,7 +156,7 @@ def _copies(cells: Sequence[CellView]) -> dict[Path, str]:
 
 def _damaged(cell: CellView) -> bool:
     """Return whether a cell that had finished was damaged or changed since."""
-    return cell.status.state == "interrupted" and bool(cell.status.checksums or cell.status.reason.startswith("status"))
+    return is_unsound(cell.status)
 
 
 def _wrong(cell: CellView, here: PlannedCell) -> str | None:

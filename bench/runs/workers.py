@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.runs import store
+from bench.runs import inside, store
 from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere, supervise
 from bench.runs.progress import Event
 from bench.runs.provenance import cores
@@ -254,7 +254,7 @@ def _work(pipe: Connection) -> None:
     while True:
         task = tasks.get()
         task.folder.mkdir(parents=True, exist_ok=True)
-        with open(task.folder / "log.txt", "a", encoding="utf-8") as log:  # also what C code says before it dies
+        with inside.append(task.folder / "log.txt") as log:  # also what C code says before it dies
             sys.stdout.flush()
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)

@@ -1,5 +1,6 @@
 """A run folder as the harness writes it, with random numbers instead of results of training."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -42,7 +43,7 @@ def write_store(
         for alpha in alphas:
             for seed in range(seeds):
                 settings = Settings(method=method, alpha=alpha, seed=seed, clients=CLIENTS, rounds=ROUNDS, **common)
-                cell = f"{method}-{alpha:g}-{seed}"
+                cell = cell_id(f"{method}-{alpha:g}-{seed}")
                 cells.append({"id": cell, "label": settings.name, "settings": settings.model_dump()})
                 state = (states or {}).get((method, alpha, seed), "done")
                 if state != "missing":
@@ -71,10 +72,24 @@ def name_cases(run: Path) -> None:
         alpha = cell["settings"]["alpha"]
         cell["settings"] |= {"case": f"case {alpha}", "dataset": "digits" if alpha < 1 else "synthetic"}
     _json(run / "run.json", info)
+    copy_settings(run)
+
+
+def copy_settings(run: Path) -> None:
+    """Give the cells of a run the settings that its `run.json` now has."""
+    for cell in json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]:
+        if (run / cell["id"]).is_dir():
+            _json(run / cell["id"] / "settings.json", cell["settings"])
+
+
+def cell_id(name: str) -> str:
+    """The id of a cell of `write_store`, whose name is for instance `scd-0.1-0`."""
+    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
 
 def _write_cell(folder: Path, settings: Settings, state: str) -> None:
     folder.mkdir(parents=True)
+    _json(folder / "settings.json", settings.model_dump())
     rounds = ROUNDS if state == "done" else ROUNDS // 2
     rng = generator("partition", settings.seed, str(settings.alpha))
     counts = rng.multinomial(60, rng.dirichlet([settings.alpha or 1.0] * CLASSES, size=CLIENTS))

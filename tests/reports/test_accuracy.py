@@ -9,6 +9,7 @@ import pytest
 from bench.runs.results import tidy
 from reports import accuracy, statistics
 from reports.load import load
+from tests.reports.conftest import cell_id
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +91,9 @@ def test_seeds_of_one_partition_are_one_unit(store_writer, tmp_path):
         document = run / "run.json"
         text = document.read_text()
         for folder in [path for path in run.iterdir() if path.is_dir()]:
-            folder.rename(run / f"{folder.name}-{k}")
-            text = text.replace(f'"{folder.name}"', f'"{folder.name}-{k}"')
+            own = cell_id(f"{folder.name}-{k}")
+            folder.rename(run / own)
+            text = text.replace(f'"{folder.name}"', f'"{own}"')
         document.write_text(text)
     store = load(runs)
     figure = ("pm", "local", "train_size", "validation")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from reports.compare import compare_runs
+from tests.reports.conftest import cell_id, copy_settings
 
 
 def test_equal_runs_have_nothing_to_show(store_writer, tmp_path):
@@ -18,8 +19,8 @@ def test_what_changed_is_shown_the_largest_first(store_writer, tmp_path):
     before = store_writer(tmp_path / "a", seeds=2, methods=("fedavg", "scd"), alphas=(1.0,))
     states = {("fedavg", 1.0, 1): "failed"}
     after = store_writer(tmp_path / "b", seeds=2, methods=("fedavg", "scd"), alphas=(1.0,), states=states)
-    _raise_gm(after / "scd-1-0" / "metrics.csv", 0.01)
-    _new_id(after, "scd-1-1")
+    _raise_gm(after / cell_id("scd-1-0") / "metrics.csv", 0.01)
+    _new_id(after, cell_id("scd-1-1"))
     table = compare_runs(before, after)
     assert [(label, entries[1].note) for label, entries in table.rows] == [("fedavg", "1"), ("scd", "0")]
     failed, changed = (entries for _, entries in table.rows)
@@ -51,7 +52,8 @@ def test_settings_that_changed_are_named(store_writer, tmp_path):
     content = json.loads(path.read_text(encoding="utf-8"))
     content["cells"][0]["settings"]["lr"] = 0.5
     path.write_text(json.dumps(content), encoding="utf-8")
-    _new_id(after, "scd-1-0")
+    copy_settings(after)
+    _new_id(after, cell_id("scd-1-0"))
     ((_, entries),) = compare_runs(before, after).rows
     assert entries[3].note == "lr=0.01 → 0.5"
 
@@ -72,15 +74,15 @@ def _new_id(run, old):
     content = json.loads(path.read_text(encoding="utf-8"))
     for cell in content["cells"]:
         if cell["id"] == old:
-            cell["id"] = "another"
+            cell["id"] = cell_id("another")
     path.write_text(json.dumps(content), encoding="utf-8")
-    (run / old).rename(run / "another")
+    (run / old).rename(run / cell_id("another"))
 
 
 @pytest.mark.long
 def test_the_command_says_what_changed_by_its_status_too(store_writer, start_in, tmp_path):
     same, other = (store_writer(tmp_path / name, seeds=1, methods=("scd",), alphas=(1.0,)) for name in "ab")
-    _raise_gm(other / "scd-1-0" / "metrics.csv", 0.01)
+    _raise_gm(other / cell_id("scd-1-0") / "metrics.csv", 0.01)
     for after, status, said in (
         (same, 0, "1 the same in both runs"),
         (other, 1, "| scd |"),

@@ -10,6 +10,7 @@ from bench.errors import UserError
 from reports import cost
 from reports.accuracy import PM
 from reports.load import load
+from tests.reports.conftest import cell_id
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_a_run_that_misses_the_target_is_not_dropped(store):
 def test_traffic_is_shared_by_the_clients_that_train(store_writer, tmp_path):
     """Of 20 clients one has no samples in the first seed, and four are held out."""
     run = store_writer(tmp_path, seeds=2, alphas=(1.0,), methods=("fedavg",), new_clients=4)
-    path = run / "fedavg-1-0" / "partition.json"
+    path = run / cell_id("fedavg-1-0") / "partition.json"
     partition = json.loads(path.read_text())
     path.write_text(json.dumps({**partition, "n_train": [0, *partition["n_train"][1:]]}))
     store = load([run])
@@ -101,7 +102,7 @@ def test_what_a_round_takes_stands_beside_the_accuracies(store_writer, tmp_path)
     for seed in (0, 1):
         work = [(k, 10 * k + seed, 100 * k, 3, 30) for k in range(1, 13)]
         columns = ["round", "steps", "samples", "server_steps", "server_samples"]
-        pd.DataFrame(work, columns=columns).to_csv(run / f"ditto-1-{seed}" / "work.csv", index=False)
+        pd.DataFrame(work, columns=columns).to_csv(run / cell_id(f"ditto-1-{seed}") / "work.csv", index=False)
     store = load([run])
     table = cost.budget_table(store, "validation", cost.totals(store))
     old, new = (dict(zip([c.name for c in table.columns], entries, strict=True)) for _, entries in table.rows)

@@ -8,6 +8,7 @@ import pytest
 
 from reports import accuracy, canvas, cost, fairness, figures, headline, portraits, profiles, statistics, tradeoff
 from reports.load import load
+from tests.reports.conftest import cell_id
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +67,8 @@ def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp
         for case, late in (("a", {}), ("b", {0: 1, 3: 2}), ("c", {0: 1, 3: 2, 4: 3}))
     ]
     for k, run in enumerate(runs):  # the writer does not know of stragglers: give every run cells of its own
-        (run / "scd-1-0").rename(run / f"scd-{k}")
-        (run / "run.json").write_text((run / "run.json").read_text().replace("scd-1-0", f"scd-{k}"))
+        (run / cell_id("scd-1-0")).rename(run / cell_id(f"scd-{k}"))
+        (run / "run.json").write_text((run / "run.json").read_text().replace(cell_id("scd-1-0"), cell_id(f"scd-{k}")))
     store = load(runs)
     assert figures.varied(store) == ["stragglers"]
     points = figures._points(store, "stragglers")
@@ -197,7 +198,7 @@ def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
     for method, steps in (("fedavg", 10), ("ditto", 20)):
         columns = ["round", "steps", "samples", "server_steps", "server_samples"]
         work = pd.DataFrame([(k, steps, 100, 0, 0) for k in range(1, 13)], columns=columns)
-        work.to_csv(run / f"{method}-1-0" / "work.csv", index=False)
+        work.to_csv(run / cell_id(f"{method}-1-0") / "work.csv", index=False)
     store = load([run])
     tradeoff.tradeoff(store, cost.totals(store), "validation")
     steps = [line.get_xdata()[0] for axis in drawn[0].axes if "steps" in axis.get_xlabel() for line in axis.lines]

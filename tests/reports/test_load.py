@@ -7,6 +7,7 @@ import pytest
 
 from bench.errors import UserError
 from reports.load import load
+from tests.reports.conftest import cell_id, copy_settings
 
 
 def test_settings_that_vary_within_a_method_and_task_make_rows(run, tmp_path):
@@ -80,7 +81,7 @@ def test_one_seed_under_two_ids_is_refused(run, tmp_path):
     def edited(content):
         for cell in content["cells"]:
             if cell["settings"]["method"] == "scd":
-                cell["id"] += "-edited"
+                cell["id"] = cell_id(f"{cell['id']}-edited")
 
     with pytest.raises(UserError, match=r"scd \(digits, α=1, seed 0, protocol honest\).*bench compare"):
         load([run, _rewritten(run, tmp_path / "a", edited)])
@@ -108,6 +109,7 @@ def _rewritten(run, copy, rewrite):
     content = json.loads((run / "run.json").read_text(encoding="utf-8"))
     rewrite(content)
     (copy / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    copy_settings(copy)
     return copy
 
 

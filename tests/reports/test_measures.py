@@ -7,6 +7,7 @@ import pytest
 from reports.load import load
 from reports.measures import MEASURES, Ours, Place, measured
 from reports.published import PublishedTable, comparison
+from tests.reports.conftest import cell_id
 
 CURVES = {  # mean personalized accuracy after rounds 2, 4 and 6, by seed
     "local": ([0.2, 0.3, 0.4], [0.2, 0.3, 0.4]),
@@ -28,7 +29,7 @@ def cells(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=2, alphas=(1.0,), methods=tuple(CURVES), protocol="paper", epochs=3)
     for method, by_seed in CURVES.items():
         for seed, curve in enumerate(by_seed):
-            folder = run / f"{method}-1-{seed}"
+            folder = run / cell_id(f"{method}-1-{seed}")
             metrics = [
                 f"{k},pm,local,{mean},test,accuracy,{value}"
                 for k, value in zip((2, 4, 6), curve, strict=True)
@@ -95,7 +96,7 @@ def test_speed_counts_the_clients_that_a_round_takes(store_writer, tmp_path):
     run = store_writer(
         tmp_path, seeds=1, alphas=(1.0,), methods=("fedavg",), protocol="paper", participation=0.17, new_clients=3
     )
-    path = run / "fedavg-1-0" / "partition.json"
+    path = run / cell_id("fedavg-1-0") / "partition.json"
     partition = json.loads(path.read_text())
     path.write_text(json.dumps({**partition, "n_train": [0, *[40] * 19]}))
     store = load([run])

@@ -5,6 +5,7 @@ import pytest
 
 from reports.load import load
 from reports.newcomers import newcomer_bars, newcomer_table, newcomers
+from tests.reports.conftest import cell_id
 
 
 @pytest.fixture
@@ -13,7 +14,7 @@ def held_out(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=2, methods=("fedavg", "scd"), alphas=(1.0,))
     for seed in (0, 1):
         for method, level in (("fedavg", 0.5), ("scd", 0.6)):
-            path = run / f"{method}-1-{seed}" / "metrics.csv"
+            path = run / cell_id(f"{method}-1-{seed}") / "metrics.csv"
             metrics = pd.read_csv(path, keep_default_na=False)
             last = metrics["round"].max()
             more = [

@@ -13,6 +13,7 @@ from reports.page import write_report
 from reports.published import comparison, published_tables
 from reports.tables import to_latex
 from tests.reports.browser import assert_alive, look, needs_browser
+from tests.reports.conftest import cell_id, copy_settings
 
 pytestmark = pytest.mark.long
 
@@ -60,6 +61,7 @@ def test_settings_that_only_some_methods_have_share_a_column(store_writer, tmp_p
     for cell, own in zip(content["cells"], ({}, {"lam": 0.5}, {"tau": 2.0, "mu": 1}), strict=True):
         cell["settings"]["hp"] = own
     (run / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    copy_settings(run)
     table = pd.read_csv(write_report([run]).parent / "tables" / "settings.csv")
     shared = table[table["column"] == "hyperparameters"]
     assert list(zip(shared["row"], shared["note"], strict=True)) == [
@@ -116,14 +118,14 @@ def _rename_cells(run):
     path = run / "run.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     for cell in content["cells"]:
-        (run / cell["id"]).rename(run / f"paper-{cell['id']}")
-        cell["id"] = f"paper-{cell['id']}"
+        (run / cell["id"]).rename(run / cell_id(f"paper-{cell['id']}"))
+        cell["id"] = cell_id(f"paper-{cell['id']}")
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def test_a_run_of_one_seed_and_one_method_without_a_generic_model(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=1, methods=("local",), alphas=(1.0,))
-    metrics = run / "local-1-0" / "metrics.csv"
+    metrics = run / cell_id("local-1-0") / "metrics.csv"
     lines = [line for line in metrics.read_text(encoding="utf-8").splitlines() if ",gm," not in line]
     metrics.write_text("\n".join(lines) + "\n", encoding="utf-8")
     main = write_report([run]).with_name("main.md").read_text(encoding="utf-8")

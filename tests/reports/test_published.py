@@ -10,6 +10,7 @@ from bench.config.grid import load_grid
 from bench.errors import UserError
 from reports.load import load
 from reports.published import PublishedRow, comparison, published_table, published_tables
+from tests.reports.conftest import cell_id
 
 
 @pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.id)
@@ -84,8 +85,8 @@ def test_cells_that_differ_in_what_no_axis_names_are_not_pooled(store_writer, tm
     for path in runs:
         content = json.loads((path / "run.json").read_text(encoding="utf-8"))
         for cell in content["cells"]:
-            (path / cell["id"]).rename(path / f"{path.name}-{cell['id']}")
-            cell["id"] = f"{path.name}-{cell['id']}"
+            (path / cell["id"]).rename(path / cell_id(f"{path.name}-{cell['id']}"))
+            cell["id"] = cell_id(f"{path.name}-{cell['id']}")
         (path / "run.json").write_text(json.dumps(content), encoding="utf-8")
     table = comparison(load(runs), published_table("scd_t1"))
     at = next(k for k, column in enumerate(table.columns) if (column.group, column.name) == ("α=0.1, GM", "ours"))
@@ -117,7 +118,7 @@ def test_every_printed_number_finds_the_cells_of_its_grid(tmp_path, name):
     """Labels stand for the paper's methods where ours has another name; ten seeds wait behind each number."""
     grid = load_grid(name, [])
     cells = [
-        {"id": f"{k}", "label": cell.name, "settings": cell.model_dump(mode="json")}
+        {"id": cell_id(f"{k}"), "label": cell.name, "settings": cell.model_dump(mode="json")}
         for k, cell in enumerate(grid.cells)
     ]
     (tmp_path / "run.json").write_text(json.dumps({"grid": name, "cells": cells}), encoding="utf-8")
@@ -130,7 +131,7 @@ def test_every_printed_number_finds_the_cells_of_its_grid(tmp_path, name):
 def test_the_undefined_k2_of_spfl_s_table_7_is_its_default(tmp_path):
     grid = load_grid("spfl_table7", [])
     cells = [
-        {"id": f"{k}", "label": cell.name, "settings": cell.model_dump(mode="json")}
+        {"id": cell_id(f"{k}"), "label": cell.name, "settings": cell.model_dump(mode="json")}
         for k, cell in enumerate(grid.cells)
     ]
     (tmp_path / "run.json").write_text(json.dumps({"grid": "spfl_table7", "cells": cells}), encoding="utf-8")

@@ -8,6 +8,7 @@ import pytest
 from reports.load import load
 from reports.page import write_report
 from reports.relations import relations, weight_of_others
+from tests.reports.conftest import cell_id
 
 MATRIX = [[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 7.0, 9.0]]
 
@@ -18,7 +19,7 @@ def related(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=1, methods=("fedavg", "scd"))
     for alpha, sizes in (("1", [6, 6, 6]), ("0.1", [6, 3, 9])):
         content = {"clients": [0, 2, 5], "n_train": sizes, "matrices": {"coefficients": MATRIX, "similarity": MATRIX}}
-        (run / f"scd-{alpha}-0" / "relations.json").write_text(json.dumps(content))
+        (run / cell_id(f"scd-{alpha}-0") / "relations.json").write_text(json.dumps(content))
     return run
 
 
@@ -37,7 +38,7 @@ def test_pictures_of_the_method_that_has_matrices(related):
 
 
 def test_with_equal_sizes_matrices_stand_side_by_side(related):
-    (related / "scd-0.1-0" / "relations.json").unlink()
+    (related / cell_id("scd-0.1-0") / "relations.json").unlink()
     means = relations(load([related])).pictures[1].svg.decode()
     assert "training samples of a client" not in means
 

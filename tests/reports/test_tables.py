@@ -3,6 +3,10 @@
 import csv
 import io
 import re
+from html import unescape
+
+import pytest
+from markdown_it import MarkdownIt
 
 from reports.tables import Column, Table, TableEntry, number, to_csv, to_html, to_latex, to_markdown, words
 
@@ -73,3 +77,50 @@ def test_latex_compiles(pdflatex):
 
 def _numbers(text: str) -> list[str]:
     return re.findall(r"-?\d+\.\d+", text)
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        '<img src=x onerror="alert(1)">',
+        "**bold** and __more__ and *less*",
+        "[a link](https://example.org)",
+        "![a picture](https://example.org/x.png)",
+        "# heading",
+        "a\n\n# heading\n| --- |",
+        "`<b>code</b>`",
+        "``<b>`x`",
+        "&lt;b&gt; &#60;i&#62;",
+        "[x]: https://example.org",
+        "~~struck~~",
+    ],
+)
+def test_markdown_shows_a_label_as_it_is(label):
+    """Labels, notes and captions may come from somebody else's grid."""
+    table = Table("t", label, label, label, (Column(label, label),), ((label, (words(label),)),), (label,))
+    page = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(to_markdown(table))
+    tags = set(re.findall(r"<(\w+)", page))
+    assert tags <= {"p", "strong", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "code"}
+    plain = " ".join(label.splitlines())
+    shown = unescape(re.sub(r"</?[a-z]+[^>]*>", "", page))
+    assert max(shown.count(plain), shown.count(plain.replace("`", ""))) >= 6
+    assert page.count("<strong>") == 1
+
+
+def test_no_spreadsheet_takes_a_label_for_a_formula():
+    labels = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-1+cmd", "\t=1", "fedavg", "-0.5"]
+    table = Table("t", "t", "c", "m", (Column("x"),), tuple((label, (words(label),)) for label in labels))
+    rows = list(csv.reader(io.StringIO(to_csv(table))))[1:]
+    assert [row[0] for row in rows] == [
+        "'=1+1",
+        "'@SUM(A1)",
+        "'+cmd|' /C calc'!A0",
+        "'-1+cmd",
+        "'\t=1",
+        "fedavg",
+        "-0.5",
+    ]
+
+
+def test_a_label_of_several_lines_is_one_in_latex():
+    assert "\n\n" not in to_latex(Table("t", "t", "c", "m", (Column("x"),), (("a\n\nb", (words("1"),)),)))

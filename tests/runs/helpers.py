@@ -2,9 +2,16 @@
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
+from bench.config.grid import load_grid
 from bench.runs import store
+from bench.runs.cell import Options, run_cell
+from bench.runs.launch import write_run
+from bench.runs.plan import plan
 from bench.runs.results import CellView, load_run
 from bench.runs.workers import PRELOAD
 from tests.warm import Started
@@ -55,3 +62,19 @@ def forked_by(parent: int) -> list[int]:
         if above == parent and (b"forkserver" in text or b"tests.warm" in text):
             found.append(int(folder.name))
     return found
+
+
+def make_run(run: Path, arrays: Path, methods: Sequence[str], **settings: object) -> Path:
+    """Make a run of small finished cells in this process, one for each method."""
+    options = {"datasets": [{"name": "npz", "path": str(arrays)}], "alphas": [1.0], "seeds": [0], "clients": 4}
+    content = {**options, "methods": list(methods), "model": "logistic", "lr": 0.5, **settings}
+    run.parent.mkdir(parents=True, exist_ok=True)
+    file = run.with_name(f"{run.name}.yaml")
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    grid = load_grid(str(file))
+    planned = plan(grid.cells, Path("data"), download=False)
+    write_run(run, grid, planned)
+    for cell in planned:
+        status = run_cell(cell.settings, run / cell.id, Options(device="cpu", executor="sequential"))
+        assert status.state == "done", status.reason
+    return run

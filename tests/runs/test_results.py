@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from bench.runs.results import load_run, task_name, tidy
 from bench.runs.store import Status, Tables
 from bench.settings import Settings
 
+CELL = "c0ffee0000000000"
 Rows = list[tuple[int, str, str, str, str, float]]
 Scored = Sequence[tuple[int, str, list[int]]]
 """Round, split, and the clients whose local models are scored."""
@@ -56,13 +58,18 @@ def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
 
     def write(rows: Rows, status: Status, local: Scored = (), **changes: object) -> Path:
         settings = cell(**changes)
-        entry = {"id": "c0ffee", "label": "FedAvg", "settings": settings.model_dump()}
+        entry = {"id": CELL, "label": "FedAvg", "settings": settings.model_dump()}
         store.write_json(tmp_path / "run.json", {"grid": "g", "cells": [entry]})
-        folder = tmp_path / "c0ffee"
+        folder = tmp_path / CELL
         folder.mkdir()
-        store.write_status(folder, status)
+        rounds = settings.rounds if status.state == "done" else status.rounds
+        store.write_status(folder, replace(status, rounds=rounds, total=settings.rounds))
+        store.write_json(folder / "settings.json", settings.model_dump())
+        sizes = {"n_train": [3, 3], "n_test": [2, 2], "counts": [[1, 2], [2, 1]]}
+        store.write_json(folder / "partition.json", {"hash": "", "summary": "", **sizes})
         tables = Tables(folder)
         tables.restart()
+        (folder / "hits.csv").unlink()  # which samples they were is not kept
         names = ("metric", "on", "mean", "split", "value")
         for version, *values in rows:
             row = dict(zip(names, values, strict=True))
@@ -198,7 +205,7 @@ def test_all_tables_of_a_run(write: Callable[..., Path]) -> None:
     view = load_run(write(ROWS, Status("done")))
     assert len(view.metrics) == 2 * len(ROWS)
     assert list(view.metrics.columns) == ["cell", *store.COLUMNS["metrics"]]
-    assert set(view.metrics["cell"]) == {"c0ffee"}
+    assert set(view.metrics["cell"]) == {CELL}
     assert view.cells[0].name == "fedavg blobs alpha=1 seed=0"
 
 
@@ -220,7 +227,7 @@ def test_a_run_of_another_version(write: Callable[..., Path]) -> None:
 def test_a_damaged_file_is_named(write: Callable[..., Path], content: bytes) -> None:
     """A damaged file of a cell makes that cell unusable, a damaged file of the run makes the run unusable."""
     run = write(ROWS, Status("done"))
-    (run / "c0ffee" / "status.json").write_bytes(content)
+    (run / CELL / "status.json").write_bytes(content)
     (only,) = load_run(run).cells
     assert (only.status.state, only.status.reason[:20]) == ("interrupted", "status.json: damaged")
     (run / "run.json").write_bytes(content)
@@ -229,7 +236,7 @@ def test_a_damaged_file_is_named(write: Callable[..., Path], content: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    ("state", "command"), [("done", "bench report '{}'  makes"), ("failed", "bench log '{}' c0ffee\n")]
+    ("state", "command"), [("done", "bench report '{}'  makes"), ("failed", f"bench log '{{}}' {CELL}\n")]
 )
 def test_commands_that_a_run_names_can_be_pasted(
     write: Callable[..., Path],

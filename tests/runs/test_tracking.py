@@ -308,6 +308,7 @@ def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
     for name in (odd, f"{odd} 2"):
         shutil.copytree(small, small.with_name(name))
         store.write_json(small.with_name(name) / "run.json", {**info, "grid": "bob's"})
+        store.write_json(small.with_name(name) / info["cells"][0]["id"] / "settings.json", info["cells"][0]["settings"])
     for name in (odd, odd, f"{odd} 2"):
         mirror_run(small.with_name(name), uri)
     client = MlflowClient(uri)
