@@ -17,7 +17,7 @@ from bench.data import Dataset
 from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.errors import Lost, UserError
 from bench.runs.cell import Options, build
-from bench.runs.loading import read_data
+from bench.runs.loading import load_all, read_data
 from bench.settings import Settings
 
 
@@ -38,7 +38,7 @@ class DeviceWorker:
         """Build the cell's engine. Returns the recorded path, or a message that says what is wrong."""
         chosen = Options.model_validate_json(options)
         try:
-            federation = build(settings, chosen.model_copy(update={"data_root": data_root(self._needs.data_root)}))[0]
+            federation = build(settings, chosen, load_all(settings, data_root(self._needs.data_root)))
         except UserError as error:
             return str(error)
         self._engine = federation.engine

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from bench.runs.recomputed import Agreement, Recomputed, compare
 from bench.runs.results import CellView, RunView
 from bench.runs.store import FINISHED, read_json
 from bench.settings import Settings
+
+if TYPE_CHECKING:
+    from bench.runs.judge import Judge
 
 WITNESSES = 2
 """Cells of other seeds that are computed again for each one that has other numbers on another path."""
@@ -56,7 +60,14 @@ class Checked:
 
 
 def verify(
-    runs: Sequence[RunView], count: int, seed: int, scratch: Path, options: str, runner: CellRunner, data_root: Path
+    runs: Sequence[RunView],
+    count: int,
+    seed: int,
+    scratch: Path,
+    options: str,
+    runner: CellRunner,
+    data_root: Path,
+    judge: "Judge | None" = None,
 ) -> Checked:
     """Check ids and tables of all finished cells, and compute `count` of the cells again.
 
@@ -68,9 +79,10 @@ def verify(
         options: JSON of `bench.runs.cell.Options`.
         runner: computes the cells.
         data_root: folder of the data files.
+        judge: scores the new cells in place of the processes that train them, which have `blind` among their options.
 
     Raises:
-        UserError: no cell has finished, or data is missing.
+        UserError: no cell has finished, data is missing, or the judge cannot have them.
     """
     cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
     finished = [cell for cell in cells if cell.status.state in FINISHED]
@@ -78,7 +90,7 @@ def verify(
     if not finished and not damaged:
         names = ", ".join(str(run.path) for run in runs)
         raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
-    here = plan([cell.settings for cell in finished], data_root, download=False)
+    here = judge.plan(finished) if judge else plan([cell.settings for cell in finished], data_root, download=False)
     strange, sound = [], []
     for cell, mine in zip(finished, here, strict=True):
         if wrong := _wrong(cell, mine):
@@ -92,9 +104,12 @@ def verify(
     def compute(pairs: Sequence[_Pair]) -> bool:
         """Compute cells again, compare, and say whether it came to its end."""
         different = list({mine.id: mine for _, mine in pairs}.values())
+        if judge:
+            judge.hand_out(scratch, different)
         if not work(scratch, different, options, runner, None, quiet=True, verbose=False):
             return False
-        known.update((cell.folder, (cell, compare(cell, scratch / mine.id))) for cell, mine in pairs)
+        folders = {mine.id: judge.score(mine, scratch / mine.id) if judge else scratch / mine.id for mine in different}
+        known.update((cell.folder, (cell, compare(cell, folders[mine.id]))) for cell, mine in pairs)
         return True
 
     completed = compute(drawn) and compute(_witnesses(known, [sound[index] for index in order]))
