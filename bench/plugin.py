@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from bench.errors import UserError, in_words
 
@@ -40,7 +40,13 @@ def did_you_mean(word: str, known: list[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind. Loading is lazy: the first lookup imports the package and the entry points."""
+    """Named factories of one kind. Loading is lazy: the first lookup imports the package and the entry points.
+
+    Attributes:
+        entry_points: whether other packages' entry points are imported, in all registries of this process.
+    """
+
+    entry_points: ClassVar[bool] = True
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
@@ -98,6 +104,8 @@ class Registry(Generic[T]):
             )
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
+        if not Registry.entry_points:
+            return
         group = f"bench.{self.kind.replace(' ', '')}s"
         for entry in importlib.metadata.entry_points(group=group):
             entry.load()
@@ -148,6 +156,18 @@ FILE_MODULE = "plugin_"
 _FILES: dict[Path, ModuleType] = {}
 
 
+def file_path(file: Path | str) -> Path:
+    """The resolved path of a plug-in file.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise UserError(f"there is no file {file}: give the path of a .py file")
+    return path
+
+
 def load_file(file: Path | str) -> ModuleType:
     """Import a Python file that registers methods, data sets, partitions, shifts or models; once per process.
 
@@ -159,8 +179,7 @@ def load_file(file: Path | str) -> ModuleType:
     path = Path(file).resolve()
     if path in _FILES:
         return _FILES[path]
-    if not path.is_file():
-        raise UserError(f"there is no file {file}: give the path of a .py file")
+    path = file_path(file)
     name = f"{FILE_MODULE}{path.stem}"
     while name in sys.modules:  # another folder has a file of the same name
         name += "_"

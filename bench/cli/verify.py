@@ -48,28 +48,35 @@ def verify(
     plugin: PluginFiles = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    blind: Annotated[
+        bool,
+        typer.Option("--blind", help="Train without labels of tests; score in a process that loads no plug-in."),
+    ] = False,
 ) -> None:
     """Check all cells of runs and compute some again. Exit status 1: something is not as the runs say; 3: no cell of a
     run could be confirmed."""
     import secrets
     import tempfile
 
-    from bench.plugin import load_file, loaded_files
+    from bench.plugin import file_path, load_file
     from bench.runs.cell import Options
+    from bench.runs.judge import Judge
     from bench.runs.results import load_run
     from bench.runs.verify import verify
     from bench.runs.workers import LocalRunner
 
-    for file in plugin or []:
-        load_file(file)
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as new:
+        files = tuple(file_path(file) for file in plugin or [])
+        scored = Path(scratch, "scored")
+        scored.mkdir()
+        judge = Judge(scored, data_root) if blind else None
+        for file in () if judge else files:
+            load_file(file)
         views = [load_run(_folder(one, Path(scratch, str(number)))) for number, one in enumerate(run)]
         runner = LocalRunner(jobs, "auto")
-        options = Options(cells=runner.sharing, data_root=data_root, plugins=loaded_files()).model_dump_json()
-        new = Path(scratch, "new")
-        new.mkdir()
-        found = verify(views, cells, drawn, new, options, runner, data_root)
+        options = Options(cells=runner.sharing, data_root=data_root, plugins=files, blind=blind).model_dump_json()
+        found = verify(views, cells, drawn, Path(new), options, runner, data_root, judge)
     for verdict in found.verdicts:
         print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
     same, near, drifted, wrong = (sum(verdict.outcome == one for verdict in found.verdicts) for one in WORDS)
@@ -77,6 +84,11 @@ def verify(
         f"{sum(len(view.cells) for view in views)} cells, {same} computed again as they were, {near} but for rounding, "
         f"{drifted} drifted apart, {wrong} wrong; --seed {drawn} draws the same cells"
     )
+    if judge and judge.unchecked:
+        print(
+            f"{judge.unchecked} ids not checked, as they rest on code of plug-ins, which --blind does not load; "
+            "the same without --blind checks them"
+        )
     if found.stopped:
         raise UserError("stopped before the cells drawn were computed")
     names = {view.path: name for view, name in zip(views, run, strict=True)}

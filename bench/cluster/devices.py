@@ -38,7 +38,7 @@ class DeviceWorker:
         """Build the cell's engine. Returns the recorded path, or a message that says what is wrong."""
         chosen = Options.model_validate_json(options)
         try:
-            federation = build(settings, chosen.model_copy(update={"data_root": data_root(self._needs.data_root)}))[0]
+            federation = build(settings, chosen, load_all(settings, data_root(self._needs.data_root)))
         except UserError as error:
             return str(error)
         self._engine = federation.engine

@@ -218,10 +218,14 @@ def used_code(settings: Settings) -> dict[tuple[str, str], str]:
     Raises:
         UserError: one of them is unknown or has no source file.
     """
-    parts = [(METHODS, settings.method), (SELECTIONS, settings.selection), *_data_and_models(settings)]
-    if settings.server is not None:
-        parts.append((SERVER_RULES, settings.server["name"]))
+    parts = [*method_and_rules(settings), *data_and_models(settings)]
     return {(registry.kind, name): _code(registry, name) for registry, name in parts}
+
+
+def method_and_rules(settings: Settings) -> list[tuple[Registry[Any], str]]:
+    """A cell's method, selection and server rule: each one's registry and name."""
+    rules = [] if settings.server is None else [(SERVER_RULES, settings.server["name"])]
+    return [(METHODS, settings.method), (SELECTIONS, settings.selection), *rules]
 
 
 def code_of(kind: str, name: str) -> str:
@@ -236,11 +240,12 @@ def code_of(kind: str, name: str) -> str:
 
 def _own_code(settings: Settings) -> dict[str, str]:
     """Digests of the code of the user's own data sets, partition, shifts and models, by kind and name."""
-    parts = _data_and_models(settings)
+    parts = data_and_models(settings)
     return {f"{registry.kind} {name}": _code(registry, name) for registry, name in parts if is_own(registry, name)}
 
 
-def _data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
+def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
+    """A cell's data sets, partition, shifts and models: each one's registry and name."""
     parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
     if settings.public is not None:
         parts.append((DATASETS, settings.public.name))

@@ -85,7 +85,7 @@ def _scores(
     """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
     rows = [row for own in models.values() for row in own]
     logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
-    hit, loss = accuracy_and_loss(device_data.pool(samples), logits, positions)
+    hit, loss = accuracy_and_loss(device_data.pool(samples).y, logits, positions)
     lengths = [len(where) for _, where in rows]
     parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
     # A client without samples of that kind scores a loss of 0 with every model.

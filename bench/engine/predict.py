@@ -102,9 +102,9 @@ def samples_at_once(device: str, *, convolutional: bool) -> int:
     return 100 if convolutional and device == "cpu" else 500
 
 
-def accuracy_and_loss(pool: Pool, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:
-    """Per sample whether it is right, and its cross-entropy, `[samples]` each."""
-    y = pool.y.index_select(0, _on_device(pool, positions))
+def accuracy_and_loss(labels: Tensor, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:
+    """Per sample whether it is right, and its cross-entropy, `[samples]` each; `positions` are into `labels`."""
+    y = labels.index_select(0, torch.from_numpy(positions).to(labels.device))
     # A third of the time that torch's own cross-entropy takes for few classes.
     below = logits - logits.amax(1, keepdim=True)
     return logits.argmax(1) == y, below.exp().sum(1).log() - below.gather(1, y.unsqueeze(1)).squeeze(1)

@@ -15,8 +15,11 @@ from bench.plugin import DATASETS, made_by
 from bench.rng import generator
 from bench.settings import Settings
 
+CellData = tuple[Dataset, Partition, Dataset | None]
+"""What a cell works on: the clients' samples, who has which, and the public samples, if there are any."""
 
-def load_all(settings: Settings, data_root: Path = Path("data")) -> tuple[Dataset, Partition, Dataset | None]:
+
+def load_all(settings: Settings, data_root: Path = Path("data")) -> CellData:
     """Data set, partition and public samples of a cell, as its federation takes them: a trial of a sweep has no tests.
 
     Raises:

@@ -1,20 +1,23 @@
-"""The models of a server version, and what they score."""
+"""The models of a server version, and what they say about the samples that they are scored on."""
+
+import torch
 
 from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.errors import UserError
 from bench.federation.participants import Clients, ServerState, mean_of_models
-from bench.federation.scores import Evaluation, Scorer
+from bench.federation.scores import Evaluation, Outputs, Scorers
 from bench.method import Method, Program, Train, cross_entropy
 from bench.params import Params
 
 
 class Evaluator:
-    """Asks the method for its models and scores them.
+    """Asks the method for its models, and these for their outputs.
 
     Attributes:
         new: ids of the clients held out of training.
+        scorers: what scores the outputs.
     """
 
     def __init__(
@@ -31,20 +34,39 @@ class Evaluator:
         self._clients = clients
         self._engine = engine
         self.new = new
-        self._scorer = Scorer(engine, device_data, server.sizes)
-        self._newcomers = Scorer(engine, device_data, {i: len(device_data.partition.train[i]) for i in new})
+        self.scorers = Scorers(device_data.local.y, device_data.partition, list(server.sizes), new)
 
-    def evaluate(self, version: int, local: dict[int, Params]) -> Evaluation:
-        """Scores of generic, personalized and `local` models, those right after local training."""
+    def outputs(self, version: int, local: dict[int, Params]) -> Evaluation:
+        """Outputs of generic, personalized and `local` models, those right after local training, without scores."""
         personal = self.personal(version) if self._method.trains != "gm" else {}
         generic = self.generic(version, personal)
         found = Evaluation(generic=generic, personal=personal)
         names = ("gm", "pm") if self._method.trains == "gm" else ("gm",)
         own = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
-        self._scorer.score(generic, names, own, found)
+        found.outputs += self._outputs(generic, names, own)
         if self.new and version == self._engine.settings.rounds:
-            self._score_newcomers(version, generic, found)
+            found.outputs += self._outputs_of_newcomers(version, generic)
         return found
+
+    def _outputs(
+        self, generic: Params | None, names: tuple[str, ...], own: dict[str, dict[int, Params]], *, new: bool = False
+    ) -> list[Outputs]:
+        """Outputs of all models together; none where there is no model.
+
+        Args:
+            generic: one model for all, scored as each of `names`.
+            own: by name of the metric, models of clients, each scored on its client's samples.
+        """
+        scorer = self.scorers.new if new else self.scorers.trained
+        tasks = [] if generic is None else [(generic, scorer.needed)]
+        tasks += [(models[i], scorer.own[i]) for models in own.values() for i in sorted(models)]
+        if not tasks:
+            return []
+        owners = [] if generic is None else [SERVER]
+        owners += [i for models in own.values() for i in sorted(models)]
+        logits = torch.cat(self._engine.outputs("train", tasks, owners=owners))
+        clients = {name: sorted(models) for name, models in own.items()}
+        return [Outputs(() if generic is None else names, clients, logits, new)]
 
     def personal(self, version: int, ids: list[int] | None = None) -> dict[int, Params]:
         """The personalized models of clients; of each one without `ids`."""
@@ -63,7 +85,7 @@ class Evaluator:
         found: Params | None = self._engine.finish(SERVER, program, self._address(version, SERVER))
         return found and self._clients.mean_buffers(found)
 
-    def _score_newcomers(self, version: int, generic: Params | None, into: Evaluation) -> None:
+    def _outputs_of_newcomers(self, version: int, generic: Params | None) -> list[Outputs]:
         """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on.
 
         Raises:
@@ -72,6 +94,7 @@ class Evaluator:
         alike = self._engine.settings.new_client_start == "generic"
         if alike and generic is None:
             raise UserError("`new_client_start: generic` needs one architecture for all: there is no generic model")
+        outputs = []
         for epochs in self._engine.settings.new_client_epochs:
             programs = []
             for i in self.new:
@@ -82,7 +105,8 @@ class Evaluator:
                 )
                 programs.append((i, program, self._address(version, i)))
             models = dict(zip(self.new, self._engine.finish_all(programs), strict=True))
-            self._newcomers.score(None, (), {f"new{epochs}": models}, into)
+            outputs += self._outputs(None, (), {f"new{epochs}": models}, new=True)
+        return outputs
 
     def _address(self, version: int, owner: int) -> DrawAddress:
         return DrawAddress(self._engine.settings.seed, version, owner)

@@ -352,9 +352,15 @@ class Federation:
 
     def evaluate(self) -> Evaluation:
         """Scores of the current version: generic, personalized and local models."""
-        found = self.evaluator.evaluate(self.version, self._local_models)
+        evaluation = self.outputs()
+        self.evaluator.scorers.score(evaluation)
+        return evaluation
+
+    def outputs(self) -> Evaluation:
+        """What the models of the current version say, without scores: no label is read."""
+        evaluation = self.evaluator.outputs(self.version, self._local_models)
         self._collect_notices()
-        return found
+        return evaluation
 
     def relations(self) -> dict[str, Any]:
         """How the clients relate by the method's own account, in plain values; empty where it has none."""

@@ -1,20 +1,37 @@
 """Accuracy and loss of generic, personalized and local models, per client and in the mean."""
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from bench.data import Floats, Indices
-from bench.engine.device_data import SERVER, DeviceData
-from bench.engine.engine import Engine
-from bench.engine.predict import Task, accuracy_and_loss
+from bench.data import Floats, Indices, Partition
+from bench.engine.predict import accuracy_and_loss
 from bench.params import Params
 
 SPLITS = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What models say about the samples that they are scored on. There is no label in it.
+
+    Attributes:
+        names: metrics that the generic model is scored as; empty where there is none.
+        own: by name of the metric, the clients whose models are scored, each on its client's samples.
+        logits: `[samples, classes]` of the generic model, then of the models of `own` in their order.
+        new: whether the clients are held out of training.
+    """
+
+    names: tuple[str, ...]
+    own: dict[str, list[int]]
+    logits: Tensor
+    new: bool = False
 
 
 @dataclass
@@ -22,6 +39,7 @@ class Evaluation:
     """Scores of one server version.
 
     Attributes:
+        outputs: what is scored.
         metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
         clients: rows of metric, client, split, correct, samples.
         hits: rows of metric (gm|pm), on (global|local) and bits: which test samples were classified correctly, as
@@ -30,6 +48,7 @@ class Evaluation:
         personal: the personalized models by client; none where the method trains none: the generic model stands in.
     """
 
+    outputs: list[Outputs] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
     hits: list[dict[str, str]] = field(default_factory=list)
@@ -62,50 +81,41 @@ class _SamplePositions:
 
 
 class Scorer:
-    """Scores models on a partition's validation and test samples."""
+    """Scores outputs on a partition's validation and test samples; it needs no model and no method.
 
-    def __init__(self, engine: Engine, device_data: DeviceData, sizes: dict[int, int]) -> None:
-        self._engine = engine
-        self._pool = device_data.local
-        self._sizes = sizes
-        ids = sorted(sizes)
-        parts = {"validation": device_data.partition.validation, "test": device_data.partition.test}
+    Attributes:
+        needed: positions of the samples that the generic model is scored on, sorted.
+        own: by client, the positions of its validation samples and then of its test samples.
+    """
+
+    def __init__(self, labels: Tensor, partition: Partition, ids: Sequence[int]) -> None:
+        self._labels = labels
+        self._sizes = {i: len(partition.train[i]) for i in sorted(ids)}
+        ids = list(self._sizes)
+        parts = {"validation": partition.validation, "test": partition.test}
         union = {s: np.concatenate([np.zeros(0, np.int64), *(parts[s][i] for i in ids)]) for s in SPLITS}
-        common = device_data.partition.global_test
+        common = partition.global_test
         whole = {"validation": union["validation"], "test": common if len(common) else union["test"]}
-        self._needed = np.unique(np.concatenate([whole["test"], *union.values()]))
-        self._global_at = {s: np.searchsorted(self._needed, positions) for s, positions in whole.items()}
+        self.needed = np.unique(np.concatenate([whole["test"], *union.values()]))
+        self._global_at = {s: np.searchsorted(self.needed, positions) for s, positions in whole.items()}
         self._samples = {s: {i: len(parts[s][i]) for i in ids} for s in SPLITS}
         self._local_at = {
-            s: _SamplePositions(ids, self._counted(s, ids), np.searchsorted(self._needed, union[s]), sizes)
+            s: _SamplePositions(ids, self._counted(s, ids), np.searchsorted(self.needed, union[s]), self._sizes)
             for s in SPLITS
         }
-        self._own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
+        self.own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
         self._known: tuple[list[int], dict[str, _SamplePositions]] = [], {}
 
-    def score(
-        self, generic: Params | None, names: tuple[str, ...], own: dict[str, dict[int, Params]], into: Evaluation
-    ) -> None:
-        """Score all models, waiting only once for a GPU.
-
-        Args:
-            generic: one model for all, scored on the common test set and, as each of `names`, on the clients' samples.
-            own: by name of the metric, models of clients, each scored on its client's samples.
-        """
-        tasks = [] if generic is None else [(generic, self._needed)]
-        tasks += [(models[i], self._own[i]) for models in own.values() for i in sorted(models)]
-        if not tasks:
-            return
-        owners = [] if generic is None else [SERVER]
-        hit, loss = self._evaluate(tasks, owners + [i for models in own.values() for i in sorted(models)])
+    def score(self, outputs: Outputs, into: Evaluation) -> None:
+        """Score all models, waiting only once for a GPU."""
+        hit, loss = self._evaluate(outputs)
         begin = 0
-        if generic is not None:
-            begin = len(self._needed)
+        if outputs.names:
+            begin = len(self.needed)
             self._score_globally(hit[:begin], loss[:begin], into)
-            self._score_locally(names, self._local_at, hit[:begin], loss[:begin], into)
-        for name, models in own.items():
-            ids = sorted(models)
-            end = begin + sum(len(self._own[i]) for i in ids)
+            self._score_locally(outputs.names, self._local_at, hit[:begin], loss[:begin], into)
+        for name, ids in outputs.own.items():
+            end = begin + sum(len(self.own[i]) for i in ids)
             self._score_locally((name,), self._places(ids), hit[begin:end], loss[begin:end], into)
             begin = end
 
@@ -131,11 +141,15 @@ class Scorer:
     def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
 
-    def _evaluate(self, tasks: list[Task], owners: list[int]) -> tuple[Floats, Floats]:
-        """Return, for each sample of the tasks in order, whether it is classified correctly, and its loss."""
-        logits = self._engine.outputs("train", tasks, owners=owners)
-        found = accuracy_and_loss(self._pool, torch.cat(logits), np.concatenate([p for _, p in tasks]))
-        right, loss = torch.stack([values.to(torch.float64) for values in found]).cpu().numpy()
+    def _evaluate(self, outputs: Outputs) -> tuple[Floats, Floats]:
+        """Return, for each sample in order, whether it is classified correctly, and its loss."""
+        positions = [self.needed] if outputs.names else []
+        positions += [self.own[i] for ids in outputs.own.values() for i in ids]
+        at = np.concatenate(positions)
+        if len(outputs.logits) != len(at):
+            raise ValueError(f"{len(outputs.logits)} outputs for {len(at)} samples")
+        scored = accuracy_and_loss(self._labels, outputs.logits, at)
+        right, loss = torch.stack([values.to(torch.float64) for values in scored]).cpu().numpy()
         return right, loss
 
     def _score_locally(
@@ -157,6 +171,25 @@ class Scorer:
                     {"metric": name, "client": i, "split": split, "correct": int(right), "samples": n}
                     for i, right, n in zip(own.clients, correct.tolist(), own.samples.tolist(), strict=True)
                 ]
+
+
+class Scorers:
+    """The scorers of a cell: of the clients that train, and of those held out of training.
+
+    Args:
+        labels: of all samples, on the device that the outputs lie on.
+        ids: clients that train.
+        new: clients held out of training.
+    """
+
+    def __init__(self, labels: Tensor, partition: Partition, ids: Sequence[int], new: Sequence[int]) -> None:
+        self.trained = Scorer(labels, partition, ids)
+        self.new = Scorer(labels, partition, new)
+
+    def score(self, evaluation: Evaluation) -> None:
+        """Add the scores of an evaluation's outputs to it."""
+        for outputs in evaluation.outputs:
+            (self.new if outputs.new else self.trained).score(outputs, evaluation)
 
 
 def packed(hits: Floats) -> str:

@@ -20,16 +20,15 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bench.data import Dataset, Partition
 from bench.engine.engine import Executor, hp_values
 from bench.engine.executors import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, shortage
-from bench.federation.cell_data import load_all
+from bench.federation.cell_data import CellData, load_all
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, load_file
-from bench.runs import checkpoint, documents, inside, kept, store
+from bench.runs import blind, checkpoint, documents, inside, kept, store
 from bench.runs.cell_log import logged
 from bench.runs.data_record import partition_record, shown_samples, tests_record
 from bench.runs.memory_forecast import keep_on_host
@@ -60,6 +59,7 @@ class Options(BaseModel):
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Keep = Field("none", description="which models or states stay at the end (`bench.runs.kept`)")
     plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
+    blind: bool = Field(False, description="data without labels of tests lie in the cell's folder; scores nothing")
 
 
 FindHelpers = Callable[[Settings, Options, Mapping[str, Any]], Helpers]
@@ -189,7 +189,8 @@ class _Run:
             store.write_text(self.folder / "error.txt", text)
 
     def _train(self) -> tuple[store.CellState, str]:
-        federation, dataset, partition = build(self.settings, self.options)
+        data = blind.read_data(self.folder) if self.options.blind else load_all(self.settings, self.options.data_root)
+        federation, (dataset, partition, _) = build(self.settings, self.options, data), data
         store.write_json(self.folder / "partition.json", partition_record(dataset, partition))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))
         if self.settings.shifts and dataset.x.ndim == 4:
@@ -251,14 +252,10 @@ class _Run:
         if federation.spans:
             self.tables.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
         if version % self.settings.eval_every == 0 or version == self.settings.rounds:
-            evaluation = federation.evaluate()
-            self.tables.append("metrics", version, evaluation.metrics)
-            self.tables.append("clients", version, evaluation.clients)
-            self.tables.append("hits", version, evaluation.hits)
-            if self.options.keep == "best":
-                kept.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
-            self.figures = headline(evaluation.metrics)
-            log.info("round %d: %s", version, figures_text(self.figures))
+            if self.options.blind:
+                blind.write_outputs(self.folder, version, federation.outputs().outputs)
+            else:
+                self._evaluate(federation)
         for text in federation.warnings[len(self.status.warnings) :]:
             log.warning("%s", text)
         self.status, self.calls = _seen(self.status, federation), self.calls_before + federation.engine.calls
@@ -270,6 +267,16 @@ class _Run:
         if now - self.last_event >= EVENT_SECONDS:
             self.last_event = now
             self._event()
+
+    def _evaluate(self, federation: Federation) -> None:
+        version, evaluation = federation.version, federation.evaluate()
+        self.tables.append("metrics", version, evaluation.metrics)
+        self.tables.append("clients", version, evaluation.clients)
+        self.tables.append("hits", version, evaluation.hits)
+        if self.options.keep == "best":
+            kept.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
+        self.figures = headline(evaluation.metrics)
+        log.info("round %d: %s", version, figures_text(self.figures))
 
     def _checkpoint(self, federation: Federation) -> None:
         if self.saved_version == federation.version:
@@ -333,18 +340,18 @@ def _seen(status: Status, federation: Federation) -> Status:
     return replace(status, rounds=federation.version, warnings=warnings, backend=engine.backend, steps=engine.steps_are)
 
 
-def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Partition]:
-    """A cell before its first round, and its data.
+def build(settings: Settings, options: Options, data: CellData) -> Federation:
+    """A cell before its first round.
 
     Raises:
         UserError: its data, its device or its settings do not allow it.
     """
-    dataset, partition, public = load_all(settings, options.data_root)
+    dataset, partition, public = data
     device = choose_device(options.device)
     offload = keep_on_host(settings, dataset.shape, dataset.num_classes, device, options.cells)
     if offload:
         log.info("the clients' models are too many for the GPU: they are kept in the host's memory")
-    federation = Federation(
+    return Federation(
         settings,
         dataset=dataset,
         partition=partition,
@@ -357,7 +364,6 @@ def build(settings: Settings, options: Options) -> tuple[Federation, Dataset, Pa
         allow_fallback=options.allow_fallback,
         lane_kernels=options.lane_kernels,
     )
-    return federation, dataset, partition
 
 
 def _recordings(settings: Settings, device: str) -> GraphCache:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from bench.runs.recomputed import Agreement, Recomputed, compare
 from bench.runs.results import CellView, RunView
 from bench.runs.store import FINISHED, is_unsound, read_json
 from bench.settings import Settings
+
+if TYPE_CHECKING:
+    from bench.runs.judge import Judge
 
 WITNESSES = 2
 """Cells of other seeds that are computed again for each one that has other numbers on another path."""
@@ -78,7 +82,14 @@ def by_run(verdicts: Sequence[CellVerdict]) -> dict[Path, list[CellVerdict]]:
 
 
 def verify(
-    runs: Sequence[RunView], count: int, seed: int, scratch: Path, options: str, runner: CellRunner, data_root: Path
+    runs: Sequence[RunView],
+    count: int,
+    seed: int,
+    scratch: Path,
+    options: str,
+    runner: CellRunner,
+    data_root: Path,
+    judge: "Judge | None" = None,
 ) -> Checked:
     """Check ids and tables of all finished cells, and compute `count` of the cells again.
 
@@ -90,11 +101,12 @@ def verify(
         options: JSON of `bench.runs.cell.Options`.
         runner: computes the cells.
         data_root: folder of the data files.
+        judge: scores the new cells in place of the processes that train them, which have `blind` among their options.
 
     Raises:
-        UserError: no cell has finished, or data is missing.
+        UserError: no cell has finished, data is missing, or the judge cannot have them.
     """
-    failed, sound = check_files(runs, data_root)
+    failed, sound = check_files(runs, data_root, judge)
     order = np.random.default_rng(seed).permutation(len(sound)).tolist()
     drawn = [sound[index] for index in sorted(order[:count])]
     known: _Known = {}
@@ -102,9 +114,12 @@ def verify(
     def compute(pairs: Sequence[_Pair]) -> bool:
         """Compute cells again, compare, and say whether it came to its end."""
         different = list({mine.id: mine for _, mine in pairs}.values())
+        if judge:
+            judge.hand_out(scratch, different)
         if not work(scratch, different, options, runner, None, quiet=True, verbose=False):
             return False
-        known.update((cell.folder, (cell, compare(cell, scratch / mine.id))) for cell, mine in pairs)
+        folders = {mine.id: judge.score(mine, scratch / mine.id) if judge else scratch / mine.id for mine in different}
+        known.update((cell.folder, (cell, compare(cell, folders[mine.id]))) for cell, mine in pairs)
         return True
 
     completed = compute(drawn) and compute(_witnesses(known, [sound[index] for index in order]))
@@ -114,15 +129,18 @@ def verify(
 
 
 def check_files(
-    runs: Sequence[RunView], data_root: Path
+    runs: Sequence[RunView], data_root: Path, judge: "Judge | None" = None
 ) -> tuple[list[CellVerdict], list[tuple[CellView, PlannedCell]]]:
     """Check ids, partitions and tables of all finished cells; nothing is computed again.
+
+    Args:
+        runs, data_root, judge: as of `verify`.
 
     Returns:
         A verdict for each cell that is wrong, and the other finished cells, each as it would be planned here.
 
     Raises:
-        UserError: no cell has finished, or data is missing.
+        UserError: as of `verify`.
     """
     cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
     finished = [cell for cell in cells if cell.status.state in FINISHED]
@@ -130,7 +148,7 @@ def check_files(
     if not finished and not failed:
         names = ", ".join(str(run.path) for run in runs)
         raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
-    here = plan([cell.settings for cell in finished], data_root, download=False)
+    here = judge.plan(finished) if judge else plan([cell.settings for cell in finished], data_root, download=False)
     sound = []
     for cell, mine in zip(finished, here, strict=True):
         if wrong := _wrong(cell, mine):

@@ -5,6 +5,7 @@ closed instead, which tells either side that the other one is gone.
 """
 
 import contextlib
+import json
 import multiprocessing
 import os
 import queue
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -158,8 +159,11 @@ class _Pool:
         for pipe in wait(list(workers), timeout=seconds):
             assert isinstance(pipe, Connection)
             try:
-                message = pipe.recv()
+                message = _decoded(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
+                self._worker_died(workers[pipe])
+            except (TypeError, ValueError):  # a plug-in wrote to the pipe
+                workers[pipe].process.kill()
                 self._worker_died(workers[pipe])
             else:
                 self._handle(workers[pipe], message)
@@ -250,6 +254,9 @@ def _work(pipe: Connection) -> None:
 
     from bench.runs.cell import Options, run_cell
 
+    def report(event: Event) -> None:
+        pipe.send_bytes(_encoded(event))
+
     torch.set_num_threads(1)
     while True:
         task = tasks.get()
@@ -260,12 +267,22 @@ def _work(pipe: Connection) -> None:
             os.dup2(log.fileno(), 2)
         options = Options.model_validate_json(task.options)
         try:
-            status = run_cell(task.settings, task.folder, options, report=pipe.send, stop=stopping.is_set)
+            status = run_cell(task.settings, task.folder, options, report=report, stop=stopping.is_set)
         except store.BusyError as error:
-            pipe.send(HeldElsewhere(error.holder))
+            pipe.send_bytes(_encoded(HeldElsewhere(error.holder)))
             continue
         if status.state == "failed" and status.path.get("device", "cpu") != "cpu":
             return  # an error on the device spoils the whole process; the next cell gets a new one
+
+
+def _encoded(message: Event | HeldElsewhere) -> bytes:
+    """A worker's message as JSON: unpickled, one of a plug-in's could run code in the process that scores blind."""
+    return json.dumps([type(message).__name__, asdict(message)]).encode()
+
+
+def _decoded(message: bytes) -> Event | HeldElsewhere:
+    kind, content = json.loads(message)
+    return Event(**content) if kind == Event.__name__ else HeldElsewhere(**content)
 
 
 def _take(pipe: Connection, tasks: "queue.SimpleQueue[CellTask]", stopping: threading.Event) -> None:

@@ -1,0 +1,375 @@
+"""`bench verify --blind`: methods train without labels of tests, and what scores them loads no plug-in."""
+
+import importlib
+import json
+import pickle
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from bench.conformance.toy_problem import problem, toy_federation
+from bench.data import Dataset, Partition
+from bench.errors import UserError
+from bench.federation.cell_data import load_all
+from bench.federation.federation import Federation
+from bench.federation.scores import Evaluation, Outputs, Scorers
+from bench.plugin import METHODS, Registry
+from bench.runs import store
+from bench.runs.blind import read_data, read_outputs, without_labels, write_data, write_outputs
+from bench.runs.judge import Judge
+from bench.runs.results import CellView, load_run
+from bench.runs.workers import _decoded
+from bench.settings import Settings
+from tests.runs.conftest import Bench
+from tests.warm import Start
+
+DIGITS: dict[str, Any] = {
+    "partition": "dirichlet",
+    "clients": 5,
+    "model": "logistic",
+    "lr": 0.1,
+    "alphas": [0.5],
+    "seeds": [0],
+    "rounds": 2,
+    "new_clients": 1,
+}
+HONEST = ["fedavg", "fedala", "knnper", "fedem", "fedproto", "fedmd", "plain"]
+PUBLIC = {"name": "digits", "size": 30}
+
+PLAIN = '''
+from bench.method import METHODS, Hyperparameters, Method, Train, Upload, cross_entropy
+
+@METHODS.register("plain")
+class Plain(Method):
+    """FedAvg, written once more."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client, down):
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"]}, weight=client.n_train)
+        return trained["w"]
+'''
+
+SCORER = """
+import torch
+from bench.federation import scores
+
+def perfect(labels, logits, positions):
+    return torch.ones(len(logits)), torch.zeros(len(logits))
+
+scores.accuracy_and_loss = perfect
+"""
+
+SCORER_AND_JUDGE = (
+    SCORER
+    + """
+from bench.runs import verify
+from bench.runs.recomputed import Recomputed
+
+verify.compare = lambda cell, folder: Recomputed("same", "the same bytes")
+"""
+)
+
+MEMORY = '''
+import gc
+import numpy as np
+import torch
+from bench.data import Dataset
+from bench.engine.engine import Engine
+
+answer = Engine.outputs
+
+def outputs(self, samples, tasks, output="logits", owners=None):
+    """What the labels in this process say, wherever models are scored."""
+    if owners is None:
+        return answer(self, samples, tasks, output, owners)
+    known = [one for one in gc.get_objects() if isinstance(one, Dataset)]
+    y = max(known, key=lambda one: np.count_nonzero(one.y)).y
+    return [torch.nn.functional.one_hot(torch.from_numpy(y[at]), 10) * 9.0 for _, at in tasks]
+
+Engine.outputs = outputs
+'''
+
+LOADER = '''
+import torch
+from bench.engine.engine import Engine
+from bench.runs import loading
+
+labels = []
+load, answer = loading.load_dataset, Engine.outputs
+
+def load_dataset(settings, *args, **options):
+    dataset = load(settings, *args, **options)
+    labels.append(torch.from_numpy(dataset.y))
+    return dataset
+
+def outputs(self, samples, tasks, output="logits", owners=None):
+    """What the labels say that were seen on their way in."""
+    if owners is None or not labels:
+        return answer(self, samples, tasks, output, owners)
+    return [torch.nn.functional.one_hot(labels[-1][torch.from_numpy(at)], 10) * 9.0 for _, at in tasks]
+
+loading.load_dataset, Engine.outputs = load_dataset, outputs
+'''
+
+
+def data(**changes: Any) -> tuple[Dataset, Partition, Dataset | None]:
+    settings = {"method": "fedavg", "dataset": "digits", "alpha": 0.5, "clients": 5, "model": "logistic", "rounds": 1}
+    return load_all(Settings(**{**settings, **changes}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"protocol": "paper"},
+        {"partition": "shards", "partition_options": {"k": 2}, "alpha": None},
+        {"partition": "classes", "partition_options": {"k": 3, "test_share": 0.3}, "alpha": None},
+        {"shifts": [{"name": "concept_shift", "clusters": 2}]},
+        {"public": PUBLIC},
+    ],
+    ids=["dirichlet", "paper", "shards", "classes", "shift", "public"],
+)
+def test_what_is_handed_out_has_no_label_of_a_test(tmp_path: Path, changes: dict[str, Any]) -> None:
+    whole, partition, public = data(**changes)
+    write_data(tmp_path / "cell", tmp_path, (whole, partition, public))
+    handed, lists, handed_public = read_data(tmp_path / "cell")
+    used = np.concatenate([*partition.train, *partition.validation])
+    others = np.setdiff1d(np.arange(len(whole.y)), used)
+    assert len(others) > 50
+    assert set(np.concatenate([*partition.test, partition.global_test])) <= set(others)
+    assert set(handed.y[others]) == {0}
+    assert np.array_equal(handed.y[used], whole.y[used])
+    assert np.array_equal(handed.x, whole.x)
+    assert handed.x.dtype == whole.x.dtype
+    assert (handed.rows, handed.groups, handed.checksum) == (None, None, "")
+    assert (lists.hash, lists.summary, lists.new) == (partition.hash, partition.summary, partition.new)
+    assert (handed_public is None) == (public is None)
+    if public is not None and handed_public is not None:
+        assert np.array_equal(handed_public.y, public.y)
+        assert np.array_equal(handed_public.x, public.x)
+
+
+def test_cells_with_the_same_inputs_share_their_file(tmp_path: Path) -> None:
+    cells: dict[str, dict[str, Any]] = {"a": {"seed": 0}, "b": {"seed": 1}, "c": {"shifts": [{"name": "rotation"}]}}
+    for name, changes in cells.items():
+        write_data(tmp_path / name, tmp_path, data(**changes))
+    assert len(list(tmp_path.glob("*.npy"))) == 2
+
+
+def test_outputs_come_back_as_they_were(tmp_path: Path) -> None:
+    left = [
+        Outputs(("gm", "pm"), {"lm": [0, 3]}, torch.tensor([[0.1, float("nan")]])),
+        Outputs((), {"new0": [7]}, torch.tensor([[1.0, -0.0]], dtype=torch.float64), new=True),
+    ]
+    (tmp_path / "blind").mkdir()
+    write_outputs(tmp_path, 2, left)
+    for one, other in zip(left, read_outputs(tmp_path, 2), strict=True):
+        assert (one.names, one.own, one.new) == (other.names, other.own, other.new)
+        assert one.logits.dtype == other.logits.dtype
+        assert one.logits.numpy().tobytes() == other.logits.numpy().tobytes()
+    assert read_outputs(tmp_path, 3) == []
+
+
+class Evil:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return pytest.fail, ("unpickled",)
+
+
+def test_nothing_that_a_worker_sends_or_leaves_is_unpickled(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="utf"):
+        _decoded(pickle.dumps(Evil()))
+    (tmp_path / "blind").mkdir()
+    np.savez(tmp_path / "blind" / "outputs-1.npz", described=np.array([Evil()], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        read_outputs(tmp_path, 1)
+
+
+def scored(federation: Federation, blind: bool, folder: Path) -> Evaluation:
+    """Scores of the last version; `blind`, by what is left in the folder and the true labels."""
+    for _ in range(federation.settings.rounds):
+        federation.advance()
+    if not blind:
+        return federation.evaluate()
+    folder.mkdir()
+    (folder / "blind").mkdir()
+    write_outputs(folder, 1, federation.outputs().outputs)
+    true, partition = problem()
+    evaluation = Evaluation(outputs=read_outputs(folder, 1))
+    Scorers(torch.from_numpy(true.y), partition, federation.clients.ids, federation.evaluator.new).score(evaluation)
+    return evaluation
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS.names())
+def test_no_method_needs_a_label_of_a_test(method: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {} if METHODS.get(method).everyone else {"new_clients": 1}
+    same_scores(method, tmp_path, **options)
+
+
+@pytest.mark.parametrize("policy", ["aggregate", "local"])
+def test_statistics_of_batches(policy: str, tmp_path: Path) -> None:
+    importlib.import_module("tests.engine.problems")  # registers the model
+    same_scores("fedavg", tmp_path, model="test_norm", model_options={}, batchnorm=policy)
+
+
+def same_scores(method: str, folder: Path, **options: Any) -> None:
+    """Compare the scores of a cell with those of the same one without labels of tests."""
+    whole, partition = problem()
+    assert whole.y[np.concatenate([*partition.test])].any()
+    ordinary = scored(toy_federation(method, **options), False, folder)
+    hidden = without_labels(whole, partition), partition
+    blind = scored(toy_federation(method, problem=hidden, **options), True, folder / "cell")
+    assert ordinary.metrics == blind.metrics
+    assert ordinary.clients == blind.clients
+    assert ordinary.hits == blind.hits
+    assert ordinary.metrics
+
+
+def make_run(start_in: Start, folder: Path, plugin: str, **changes: Any) -> Path:
+    """A run of small cells in a folder that has the plug-in `plugin.py`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "plugin.py").write_text(plugin, encoding="utf-8")
+    grid = {**DIGITS, "datasets": ["digits"], "plugins": ["plugin.py"], **changes}
+    (folder / "grid.yaml").write_text(yaml.safe_dump(grid), encoding="utf-8")
+    with start_in(["run", "--grid", "grid.yaml", "--out", "run", "--quiet"], folder) as process:
+        assert process.wait(300) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def honest(start_in: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of one method of each kind."""
+    return make_run(start_in, tmp_path_factory.mktemp("honest"), PLAIN, methods=HONEST, public=PUBLIC)
+
+
+@pytest.fixture
+def run(honest: Path, tmp_path: Path) -> Path:
+    """A copy of it in the folder that commands run in."""
+    shutil.copytree(honest, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def judged(fresh: Start, tmp_path: Path) -> Bench:
+    """Run `bench verify --blind` in a new interpreter: commands of `bench` fork workers from themselves."""
+
+    def verify(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
+        with fresh(["verify", "--blind", *map(str, arguments)], tmp_path) as process:
+            out, err = process.communicate(timeout=600)
+        assert process.returncode == code, f"exit status {process.returncode}\n{out}\n{err}"
+        return subprocess.CompletedProcess(process.args, code, out, err)
+
+    return verify
+
+
+@pytest.mark.long
+def test_honest_methods_have_the_same_bytes(run: Path, bench: Bench, judged: Bench) -> None:
+    bench("pack", run)
+    out = judged("run.tar.xz", "--plugin", "plugin.py", "--cells", "99").stdout
+    verdicts = [line for line in out.splitlines() if line.endswith(": the same bytes")]
+    assert [line.split()[2] for line in verdicts] == HONEST
+    assert all(line.startswith("ok ") for line in verdicts)
+    assert "1 ids not checked, as they rest on code of plug-ins" in out
+
+
+@pytest.mark.long
+def test_a_method_of_another_package(start_in: Start, tmp_path: Path, judged: Bench) -> None:
+    """The workers load what is installed, and the judge does not."""
+    make_run(start_in, tmp_path, "", methods=["odd_slow"], rounds=1, new_clients=0)
+    out = judged("run").stdout
+    assert ": the same bytes" in out
+    assert "1 ids not checked" in out
+
+
+@pytest.mark.long
+def test_shifted_cells_have_the_same_bytes(start_in: Start, tmp_path: Path, judged: Bench) -> None:
+    shifts = [{"name": "concept_shift", "clusters": 2}]
+    make_run(start_in, tmp_path, "", methods=["fedavg", "ditto"], shifts=shifts)
+    out = judged("run", "--cells", "9").stdout
+    assert out.count(": the same bytes") == 2
+    assert "ids not checked" not in out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "plugin", [SCORER, SCORER_AND_JUDGE, MEMORY, LOADER], ids=["scorer", "judge", "memory", "loader"]
+)
+def test_a_plugin_that_helps_itself_is_found(
+    start_in: Start, tmp_path: Path, bench: Bench, judged: Bench, plugin: str
+) -> None:
+    """Without `--blind` its cells are the same bytes: the same code helps itself again."""
+    make_run(start_in, tmp_path, plugin + PLAIN, methods=["plain"])
+    [cell] = load_run(tmp_path / "run").cells
+    tests = cell.table("metrics").query("split == 'test' and quantity == 'accuracy' and metric == 'gm'")
+    assert tests["value"].min() > 0.999
+    assert bench("verify", "run", "--plugin", "plugin.py").stdout.startswith("ok ")
+    out = judged("run", "--plugin", "plugin.py", code=1).stdout
+    assert out.startswith(
+        f"WRONG {cell.id}  plain digits alpha=0.5 seed=0: other numbers on the same path: metrics.csv"
+    )
+
+
+@pytest.mark.long
+def test_an_edited_cell_is_found(run: Path, judged: Bench) -> None:
+    cell = load_run(run).cells[0]
+    path = cell.folder / "metrics.csv"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r"(loss,)(.*)", lambda row: row[1] + repr(float(row[2]) * 0.9), text), encoding="utf-8")
+    status = json.loads((cell.folder / "status.json").read_text(encoding="utf-8"))
+    status["checksums"]["metrics"] = store.checksum(path)
+    store.write_json(cell.folder / "status.json", status)
+    out = judged(run, "--plugin", "plugin.py", "--cells", "99", code=1).stdout
+    assert [line.split()[2] for line in out.splitlines() if line.startswith("WRONG")] == [cell.settings.method]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"dataset": "mine"}, "data set 'mine'"),
+        ({"partition": "mine"}, "partition 'mine'"),
+        ({"model": "mine"}, "model 'mine'"),
+        ({"shifts": [{"name": "mine"}]}, "shift 'mine'"),
+        ({"public": {"name": "mine"}}, "data set 'mine'"),
+    ],
+    ids=["data", "partition", "model", "shift", "public"],
+)
+def test_data_and_models_of_plugins_are_refused(run: Path, bench: Bench, change: dict[str, Any], what: str) -> None:
+    described = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    described["cells"][0]["settings"].update(change)
+    store.write_json(run / "run.json", described)
+    ended = bench("verify", run, "--blind", "--plugin", "plugin.py", code=2)
+    assert len(ended.stderr.splitlines()) == 1
+    assert f"has a {what} of a plug-in, and what scores must load none" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [(["../../0123456789ab"], "an id is 16 hex digits"), (["0" * 16, "0" * 16], "of a cell with other settings")],
+    ids=["leads elsewhere", "twice"],
+)
+def test_ids_that_are_not_checked_are_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str], text: str
+) -> None:
+    monkeypatch.setattr(Registry, "entry_points", True)  # the judge turns it off in its process
+    base = {"method": "strange", "dataset": "digits", "alpha": 0.5, "clients": 5, "model": "logistic", "rounds": 1}
+    cells = [CellView(id, "", Settings(**base, seed=k), tmp_path, store.Status()) for k, id in enumerate(ids)]
+    with pytest.raises(UserError, match=text):
+        Judge(tmp_path, tmp_path).plan(cells)
+
+
+def test_a_plugin_that_is_not_there(bench_here: Bench) -> None:
+    ended = bench_here("verify", "run", "--blind", "--plugin", "missing.py", code=2)
+    assert "there is no file missing.py" in ended.stderr
