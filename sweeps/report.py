@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.runs import store
+from bench.runs.launch import STUDY
 from bench.runs.results import dataset_name
 from reports.canvas import Picture
 from reports.published import PublishedTable, published_table
@@ -19,9 +20,6 @@ from sweeps.study import Study, read_study, values_text
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
-
-STUDY = "study.json"
-"""In a run folder: the study that filled it."""
 
 _FEWEST = 2
 

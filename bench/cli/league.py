@@ -49,7 +49,7 @@ def run(
         storage=None,
         out=folder / name,
         plugin=None,
-        device="auto",
+        device=None,
         executor="auto",
         data_root=data_root,
         download=download,

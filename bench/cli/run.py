@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_runner, start_early
+from bench.cli.cell_runner import (
+    CpusPerCell,
+    DeviceOption,
+    DevicesPerCell,
+    GpusPerCell,
+    RayAddress,
+    choose_runner,
+    start_early,
+    wished_device,
+)
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
-from bench.runs.launch import command_line, forget, print_unkept, work, write_run
+from bench.runs.launch import check_folder, command_line, forget, print_unkept, work, write_run
 
 if TYPE_CHECKING:
     from bench.runs.plan import PlannedCell
@@ -54,7 +63,7 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Cells side by side; default: one per core on a CPU, one on a GPU.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    device: DeviceOption = None,
     ray: RayAddress = None,
     cpus_per_cell: CpusPerCell = None,
     gpus_per_cell: GpusPerCell = None,
@@ -102,16 +111,14 @@ def run(
         load_file(file)
     loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
-    folder = out or Path("runs") / loaded.name
-    _refuse_file(folder)
-    if not take_over:
-        _refuse_other_grid(folder, loaded.name)
+    folder, wish = out or Path("runs") / loaded.name, wished_device(device)
+    check_folder(folder, "grid", loaded.name, take_over=take_over)
     if not quiet:
         _print_warnings(chosen)
     if dry_run:
         from bench.cli.dry_run import print_forecast
 
-        print_forecast(chosen, folder, data_root, device, jobs, verbose=verbose)
+        print_forecast(chosen, folder, data_root, wish, jobs, verbose=verbose)
         return
     from bench.engine.device import check_lane_kernels
     from bench.runs.cell import Options
@@ -119,7 +126,7 @@ def run(
     from bench.runs.remarks import gathered
     from bench.runs.store import FINISHED
 
-    runner = choose_runner(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
+    runner = choose_runner(ray, jobs, wish, cpus_per_cell, gpus_per_cell, devices_per_cell)
     for settings in chosen if lane_kernels else ():
         check_lane_kernels(runner.device, settings.precision)
     options = Options(
@@ -156,25 +163,6 @@ def run(
             print(f"{name}: its end could not be written. The same command goes on: {command_line()}", file=sys.stderr)
     if any(state not in FINISHED for _, state in states):
         raise typer.Exit(1)
-
-
-def _refuse_file(folder: Path) -> None:
-    """Refuse a run folder whose path is a file or leads through one, before anything is measured or read."""
-    place = next((place for place in (folder, *folder.parents) if place.exists()), None)
-    if place and not place.is_dir():
-        raise UserError(f"--out {folder}: {place} is a file, not a folder")
-
-
-def _refuse_other_grid(folder: Path, name: str) -> None:
-    """Refuse a folder with cells of another grid, because they would vanish from results and reports."""
-    from bench.runs import store
-
-    before = (store.read_json(folder / "run.json") or {}).get("grid", name)
-    if before != name:
-        raise UserError(
-            f"{folder} has the cells of grid {before!r}, and this one is {name!r}. Give another --out, or --take-over "
-            "to use the folder for this grid: the others' cells stay there, but results and reports no longer show them"
-        )
 
 
 def _print_others(folder: Path) -> None:

@@ -5,15 +5,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_runner, start_early
+from bench.cli.cell_runner import (
+    CpusPerCell,
+    DeviceOption,
+    DevicesPerCell,
+    GpusPerCell,
+    RayAddress,
+    choose_runner,
+    start_early,
+    wished_device,
+)
 from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
-from bench.runs.launch import command_line, make_folder, work, write_run
+from bench.runs.launch import STUDY, check_folder, command_line, make_folder, work, write_run
 
 if TYPE_CHECKING:
     import optuna
@@ -41,7 +50,7 @@ def sweep(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
     plugin: PluginFiles = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    device: DeviceOption = None,
     ray: RayAddress = None,
     cpus_per_cell: CpusPerCell = None,
     gpus_per_cell: GpusPerCell = None,
@@ -76,13 +85,14 @@ def sweep(
     for file in plugin or []:
         load_file(file)
     loaded = load_study(study, set_ or [], trials)
-    folder = out or Path("runs") / loaded.name
+    folder, wish = out or Path("runs") / loaded.name, wished_device(device)
+    check_folder(folder, "study", loaded.name)
     if dry_run:
         from bench.cli.dry_run import print_study_forecast
 
-        print_study_forecast(loaded, folder, data_root, device, jobs)
+        print_study_forecast(loaded, folder, data_root, wish, jobs)
         return
-    runner = choose_runner(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
+    runner = choose_runner(ray, jobs, wish, cpus_per_cell, gpus_per_cell, devices_per_cell)
 
     def options(cells: int | None) -> str:
         found = Options(
@@ -134,7 +144,6 @@ def _open(
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
     from bench.runs import store
     from bench.runs.mlflow_mirror import shown
-    from sweeps.report import STUDY
     from sweeps.run import open_studies
 
     make_folder(folder)

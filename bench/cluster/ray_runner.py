@@ -20,6 +20,7 @@ from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
 from bench.cluster.requirements import Needs, Plugin, check_node, versions
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
 from bench.config.identity import content, sources, used_code
+from bench.engine.device import check_device_name
 from bench.errors import UserError, shortage
 from bench.plugin import loaded_modules
 from bench.runs import store
@@ -60,6 +61,7 @@ class RayRunner:
     """
 
     def __init__(self, jobs: int | None, device: str, cpus: float | None, gpus: float | None, devices: int = 1) -> None:
+        check_device_name(device)
         if device == "auto":
             device = "cuda" if gpus or (gpus is None and has_gpus()) else "cpu"
         if device == "cpu" and gpus:

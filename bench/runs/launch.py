@@ -6,7 +6,7 @@ The commands and `bench.run` share it. Torch is imported when it is needed, so t
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bench.errors import UserError
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from bench.runs.results import RunView
 
 
+STUDY = "study.json"
+"""In a run folder: the study that filled it."""
+
+
 def run(
     grid: "Grid | str | Path",
     out: Path | str | None = None,
@@ -30,6 +34,7 @@ def run(
     download: bool = False,
     keep: "Keep" = "none",
     fresh: bool = False,
+    take_over: bool = False,
     quiet: bool = False,
 ) -> "RunView":
     """Run a grid from Python, like `bench run`: finished cells are skipped, half-done ones go on.
@@ -44,13 +49,14 @@ def run(
         data_root: where data files lie; `download`: fetch what is missing.
         keep: what `cell.model()` finds afterwards: `best`, models of the reported round; `all`, of the last one.
         fresh: forget the cells' earlier results.
+        take_over: use the folder of another grid; its cells stay there, and are no longer shown.
         quiet: no progress.
 
     Returns:
         The run folder's view, with its results as pandas frames.
 
     Raises:
-        UserError: a problem in the grid or its data.
+        UserError: a problem in the grid or its data, no such device, or the folder is another grid's.
         KeyboardInterrupt: the user stopped it; another call goes on.
     """
     from bench.config.grid import Grid, load_grid
@@ -62,6 +68,7 @@ def run(
 
     loaded = grid if isinstance(grid, Grid) else load_grid(str(grid), [])
     folder = Path(out) if out else Path("runs") / loaded.name
+    check_folder(folder, "grid", loaded.name, take_over=take_over)
     runner = LocalRunner(jobs, device)
     options = Options(
         device=runner.device,
@@ -80,6 +87,36 @@ def run(
     if not work(folder, planned, options.model_dump_json(), runner, None, quiet=quiet, verbose=False):
         raise KeyboardInterrupt
     return load_run(folder)
+
+
+def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, take_over: bool = False) -> None:
+    """Check that a folder can be the run folder of a grid or study, before anything is measured or read.
+
+    An edited grid goes into its folder again, by its name. The cells of another one would vanish from results and
+    reports, so its folder is only taken over where the user asks for that. A study has its trials in its folder, which
+    nobody takes over: neither another study nor a grid of the same name.
+
+    Raises:
+        UserError: the path is a file or leads through one, or the folder is another grid's or study's.
+    """
+    from bench.runs import store
+
+    place = next((place for place in (folder, *folder.parents) if place.exists()), None)
+    if place and not place.is_dir():
+        raise UserError(f"--out {folder}: {place} is a file, not a folder")
+    info = store.read_json(folder / "run.json")
+    if info is None or take_over:
+        return
+    before = "study" if (folder / STUDY).exists() else "grid"
+    if (before, info.get("grid", name)) == (kind, name):
+        return
+    remedy = "Give another --out"
+    if kind == "grid":
+        remedy += (
+            ", or --take-over (in Python take_over=True) to use the folder for this grid: the others' cells stay "
+            "there, but results and reports no longer show them"
+        )
+    raise UserError(f"{folder} has the cells of {before} {info['grid']!r}, and this is {kind} {name!r}. {remedy}")
 
 
 def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:

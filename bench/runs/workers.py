@@ -87,7 +87,8 @@ def worker_count(jobs: int | None, device: str) -> int:
     """Return how many cells run at the same time. Refuses a missing device before anything is written."""
     from bench.runs.cell import choose_device
 
-    return jobs or (1 if choose_device(device) == "cuda" else cores())
+    chosen = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
+    return jobs or (1 if chosen == "cuda" else cores())
 
 
 def threads_each(side_by_side: int) -> int:

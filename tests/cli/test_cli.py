@@ -306,7 +306,7 @@ def test_the_folder_of_another_grid_is_refused_unless_asked_for(bench_here: Benc
     bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1))
     other = grid(methods=["local"], rounds=1, name="another")
     refused = bench_here(*common, "--grid", other, code=2)
-    assert "has the cells of grid 'small', and this one is 'another'" in refused.stderr
+    assert "has the cells of grid 'small', and this is grid 'another'" in refused.stderr
     assert list(cells(run)) == ["fedavg"]
     taken = bench_here(*common, "--grid", other, "--take-over")
     assert "1 finished cells here belong to other settings" in taken.stderr
