@@ -22,6 +22,7 @@ from bench.errors import UserError
 from bench.rng import key
 from bench.runs import store
 from bench.runs.cell_runner import CellRunner, CellTask
+from bench.runs.database import sqlite_url
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
 from bench.runs.reported import accuracy_curves, choose_round, selection_curve, trailing_means
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 log = logging.getLogger(__name__)
+
+STORAGE = "study.db"
+"""Optuna's file in a run folder."""
 
 STARTUP_TRIALS = 5
 """The median pruner lets so many trials of a method run to their end, and TPE guesses nothing before so many have
@@ -74,6 +78,11 @@ class _RunningTrial:
         return f"{self.arm.label} {self.arm.task} trial {self.trial.number}"
 
 
+def study_storage(folder: Path) -> str:
+    """The address of the storage in a run folder, unless the user gives another one."""
+    return sqlite_url(folder.resolve() / STORAGE)
+
+
 def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
     """Optuna's studies, by name of the arm; they are made where they do not exist.
 
@@ -81,13 +90,16 @@ def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
         UserError: the storage cannot be used.
     """
     import optuna
+    from sqlalchemy import make_url
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # A file is opened for each use: connections that are kept nobody would close, and Python 3.13 warns of that.
-    pool = {"poolclass": NullPool} if storage.startswith("sqlite:///") and ":memory:" not in storage else {}
     try:
+        url = make_url(storage)
+        file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+        pool = {"poolclass": NullPool} if file else {}
         opened = optuna.storages.RDBStorage(storage, engine_kwargs=pool)
         return {
             arm.name: optuna.create_study(

@@ -144,11 +144,11 @@ def _open(
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
     from bench.runs import store
     from bench.runs.mlflow_mirror import shown
-    from sweeps.run import open_studies
+    from sweeps.run import open_studies, study_storage
 
     make_folder(folder)
     with store.locked(folder, wait=True):
-        studies = open_studies(study, storage or f"sqlite:///{folder.resolve()}/study.db")
+        studies = open_studies(study, storage or study_storage(folder))
         described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
         trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}
         store.write_json(folder / STUDY, described | trials)

@@ -97,10 +97,13 @@ def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, tak
     nobody takes over: neither another study nor a grid of the same name.
 
     Raises:
-        UserError: the path is a file or leads through one, or the folder is another grid's or study's.
+        UserError: the path is a file or leads through one, or is not text in UTF-8, as run.json must name it; or the
+            folder is another grid's or study's.
     """
     from bench.runs import store
 
+    if any("\ud800" <= letter <= "\udfff" for letter in str(folder)):
+        raise UserError(f"--out {str(folder)!a}: its name is not text in UTF-8; give another one")
     place = next((place for place in (folder, *folder.parents) if place.exists()), None)
     if place and not place.is_dir():
         raise UserError(f"--out {folder}: {place} is a file, not a folder")
