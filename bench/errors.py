@@ -1,6 +1,8 @@
 """Errors for the user, shown as one clear message without a traceback, with exit status 2."""
 
 import errno
+import io
+import sys
 import traceback
 from pathlib import Path
 
@@ -16,6 +18,13 @@ def in_words(error: BaseException, file: str | None) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def let_output_degrade() -> None:
+    """Print `?` for what the encoding of standard output lacks, as in the C locale; no output fails because of it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 class Lost(Exception):

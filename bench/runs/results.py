@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.runs.reported import WINDOW, accuracy_curves, chosen_rounds, selection_curve
-from bench.runs.store import COLUMNS, Status, read_json, read_status
+from bench.runs.store import COLUMNS, REMOVED, Status, read_json, read_status
 from bench.runs.tables import read_table
 from bench.settings import Settings
 
@@ -167,7 +167,7 @@ def other_cells(run: Path) -> list[CellView]:
     current = {cell.id for cell in load_run(run).cells}
     found = []
     for file in sorted(run.glob("*/settings.json")):
-        if file.parent.name not in current:
+        if file.parent.name not in current and not file.parent.name.endswith(REMOVED):
             try:
                 settings = Settings(**read_json(file))
             except (UserError, ValidationError, TypeError):

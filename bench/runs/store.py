@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,8 @@ wall time."""
 
 _LOCK = "lock"
 _TEMPORARY = ".tmp"
+REMOVED = ".removed"
+"""What the name of a cell's folder ends with while it is removed."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -205,6 +208,41 @@ def remove_leftovers(folder: Path, status: Status) -> None:
 def _remove(path: Path) -> None:
     """Remove a file, a folder, or a link but not what it leads to."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def remove_cell(folder: Path) -> None:
+    """Remove a cell's folder. It is renamed first, so that what a kill leaves is no cell (`removed_cells`).
+
+    Raises:
+        BusyError: another process works on the cell.
+    """
+    gone = folder if folder.name.endswith(REMOVED) else folder.with_name(folder.name + REMOVED)
+    with locked(folder):
+        if gone != folder and gone.exists():  # of an earlier removal that was killed
+            shutil.rmtree(gone)
+        folder.rename(gone)
+        _remove(gone)
+    sync_folder(folder.parent)
+
+
+def removed_cells(run: Path) -> list[Path]:
+    """Folders that were left where the removal of a cell was killed.
+
+    Earlier versions removed file by file: a folder with the name of a cell and no `settings.json` that `run.json` does
+    not list is one of theirs.
+    """
+    listed = {entry["id"] for entry in read_json(run / "run.json")["cells"]}
+    return [
+        folder
+        for folder in sorted(run.iterdir())
+        if folder.is_dir() and not folder.is_symlink() and folder.name not in listed and _is_left(folder)
+    ]
+
+
+def _is_left(folder: Path) -> bool:
+    if re.fullmatch(rf"[0-9a-f]{{16}}{re.escape(REMOVED)}", folder.name):
+        return True
+    return bool(re.fullmatch("[0-9a-f]{16}", folder.name)) and not (folder / "settings.json").exists()
 
 
 def forget(folder: Path) -> None:

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from bench.errors import UserError
+from bench.errors import UserError, let_output_degrade
 from bench.runs import store
 from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere, supervise
 from bench.runs.progress import Event
@@ -252,6 +252,7 @@ def _work(pipe: Connection) -> None:
     from bench.runs.cell import Options, run_cell
 
     torch.set_num_threads(1)
+    let_output_degrade()  # a method may print
     while True:
         task = tasks.get()
         task.folder.mkdir(parents=True, exist_ok=True)

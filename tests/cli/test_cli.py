@@ -292,6 +292,7 @@ def test_finished_cells_of_other_settings_are_named_and_can_be_removed(
     assert "2 cells would be removed" in bench_here("clean", run).stdout
     assert len(list(run.glob("*/settings.json"))) == 3
     assert "2 cells removed" in bench_here("clean", run, "--yes").stdout
+    assert [folder.name for folder in run.iterdir() if folder.is_dir()] == [cells(run)["fedavg"].id]
     assert [folder.parent.name for folder in run.glob("*/settings.json")] == [cells(run)["fedavg"].id]
     assert "nothing to remove" in bench_here("clean", run, "-y").stdout
     again = bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1, lr=0.2))
