@@ -14,7 +14,7 @@ from reports.sections import Section
 from reports.tables import Column, Table, TableEntry, number, words
 from sweeps import figures
 from sweeps.fair import Chosen, budget_table, choose, trials_table
-from sweeps.run import open_studies, study_storage
+from sweeps.run import open_studies, storage_problems, study_storage
 from sweeps.study import Study, read_study, values_text
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ def run_sections(run: Path) -> list[Section]:
     if found is None:
         return []
     study = read_study(found["source"], found["file"], found["stem"], found["overrides"], found["trials"])
-    studies = open_studies(study, found["storage"] or study_storage(run))
-    if not any(choice.trials for choice in choose(study, studies, run)):
-        return [
-            Section("tuning", "Tuning", "The trials are of an earlier code of the methods, or of the grid: tune anew.")
-        ]
-    return sections(study, studies, run)
+    storage = found["storage"] or study_storage(run)
+    studies = open_studies(study, storage)
+    with storage_problems(storage):
+        if not any(choice.trials for choice in choose(study, studies, run)):
+            earlier = "The trials are of an earlier code of the methods, or of the grid: tune anew."
+            return [Section("tuning", "Tuning", earlier)]
+        return sections(study, studies, run)
 
 
 def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> list[Section]:

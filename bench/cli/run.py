@@ -21,7 +21,7 @@ from bench.cli.cell_runner import (
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
-from bench.runs.launch import check_folder, command_line, forget, print_unkept, work, write_run
+from bench.runs.launch import check_folder, command_line, forget, preparing, print_unkept, work, write_run
 
 if TYPE_CHECKING:
     from bench.runs.plan import PlannedCell
@@ -123,6 +123,7 @@ def run(
     from bench.engine.device import check_lane_kernels
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
+    from bench.runs.progress import patience
     from bench.runs.remarks import gathered
     from bench.runs.store import FINISHED
 
@@ -142,9 +143,11 @@ def run(
         plugins=loaded_files(),
     )
     mirror = choose_store(folder, tracking_uri) if tracking else None
-    planned = plan(loaded.cells, data_root, download=download)
-    runner.check(chosen, data_root)
-    wanted = [cell for cell in planned if cell.settings in chosen]
+    with patience(preparing(folder, len(loaded.cells)), quiet=quiet):
+        planned = plan(loaded.cells, data_root, download=download)
+        runner.check(chosen, data_root)
+    asked = {id(settings) for settings in chosen}  # to compare settings takes seconds where there are thousands
+    wanted = [cell for cell in planned if id(cell.settings) in asked]
     write_run(folder, loaded, planned)
     if fresh:
         forget(folder, wanted)

@@ -22,7 +22,7 @@ from bench.cli.cell_runner import (
 from bench.cli.run import ExecutorOption, PluginFiles, by_option, print_remarks
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
-from bench.runs.launch import STUDY, check_folder, command_line, make_folder, work, write_run
+from bench.runs.launch import STUDY, check_folder, command_line, make_folder, preparing, work, write_run
 
 if TYPE_CHECKING:
     import optuna
@@ -75,11 +75,12 @@ def sweep(
         from bench.runs.cell import Options
         from bench.runs.mlflow_mirror import choose_store
         from bench.runs.plan import plan
+        from bench.runs.progress import patience
         from bench.runs.remarks import fallbacks, gathered
         from bench.runs.results import load_run
         from sweeps.fair import cells_again, choose, reported_cells
         from sweeps.finals import check_blind
-        from sweeps.run import list_cells, trial_cells, tune
+        from sweeps.run import list_cells, storage_problems, study_storage, trial_cells, tune
         from sweeps.study import load_study
 
     for file in plugin or []:
@@ -106,32 +107,35 @@ def sweep(
         return found.model_dump_json()
 
     mirror = choose_store(folder, tracking_uri) if tracking else None
-    planned = plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
+    cells = [cell for arm in loaded.arms for cell in arm.cells]
+    with patience(preparing(folder, len(cells)), quiet=quiet):
+        planned = plan(cells, data_root, download=download)
     if not quiet:
         print_remarks(gathered((cell.settings, cell.remarks) for cell in planned))
     check_blind(loaded, data_root)
     runner.check([cell.settings for cell in planned], data_root)
-    studies = _open(folder, loaded, study, set_ or [], storage)
-    write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
-    with _followed(folder, mirror):
-        said = _quiet if quiet else _say
-        outcome = tune(loaded, studies, folder, options=options(None), runner=runner, timeout=timeout, say=said)
-        for reason in outcome.failed:
-            print(reason, file=sys.stderr)
-        if outcome.stopped:
-            _stop()
-        if outcome.elsewhere:
-            print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
-            raise typer.Exit(1 if outcome.failed else 0)
-        reported: list[PlannedCell] = []
-        for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
-            reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
-            with store.locked(folder, wait=True):
-                list_cells(folder, [*trial_cells(loaded, studies), *reported])
-            if not work(folder, reported, options(len(reported)), runner, None, quiet=quiet, verbose=False):
+    with storage_problems(storage or study_storage(folder)):
+        studies = _open(folder, loaded, study, set_ or [], storage)
+        write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
+        with _followed(folder, mirror):
+            said = _quiet if quiet else _say
+            outcome = tune(loaded, studies, folder, options=options(None), runner=runner, timeout=timeout, say=said)
+            for reason in outcome.failed:
+                print(reason, file=sys.stderr)
+            if outcome.stopped:
                 _stop()
-    _write_best(folder, loaded, [cell.settings for cell in reported])
-    _report(folder, loaded, studies, page=page)
+            if outcome.elsewhere:
+                print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
+                raise typer.Exit(1 if outcome.failed else 0)
+            reported: list[PlannedCell] = []
+            for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
+                reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
+                with store.locked(folder, wait=True):
+                    list_cells(folder, [*trial_cells(loaded, studies), *reported])
+                if not work(folder, reported, options(len(reported)), runner, None, quiet=quiet, verbose=False):
+                    _stop()
+        _write_best(folder, loaded, [cell.settings for cell in reported])
+        _report(folder, loaded, studies, page=page)
     if not quiet:
         print_remarks(fallbacks(load_run(folder).cells))
     if outcome.failed or _any_failed(folder, reported):

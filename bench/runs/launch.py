@@ -63,6 +63,7 @@ def run(
     from bench.plugin import loaded_files
     from bench.runs.cell import Options
     from bench.runs.plan import plan
+    from bench.runs.progress import patience
     from bench.runs.results import load_run
     from bench.runs.workers import LocalRunner
 
@@ -78,7 +79,8 @@ def run(
         keep=keep,
         plugins=loaded_files(),
     )
-    planned = plan(loaded.cells, options.data_root, download=download)
+    with patience(preparing(folder, len(loaded.cells)), quiet=quiet):
+        planned = plan(loaded.cells, options.data_root, download=download)
     write_run(folder, loaded, planned)
     if fresh:
         forget(folder, planned)
@@ -120,6 +122,11 @@ def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, tak
             "there, but results and reports no longer show them"
         )
     raise UserError(f"{folder} has the cells of {before} {info['grid']!r}, and this is {kind} {name!r}. {remedy}")
+
+
+def preparing(folder: Path, cells: int) -> str:
+    """Say what goes on before the first of many cells runs."""
+    return f"{folder}: {cells} cells are being prepared (data, partitions, ids)"
 
 
 def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:

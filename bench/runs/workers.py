@@ -8,11 +8,12 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -28,6 +29,9 @@ from bench.settings import Settings
 
 STOP_SECONDS = 10.0
 """Seconds after Ctrl-C in which the workers may finish a server version and write a checkpoint."""
+
+FILES, FILES_OF_WORKER = 48, 3
+"""Files that a command has open, and those for each of its workers: a pipe, and two ends that say whether it lives."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -80,6 +84,7 @@ class LocalRunner:
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
         """Run cells on the worker processes."""
+        allow_open_files(min(self.sharing, len(tasks)) if isinstance(tasks, Sized) else self.sharing)
         return supervise(_Pool(Backlog(tasks, on_event), self.sharing, unwanted))
 
 
@@ -89,6 +94,24 @@ def worker_count(jobs: int | None, device: str) -> int:
 
     chosen = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
     return jobs or (1 if chosen == "cuda" else cores())
+
+
+def allow_open_files(workers: int) -> None:
+    """Raise this process's limit of open files as far as its workers need it.
+
+    Raises:
+        UserError: the system does not allow so many.
+    """
+    needed = FILES + FILES_OF_WORKER * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= needed or soft == resource.RLIM_INFINITY:
+        return
+    if hard < needed and hard != resource.RLIM_INFINITY:
+        raise UserError(
+            f"{workers} cells side by side need about {needed} open files, and the system allows this process {hard} "
+            f"(ulimit -n): give --jobs {max(1, (hard - FILES) // FILES_OF_WORKER)}, or raise the limit"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def threads_each(side_by_side: int) -> int:

@@ -1,8 +1,10 @@
 """What is left where a command is stopped or cannot work, and that no such command ends with a traceback."""
 
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench.runs import store
 from tests.runs.helpers import cells
@@ -115,3 +118,111 @@ def test_output_degrades_in_the_c_locale(grid: Grid, fresh: Start, tmp_path: Pat
         assert "Traceback" not in said
         assert out.isascii()
     assert "fedavg" in out
+
+
+@pytest.fixture
+def study(grid: Grid, tmp_path: Path) -> list[str]:
+    """The arguments of a small sweep into the folder `tuned`; its study is written."""
+    cells = yaml.safe_load(grid(methods=["fedprox"], rounds=1).read_text(encoding="utf-8"))
+    del cells["seeds"]
+    space = {"lr": {"low": 0.1, "high": 1.0}}
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        yaml.safe_dump({"grid": cells, "space": space, "trials": 3, "seeds": [100, 101], "report_seeds": [0, 1]}),
+        encoding="utf-8",
+    )
+    common = ["sweep", "--study", str(file), "--out", str(tmp_path / "tuned"), "--device", "cpu", "--jobs", "1"]
+    return [*common, "--no-tracking", "--no-page", "--quiet"]
+
+
+def finished(run: Path) -> dict[str, int]:
+    """When each cell's status was written."""
+    return {file.parent.name: file.stat().st_mtime_ns for file in run.glob("*/status.json")}
+
+
+def table(run: Path) -> str:
+    return (run / "report" / "tables" / "tuning.csv").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", ["garbage", "in the middle", "cut"])
+def test_a_damaged_study_is_one_line_and_is_recovered(bench_here: Bench, study: list[str], tmp_path: Path,
+                                                      damage: str) -> None:  # fmt: skip
+    """Deleting it, as the line says, recovers all: the same trials, and no cell runs again."""
+    run = tmp_path / "tuned"
+    bench_here(*study)
+    before, chosen = finished(run), table(run)
+    file = run / "study.db"
+    content = bytearray(file.read_bytes())
+    if damage == "garbage":
+        content[:] = b"x" * len(content)
+    elif damage == "cut":
+        content = content[: len(content) // 2]
+    else:
+        content[4096:] = b"\xa5" * (len(content) - 4096)
+    for command in (study, ["report", str(run)]):
+        file.write_bytes(content)
+        said = bench_here(*command, code=2).stderr
+        assert said.count("\n") == 1, said
+        assert f"{file} cannot be used" in said
+        assert "Delete it and give the same command again" in said
+    file.unlink()
+    bench_here(*study)
+    assert finished(run) == before
+    assert table(run) == chosen
+
+
+@pytest.mark.long
+def test_a_study_that_is_locked_is_waited_for(start: Start, bench_here: Bench, study: list[str], tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """For longer than SQLite's five seconds; then one line."""
+    import sweeps.run
+
+    bench_here(*study)
+    lock = sqlite3.connect(tmp_path / "tuned" / "study.db", isolation_level=None, check_same_thread=False)
+    lock.execute("begin exclusive")
+    with start(*study) as process:
+        time.sleep(9)
+        lock.execute("rollback")
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    monkeypatch.setattr(sweeps.run, "LOCK_SECONDS", 0.1)
+    lock.execute("begin exclusive")
+    said = bench_here(*study, code=2).stderr
+    lock.close()
+    assert said.count("\n") == 1, said
+    assert "database is locked. Another process keeps it so" in said
+
+
+@pytest.mark.long
+def test_too_few_open_files_are_one_line(grid: Grid, tmp_path: Path, environment: dict[str, str]) -> None:
+    """With as many workers as cells; the limit is the process's own. So many as the line names do run."""
+    file = grid(methods=["fedavg"], rounds=1, seeds=list(range(40)))
+    command = f"ulimit -n 64 && exec {sys.executable} -m bench.cli run --grid {file} --out run --device cpu --quiet"
+
+    def run(jobs: str) -> tuple[int, str]:
+        line = ["sh", "-c", f"{command} --jobs {jobs}"]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    code, said = run("40")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "40 cells side by side need about 168 open files, and the system allows this process 64 (ulimit -n)" in said
+    (jobs,) = re.findall(r"give --jobs (\d+),", said)
+    assert not list((tmp_path / "run").glob("*/status.json"))
+    code, said = run(f"{jobs} --only seed=0")
+    assert code == 0, said
+
+
+def test_a_long_preparation_says_what_it_does(start: Start, grid: Grid, tmp_path: Path) -> None:
+    """A data set that needs its time."""
+    (tmp_path / "slow.py").write_text(
+        "import time\nimport numpy as np\nfrom bench.plugin import DATASETS\nfrom datasets.assemble import assemble\n\n"
+        "@DATASETS.register('slow')\ndef slow(*, data_root, download):\n    time.sleep(2.5)\n"
+        "    raise OSError(2, 'nothing came', 'slow.bin')\n",
+        encoding="utf-8",
+    )
+    file = grid(methods=["fedavg"], datasets=["slow"], plugins=["slow.py"])
+    with start("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1) as process:
+        _, said = process.communicate(timeout=100)
+    assert "run: 1 cells are being prepared (data, partitions, ids)" in said
