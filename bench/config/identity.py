@@ -142,10 +142,17 @@ def used_code(settings: Settings) -> dict[tuple[str, str], str]:
     Raises:
         UserError: one of them is unknown or has no source file.
     """
+    return {(registry.kind, name): _code(registry, name) for registry, name in _used(settings)}
+
+
+def used_items(settings: Settings) -> set[tuple[str, str]]:
+    """Kind and name of everything registered that a cell uses."""
+    return {(registry.kind, name) for registry, name in _used(settings)}
+
+
+def _used(settings: Settings) -> list[tuple[Registry[Any], str]]:
     parts = [(METHODS, settings.method), (SELECTIONS, settings.selection), *_data_and_models(settings)]
-    if settings.server is not None:
-        parts.append((SERVER_RULES, settings.server["name"]))
-    return {(registry.kind, name): _code(registry, name) for registry, name in parts}
+    return parts if settings.server is None else [*parts, (SERVER_RULES, settings.server["name"])]
 
 
 def code_of(kind: str, name: str) -> str:

@@ -60,8 +60,11 @@ def run(
         KeyboardInterrupt: the user stopped it; another call goes on.
     """
     from bench.config.grid import Grid, load_grid
+    from bench.config.identity import used_items
+    from bench.interactive import save
     from bench.plugin import loaded_files
     from bench.runs.cell import Options
+    from bench.runs.loading import forget_data
     from bench.runs.plan import plan
     from bench.runs.progress import patience
     from bench.runs.results import load_run
@@ -71,6 +74,10 @@ def run(
     folder = Path(out) if out else Path("runs") / loaded.name
     check_folder(folder, "grid", loaded.name, take_over=take_over)
     runner = LocalRunner(jobs, device)
+    for file in save(folder, {item for cell in loaded.cells for item in used_items(cell)}):
+        forget_data()
+        if not quiet:
+            print(f"note: {file} is the notebook's code; --plugin or bench.load_file takes it later", file=sys.stderr)
     options = Options(
         device=runner.device,
         threads=runner.threads(len(loaded.cells)),

@@ -115,6 +115,11 @@ def provide(name: str, options: str, dataset: Dataset) -> None:
     _PROVIDED[name, options] = dataset
 
 
+def forget_data() -> None:
+    """Load data sets anew from now on: the code of one has changed."""
+    _dataset.cache_clear()
+
+
 @functools.lru_cache(maxsize=2)
 def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
     if (name, options) in _PROVIDED:
