@@ -96,9 +96,8 @@ class Registry(Generic[T]):
             if is_interactive(item.__module__) and (known is None or before):
                 frame = sys._getframe(1)
                 lines = linecache.getlines(frame.f_code.co_filename)
-                INTERACTIVE[self.kind, name] = Interactive(
-                    self, name, item, frame.f_globals, lines, before and before.file
-                )
+                file = before.file if before else None
+                INTERACTIVE[self.kind, name] = Interactive(self, name, item, frame.f_globals, lines, file)
             elif known is not None and (known.__module__, known.__qualname__) != (item.__module__, item.__qualname__):
                 both = f"{known.__module__} and {item.__module__}"
                 raise UserError(f"{self.kind} {name!r} is registered twice, by {both}: give yours another name")

@@ -7,6 +7,7 @@ in the file; the code that reads a grid file adds it.
 import functools
 import inspect
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError

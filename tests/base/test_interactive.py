@@ -141,3 +141,30 @@ def test_what_a_file_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
         "and load that by bench.load_file, or use a notebook"
     )
     assert not (tmp_path / "run").exists()
+
+
+IPYTHON = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+for cell in json.loads(sys.argv[1]):
+    shell.run_cell(cell, store_history=True)
+"""
+
+
+@pytest.mark.long
+def test_the_real_ipython(tmp_path: Path) -> None:
+    """Where it is installed: with commands of its own among the cells, and a definition that changes."""
+    pytest.importorskip("IPython")
+    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
+    cells = ["import json, bench.errors", "%pwd", METHOD, RUN, METHOD.replace("/ 2", "/ 3"), RUN, METHOD, RUN]
+    done = subprocess.run(
+        [sys.executable, "-c", IPYTHON, json.dumps(cells)], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    ran = [line for line in done.stdout.splitlines() if line.startswith("[[")]
+    assert len(ran) == 3, done.stdout
+    assert ran[0] == ran[2] != ran[1]
+    assert len(list((tmp_path / "run" / "code").glob("mine_*.py"))) == 2
