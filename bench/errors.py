@@ -1,6 +1,9 @@
 """Errors for the user, shown as one clear message without a traceback, with exit status 2."""
 
 import errno
+import io
+import resource
+import sys
 import traceback
 from pathlib import Path
 
@@ -18,6 +21,13 @@ def in_words(error: BaseException, file: str | None) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
 
 
+def let_output_degrade() -> None:
+    """Print `?` for what the encoding of standard output lacks, as in the C locale; no output fails because of it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 class Lost(Exception):
     """A helper process or device of a running cell was lost; the cell can resume from its last checkpoint."""
 
@@ -25,16 +35,23 @@ class Lost(Exception):
 _REFUSED = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
+_OPEN = (errno.EMFILE, errno.ENFILE)
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def shortage(error: BaseException) -> str:
-    """One sentence of advice for an error that means a full disk or no memory left; empty for other errors."""
+    """One sentence of advice for an error that means that the disk, memory or open files ran out; empty for others."""
     text = str(error)
     writing = "PytorchStreamWriter failed writing" in text or "inline_container.cc" in text  # messages of torch.save
     if (isinstance(error, OSError) and error.errno in _FULL) or writing:
         place = f" while writing {error.filename}" if isinstance(error, OSError) and error.filename else ""
         return f"the disk is full{place}: free some space and give the same command again, it goes on from there"
+    if isinstance(error, OSError) and error.errno in _OPEN:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return (
+            f"too many open files, of which the system allows this process {limit}: run fewer cells side by side "
+            "(--jobs), or raise the limit (ulimit -n 4096), and give the same command again"
+        )
     words = ("can't allocate memory", "out of memory", "CUFFT_ALLOC_FAILED")
     if isinstance(error, MemoryError) or any(word in text for word in words):
         return (

@@ -13,11 +13,13 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import linecache
 import pkgutil
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -37,6 +39,42 @@ def did_you_mean(word: str, known: list[str]) -> str:
     """Return ` Did you mean 'x'?` for the most similar known word, or an empty string."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def is_interactive(module: str) -> bool:
+    """Whether a module is no file: a notebook, a prompt, or what was given to `exec`."""
+    return not getattr(sys.modules.get(module), "__file__", None) and module not in sys.builtin_module_names
+
+
+@dataclass
+class Interactive:
+    """A factory defined in a notebook or at a prompt (`bench.interactive`).
+
+    Attributes:
+        namespace: the notebook's global names.
+        lines: of the notebook's cell that registered it; empty where Python does not keep them.
+        file: what it, or an earlier definition of that name, was saved as and loaded from.
+    """
+
+    registry: "Registry[Any]"
+    name: str
+    item: Any
+    namespace: dict[str, Any]
+    lines: list[str]
+    file: Path | None = None
+
+    def load(self, file: Path) -> None:
+        """Load it from the file that it was saved as, in place of the notebook's object and of earlier files."""
+        path = file.resolve()
+        if self.file in _FILES:
+            del sys.modules[_FILES.pop(self.file).__name__]
+        self.registry.drop(self.name)
+        load_file(path)
+        self.file = path
+
+
+INTERACTIVE: dict[tuple[str, str], Interactive] = {}
+"""What this session defined in a notebook or at a prompt, by kind and name."""
 
 
 class Registry(Generic[T]):
@@ -63,13 +101,23 @@ class Registry(Generic[T]):
 
         def add(item: T) -> T:
             known = self._items.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (item.__module__, item.__qualname__):
+            before = INTERACTIVE.get((self.kind, name))
+            if is_interactive(item.__module__) and (known is None or before):
+                frame = sys._getframe(1)
+                lines = linecache.getlines(frame.f_code.co_filename)
+                file = before.file if before else None
+                INTERACTIVE[self.kind, name] = Interactive(self, name, item, frame.f_globals, lines, file)
+            elif known is not None and (known.__module__, known.__qualname__) != (item.__module__, item.__qualname__):
                 both = f"{known.__module__} and {item.__module__}"
                 raise UserError(f"{self.kind} {name!r} is registered twice, by {both}: give yours another name")
             self._items[name] = item
             return item
 
         return add
+
+    def drop(self, name: str) -> None:
+        """Forget a factory, so that another one can have its name."""
+        self._items.pop(name, None)
 
     def names(self) -> list[str]:
         """All registered names, sorted."""

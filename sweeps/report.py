@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from bench.errors import UserError
 from bench.plugin import allow
 from bench.runs import documents, inside, store
+from bench.runs.launch import STUDY
 from bench.runs.results import dataset_name
 from reports.canvas import Picture
 from reports.published import PublishedTable, published_table
@@ -17,15 +18,15 @@ from reports.sections import Section
 from reports.tables import Column, Table, TableEntry, number, words
 from sweeps import figures
 from sweeps.fair import Chosen, budget_table, choose, trials_table
-from sweeps.run import open_studies
+from sweeps.run import open_studies, storage_problems, study_storage
 from sweeps.study import Study, read_study, values_text
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-STUDY = "study.json"
-"""In a run folder: the study that filled it."""
+
+_FEWEST = 2
 
 
 class _StudyFile(BaseModel):
@@ -39,9 +40,6 @@ class _StudyFile(BaseModel):
     overrides: list[str]
     trials: int | None
     storage: str | None
-
-
-_FEWEST = 2
 
 
 def tuned_for(run: Path) -> list[str]:
@@ -76,12 +74,13 @@ def run_sections(run: Path, storage: str | None = None) -> list[Section]:
         text = f"The study is not shown: its trials are in {file.storage}, which --storage allows to open."
         return [Section("tuning", "Tuning", text)]
     inside.check_place(run, run / "study.db")
-    studies = open_studies(study, storage or f"sqlite:///{run.resolve()}/study.db")
-    if not any(choice.trials for choice in choose(study, studies, run)):
-        return [
-            Section("tuning", "Tuning", "The trials are of an earlier code of the methods, or of the grid: tune anew.")
-        ]
-    return sections(study, studies, run)
+    address = storage or study_storage(run)
+    studies = open_studies(study, address)
+    with storage_problems(address):
+        if not any(choice.trials for choice in choose(study, studies, run)):
+            earlier = "The trials are of an earlier code of the methods, or of the grid: tune anew."
+            return [Section("tuning", "Tuning", earlier)]
+        return sections(study, studies, run)
 
 
 def _read_file(run: Path) -> _StudyFile | None:

@@ -1,12 +1,13 @@
 """The command line. Each command imports its modules only when it is called, so that `bench --help` is fast."""
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 from bench.cli import catalogue, league, look, method, run, show, speed, sweep, track, verify
-from bench.errors import UserError, refused, shortage
+from bench.errors import UserError, let_output_degrade, refused, shortage
 
 app = typer.Typer(
     help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
@@ -58,9 +59,25 @@ def _options(
 ) -> None: ...
 
 
+def _check_working_folder() -> None:
+    """Refuse to work in a folder that was deleted: nothing can be found or written by a relative path.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError(
+            "the working folder was deleted: go to one that is there (cd) and give the command again"
+        ) from None
+
+
 def main() -> None:
     """The command `bench`: an error that the user can fix gives one message, no traceback, and exit status 2."""
+    let_output_degrade()
     try:
+        _check_working_folder()
         app()
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)

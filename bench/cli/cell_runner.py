@@ -9,6 +9,10 @@ from bench.errors import UserError
 if TYPE_CHECKING:
     from bench.runs.cell_runner import CellRunner
 
+DeviceOption = Annotated[
+    list[str] | None,
+    typer.Option("--device", metavar="auto|cpu|cuda", help="Where to compute; default: auto.", show_default=False),
+]
 RayAddress = Annotated[
     str | None,
     typer.Option("--ray", metavar="ADDRESS", help="Run the cells on a Ray cluster: auto, local or HOST:PORT."),
@@ -25,6 +29,18 @@ DevicesPerCell = Annotated[
     int | None,
     typer.Option(min=1, help="With --ray: so many devices share a cell's clients, --cpus- and --gpus-per-cell each."),
 ]
+
+
+def wished_device(given: list[str] | None) -> str:
+    """The device that `--device` names; `choose_device` says whether there is one.
+
+    Raises:
+        UserError: the option was given twice, with different devices.
+    """
+    names = list(dict.fromkeys(given or ["auto"]))
+    if len(names) > 1:
+        raise UserError(f"{' and '.join(f'--device {name}' for name in names)}: give one of them")
+    return names[0]
 
 
 def start_early(ray: str | None) -> None:

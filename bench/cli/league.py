@@ -51,7 +51,7 @@ def run(
         storage=None,
         out=folder / name,
         plugin=None,
-        device="auto",
+        device=None,
         executor="auto",
         data_root=data_root,
         download=download,

@@ -69,12 +69,14 @@ def clean(
     from bench.runs import store
     from bench.runs.results import other_cells
 
-    others = other_cells(run)
-    for cell in others:
-        print(_status_line(cell))
+    others = {cell.folder: _status_line(cell) for cell in other_cells(run)}
+    for folder in store.removed_cells(run):
+        others[folder] = f"{folder.name}: what is left of a removal that was stopped"
+    for folder, line in others.items():
+        print(line)
         if yes:
             try:
-                store.forget(cell.folder)
+                store.remove_cell(folder)
             except store.BusyError as error:
                 raise UserError(f"{error}. Stop that `bench run` first.") from None
     done = "removed" if yes else f"would be removed; `bench clean {shlex.quote(str(run))} --yes` does it"

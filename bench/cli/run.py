@@ -9,11 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_runner, start_early
+from bench.cli.cell_runner import (
+    CpusPerCell,
+    DeviceOption,
+    DevicesPerCell,
+    GpusPerCell,
+    RayAddress,
+    choose_runner,
+    start_early,
+    wished_device,
+)
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.errors import UserError
-from bench.runs.launch import command_line, forget, print_remarks, print_unkept, work, write_run
+from bench.runs.launch import (
+    check_folder,
+    command_line,
+    forget,
+    preparing,
+    print_remarks,
+    print_unkept,
+    work,
+    write_run,
+)
 
 if TYPE_CHECKING:
     from bench.runs.plan import PlannedCell
@@ -55,7 +73,7 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Cells side by side; default: one per core on a CPU, one on a GPU.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    device: DeviceOption = None,
     ray: RayAddress = None,
     cpus_per_cell: CpusPerCell = None,
     gpus_per_cell: GpusPerCell = None,
@@ -104,24 +122,23 @@ def run(
     with allow(is_near) if dry_run else contextlib.nullcontext():
         loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
-    folder = out or Path("runs") / loaded.name
-    _refuse_file(folder)
-    if not take_over:
-        _refuse_other_grid(folder, loaded.name)
+    folder, wish = out or Path("runs") / loaded.name, wished_device(device)
+    check_folder(folder, "grid", loaded.name, take_over=take_over)
     if not quiet:
         _print_warnings(chosen)
     if dry_run:
         from bench.cli.dry_run import print_forecast
 
-        print_forecast(chosen, folder, data_root, device, jobs, verbose=verbose)
+        print_forecast(chosen, folder, data_root, wish, jobs, verbose=verbose)
         return
     from bench.engine.device import check_lane_kernels
     from bench.runs.cell import Options
     from bench.runs.mlflow_mirror import choose_store
+    from bench.runs.progress import patience
     from bench.runs.remarks import planned_remarks
     from bench.runs.store import FINISHED
 
-    runner = choose_runner(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
+    runner = choose_runner(ray, jobs, wish, cpus_per_cell, gpus_per_cell, devices_per_cell)
     for settings in chosen if lane_kernels else ():
         check_lane_kernels(runner.device, settings.precision)
     options = Options(
@@ -137,9 +154,11 @@ def run(
         plugins=loaded_files(),
     )
     mirror = choose_store(folder, tracking_uri) if tracking else None
-    planned = plan(loaded.cells, data_root, download=download)
-    runner.check(chosen, data_root)
-    wanted = [cell for cell in planned if cell.settings in chosen]
+    with patience(preparing(folder, len(loaded.cells)), quiet=quiet):
+        planned = plan(loaded.cells, data_root, download=download)
+        runner.check(chosen, data_root)
+    asked = {id(settings) for settings in chosen}  # to compare settings takes seconds where there are thousands
+    wanted = [cell for cell in planned if id(cell.settings) in asked]
     write_run(folder, loaded, planned)
     if fresh:
         forget(folder, wanted)
@@ -158,25 +177,6 @@ def run(
             print(f"{name}: its end could not be written. The same command goes on: {command_line()}", file=sys.stderr)
     if any(state not in FINISHED for _, state in states):
         raise typer.Exit(1)
-
-
-def _refuse_file(folder: Path) -> None:
-    """Refuse a run folder whose path is a file or leads through one, before anything is measured or read."""
-    place = next((place for place in (folder, *folder.parents) if place.exists()), None)
-    if place and not place.is_dir():
-        raise UserError(f"--out {folder}: {place} is a file, not a folder")
-
-
-def _refuse_other_grid(folder: Path, name: str) -> None:
-    """Refuse a folder with cells of another grid, because they would vanish from results and reports."""
-    from bench.runs.documents import read_run_file
-
-    before = (read_run_file(folder) or {}).get("grid", name)
-    if before != name:
-        raise UserError(
-            f"{folder} has the cells of grid {before!r}, and this one is {name!r}. Give another --out, or --take-over "
-            "to use the folder for this grid: the others' cells stay there, but results and reports no longer show them"
-        )
 
 
 def _print_others(folder: Path) -> None:

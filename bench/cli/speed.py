@@ -1,10 +1,11 @@
 """`bench speed`: the training speed on this machine, compared with a plain loop."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from bench.cli.cell_runner import DeviceOption, wished_device
 from bench.cli.table import print_table
 from bench.errors import UserError
 
@@ -14,7 +15,7 @@ def speed(
         list[str] | None,
         typer.Option(help="digits, mnist_mlp, mnist_cnn, cifar_cnn, resnet18 or char_lstm; repeatable; default: all."),
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    device: DeviceOption = None,
     quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
 ) -> None:
@@ -27,7 +28,7 @@ def speed(
     names = workload or list(WORKLOADS)
     if unknown := [name for name in names if name not in WORKLOADS]:
         raise UserError(f"there is no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
-    found = measure(names, choose_device(device), repeats=1 if quick else 5)
+    found = measure(names, choose_device(wished_device(device)), repeats=1 if quick else 5)
     if json_file:
         store.write_json(json_file, found)
     _print(found)

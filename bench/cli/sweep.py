@@ -5,15 +5,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.cell_runner import CpusPerCell, DevicesPerCell, GpusPerCell, RayAddress, choose_runner, start_early
+from bench.cli.cell_runner import (
+    CpusPerCell,
+    DeviceOption,
+    DevicesPerCell,
+    GpusPerCell,
+    RayAddress,
+    choose_runner,
+    start_early,
+    wished_device,
+)
 from bench.cli.run import ExecutorOption, PluginFiles, by_option
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
-from bench.runs.launch import command_line, make_folder, print_remarks, work, write_run
+from bench.runs.launch import STUDY, check_folder, command_line, make_folder, preparing, print_remarks, work, write_run
 
 if TYPE_CHECKING:
     import optuna
@@ -41,7 +50,7 @@ def sweep(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
     plugin: PluginFiles = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    device: DeviceOption = None,
     ray: RayAddress = None,
     cpus_per_cell: CpusPerCell = None,
     gpus_per_cell: GpusPerCell = None,
@@ -66,24 +75,26 @@ def sweep(
         from bench.runs.cell import Options
         from bench.runs.mlflow_mirror import choose_store
         from bench.runs.plan import plan
+        from bench.runs.progress import patience
         from bench.runs.remarks import fallbacks, planned_remarks
         from bench.runs.results import load_run
         from sweeps.fair import cells_again, choose, reported_cells
         from sweeps.finals import check_blind
-        from sweeps.run import list_cells, trial_cells, tune
+        from sweeps.run import list_cells, storage_problems, study_storage, trial_cells, tune
         from sweeps.study import load_study
 
     for file in plugin or []:
         load_file(file)
     with allow(is_near) if dry_run else nullcontext():
         loaded = load_study(study, set_ or [], trials)
-    folder = out or Path("runs") / loaded.name
+    folder, wish = out or Path("runs") / loaded.name, wished_device(device)
+    check_folder(folder, "study", loaded.name)
     if dry_run:
         from bench.cli.dry_run import print_study_forecast
 
-        print_study_forecast(loaded, folder, data_root, device, jobs)
+        print_study_forecast(loaded, folder, data_root, wish, jobs)
         return
-    runner = choose_runner(ray, jobs, device, cpus_per_cell, gpus_per_cell, devices_per_cell)
+    runner = choose_runner(ray, jobs, wish, cpus_per_cell, gpus_per_cell, devices_per_cell)
 
     def options(cells: int | None) -> str:
         found = Options(
@@ -97,32 +108,35 @@ def sweep(
         return found.model_dump_json()
 
     mirror = choose_store(folder, tracking_uri) if tracking else None
-    planned = plan([cell for arm in loaded.arms for cell in arm.cells], data_root, download=download)
+    cells = [cell for arm in loaded.arms for cell in arm.cells]
+    with patience(preparing(folder, len(cells)), quiet=quiet):
+        planned = plan(cells, data_root, download=download)
     if not quiet:
         print_remarks(planned_remarks(planned))
     check_blind(loaded, data_root)
     runner.check([cell.settings for cell in planned], data_root)
-    studies = _open(folder, loaded, study, set_ or [], storage)
-    write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
-    with _followed(folder, mirror):
-        said = _quiet if quiet else _say
-        outcome = tune(loaded, studies, folder, options=options(None), runner=runner, timeout=timeout, say=said)
-        for reason in outcome.failed:
-            print(reason, file=sys.stderr)
-        if outcome.stopped:
-            _stop()
-        if outcome.elsewhere:
-            print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
-            raise typer.Exit(1 if outcome.failed else 0)
-        reported: list[PlannedCell] = []
-        for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
-            reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
-            with store.locked(folder, wait=True):
-                list_cells(folder, [*trial_cells(loaded, studies), *reported])
-            if not work(folder, reported, options(len(reported)), runner, None, quiet=quiet, verbose=False):
+    with storage_problems(storage or study_storage(folder)):
+        studies = _open(folder, loaded, study, set_ or [], storage)
+        write_run(folder, loaded.described_grid, trial_cells(loaded, studies))
+        with _followed(folder, mirror):
+            said = _quiet if quiet else _say
+            outcome = tune(loaded, studies, folder, options=options(None), runner=runner, timeout=timeout, say=said)
+            for reason in outcome.failed:
+                print(reason, file=sys.stderr)
+            if outcome.stopped:
                 _stop()
-    _write_best(folder, loaded, [cell.settings for cell in reported])
-    _report(folder, loaded, studies, page=page)
+            if outcome.elsewhere:
+                print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
+                raise typer.Exit(1 if outcome.failed else 0)
+            reported: list[PlannedCell] = []
+            for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
+                reported = plan(wanted(loaded, choose(loaded, studies, folder)), data_root, download=download)
+                with store.locked(folder, wait=True):
+                    list_cells(folder, [*trial_cells(loaded, studies), *reported])
+                if not work(folder, reported, options(len(reported)), runner, None, quiet=quiet, verbose=False):
+                    _stop()
+        _write_best(folder, loaded, [cell.settings for cell in reported])
+        _report(folder, loaded, studies, page=page)
     if not quiet:
         print_remarks(fallbacks(load_run(folder).cells))
     if outcome.failed or _any_failed(folder, reported):
@@ -135,13 +149,12 @@ def _open(
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
     from bench.runs import inside, store
     from bench.runs.mlflow_mirror import shown
-    from sweeps.report import STUDY
-    from sweeps.run import open_studies
+    from sweeps.run import open_studies, study_storage
 
     make_folder(folder)
     with store.locked(folder, wait=True):
         inside.check_place(folder, folder / "study.db")
-        studies = open_studies(study, storage or f"sqlite:///{folder.resolve()}/study.db")
+        studies = open_studies(study, storage or study_storage(folder))
         described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
         trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}
         store.write_json(folder / STUDY, described | trials)

@@ -16,7 +16,7 @@ from bench.cluster.wire import PackedValue, Wire, flat
 from bench.data import Dataset
 from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.errors import Lost, UserError
-from bench.federation.cell_data import read_data
+from bench.federation.cell_data import load_all, read_data
 from bench.runs.cell import Options, build
 from bench.settings import Settings
 

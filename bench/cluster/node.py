@@ -20,7 +20,7 @@ from bench.cluster.requirements import Needs, check_node, data_root, provide
 from bench.cluster.scratch import scratch
 from bench.cluster.transfer import FilePart, Link, Report, Sender, write
 from bench.data import Dataset
-from bench.errors import Lost
+from bench.errors import Lost, UserError
 from bench.runs import inside, store
 from bench.runs.cell_runner import CellTask, HeldElsewhere
 from bench.runs.progress import Event
@@ -74,6 +74,7 @@ class CellWorker:
         import ray
 
         wrong, missing = check_node(needs)
+        wrong = wrong or self._without_gpu()
         if self._devices > 1 and not wrong:
             from bench.cluster.devices import Devices
 
@@ -81,6 +82,16 @@ class CellWorker:
         path, text = Path(token[0]), token[1]
         shared = path.is_file() and path.read_text(encoding="utf-8") == text
         return ray.get_runtime_context().get_node_id(), wrong, missing, shared
+
+    def _without_gpu(self) -> str:
+        """Say what is wrong where Ray gives a GPU in which torch cannot compute; else an empty string."""
+        from bench.runs.cell import choose_device
+
+        try:
+            choose_device("cuda" if self._each.get("GPU") else "cpu")
+        except UserError as error:
+            return str(error)
+        return ""
 
     def provide(self, name: str, options: str, dataset: Dataset) -> None:
         """Receive a data set that is missing on this node."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 import uuid
 from collections import deque
@@ -20,6 +21,7 @@ from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
 from bench.cluster.requirements import Needs, Plugin, check_node, versions
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
 from bench.config.identity import content, sources, used_code
+from bench.engine.device import check_device_name
 from bench.errors import UserError, shortage
 from bench.federation.cell_data import data_of, read_data
 from bench.plugin import loaded_modules
@@ -28,6 +30,7 @@ from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere, interrupts_
 from bench.runs.estimate import estimate
 from bench.runs.progress import Event
 from bench.runs.provenance import harness_code
+from bench.runs.results import cell_name
 from bench.settings import Settings
 
 STOP_SECONDS = 60.0
@@ -60,6 +63,7 @@ class RayRunner:
     """
 
     def __init__(self, jobs: int | None, device: str, cpus: float | None, gpus: float | None, devices: int = 1) -> None:
+        check_device_name(device)
         if device == "auto":
             device = "cuda" if gpus or (gpus is None and has_gpus()) else "cpu"
         if device == "cpu" and gpus:
@@ -120,7 +124,12 @@ class RayRunner:
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
         """Run cells on the cluster, and return what `bench.runs.cell_runner.supervise` returns."""
         assert self._needs is not None, "check() comes first"
-        return supervise(_Workers(self, Backlog(tasks, on_event), self._needs, unwanted))
+        workers = _Workers(self, Backlog(tasks, on_event), self._needs, unwanted)
+        try:
+            return supervise(workers)
+        finally:
+            for text in workers.losses:  # once more, as Ray prints the state of a lost node over what was said then
+                print(f"note: {text}", file=sys.stderr, flush=True)
 
     @property
     def resources(self) -> dict[str, float]:
@@ -193,6 +202,7 @@ class _Workers:
         self._workers: list[_Worker] = []
         self._waiting: deque[CellTask] = deque()
         self._lost: dict[str, int] = {}
+        self.losses: list[str] = []
         self._failed_starts = 0
         self._token: tuple[str, str] | None = None
         self._shipped: dict[tuple[str, str], Any] = {}
@@ -383,6 +393,7 @@ class _Workers:
         Another worker continues the cell, unless it has lost `ATTEMPTS` workers: then it may be what kills them.
         """
         task = worker.task
+        self.losses.append(f"{cell_name(task.settings)}: {why}" if task else why)
         self._dismiss(worker)
         self._asked_at = 0.0  # its node may be gone, too
         if task is None:

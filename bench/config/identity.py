@@ -218,8 +218,16 @@ def used_code(settings: Settings) -> dict[tuple[str, str], str]:
     Raises:
         UserError: one of them is unknown or has no source file.
     """
-    parts = [*method_and_rules(settings), *data_and_models(settings)]
-    return {(registry.kind, name): _code(registry, name) for registry, name in parts}
+    return {(registry.kind, name): _code(registry, name) for registry, name in _used(settings)}
+
+
+def used_items(settings: Settings) -> set[tuple[str, str]]:
+    """Kind and name of everything registered that a cell uses."""
+    return {(registry.kind, name) for registry, name in _used(settings)}
+
+
+def _used(settings: Settings) -> list[tuple[Registry[Any], str]]:
+    return [*method_and_rules(settings), *data_and_models(settings)]
 
 
 def method_and_rules(settings: Settings) -> list[tuple[Registry[Any], str]]:

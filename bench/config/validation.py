@@ -7,6 +7,7 @@ in the file; the code that reads a grid file adds it.
 import functools
 import inspect
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -231,14 +232,22 @@ def _field_adapter(model: type[BaseModel], key: str) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-@functools.cache
 def _options(registry: Registry[Any], name: str) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(registry.get(name)).parameters
+    return _parameters(registry.get(name))  # a notebook may define a name again
+
+
+@functools.cache
+def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(factory).parameters
     catch_all = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {k: p for k, p in parameters.items() if k not in FROM_THE_HARNESS and p.kind not in catch_all}
 
 
-@functools.cache
 def _option_adapter(registry: Registry[Any], name: str, key: str) -> TypeAdapter[Any]:
-    annotation: Any = _options(registry, name)[key].annotation
+    return _adapter(registry.get(name), key)
+
+
+@functools.cache
+def _adapter(factory: Callable[..., Any], key: str) -> TypeAdapter[Any]:
+    annotation: Any = _parameters(factory)[key].annotation
     return TypeAdapter(Any if annotation is inspect.Parameter.empty else annotation)

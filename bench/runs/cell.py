@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bench.engine.device import check_device_name
 from bench.engine.engine import Executor, hp_values
 from bench.engine.executors import GraphCache
 from bench.engine.team import Helpers
@@ -388,11 +389,12 @@ def _last_recordings(*shared: str) -> GraphCache:
 
 
 def choose_device(wish: str) -> str:
-    """`cpu` or `cuda`.
+    """Return `cpu` or `cuda`.
 
     Raises:
-        UserError: there is no GPU to take.
+        UserError: there is no device of that name, or no GPU here.
     """
+    check_device_name(wish)
     available = torch.cuda.is_available()
     if wish == "cuda" and not available:
         raise UserError(

@@ -6,7 +6,7 @@ The commands and `bench.run` share it. Torch is imported when it is needed, so t
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bench.errors import UserError
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from bench.runs.results import RunView
 
 
+STUDY = "study.json"
+"""In a run folder: the study that filled it."""
+
+
 def run(
     grid: "Grid | str | Path",
     out: Path | str | None = None,
@@ -30,6 +34,7 @@ def run(
     download: bool = False,
     keep: "Keep" = "none",
     fresh: bool = False,
+    take_over: bool = False,
     quiet: bool = False,
 ) -> "RunView":
     """Run a grid from Python, like `bench run`: finished cells are skipped, half-done ones go on.
@@ -44,26 +49,34 @@ def run(
         data_root: where data files lie; `download`: fetch what is missing.
         keep: what `cell.model()` finds afterwards: `best`, models of the reported round; `all`, of the last one.
         fresh: forget the cells' earlier results.
+        take_over: use the folder of another grid; its cells stay there, and are no longer shown.
         quiet: no progress.
 
     Returns:
         The run folder's view, with its results as pandas frames.
 
     Raises:
-        UserError: a problem in the grid or its data.
+        UserError: a problem in the grid or its data, no such device, or the folder is another grid's.
         KeyboardInterrupt: the user stopped it; another call goes on.
     """
     from bench.config.grid import Grid, load_grid
+    from bench.config.identity import used_items
+    from bench.interactive import save
     from bench.plugin import loaded_files
     from bench.runs.cell import Options
     from bench.runs.plan import plan
+    from bench.runs.progress import patience
     from bench.runs.remarks import planned_remarks
     from bench.runs.results import load_run
     from bench.runs.workers import LocalRunner
 
     loaded = grid if isinstance(grid, Grid) else load_grid(str(grid), [])
     folder = Path(out) if out else Path("runs") / loaded.name
+    check_folder(folder, "grid", loaded.name, take_over=take_over)
     runner = LocalRunner(jobs, device)
+    for file in save(folder, {item for cell in loaded.cells for item in used_items(cell)}):
+        if not quiet:
+            print(f"note: {file} is the notebook's code; --plugin or bench.load_file takes it later", file=sys.stderr)
     options = Options(
         device=runner.device,
         threads=runner.threads(len(loaded.cells)),
@@ -72,7 +85,8 @@ def run(
         keep=keep,
         plugins=loaded_files(),
     )
-    planned = plan(loaded.cells, options.data_root, download=download)
+    with patience(preparing(folder, len(loaded.cells)), quiet=quiet):
+        planned = plan(loaded.cells, options.data_root, download=download)
     write_run(folder, loaded, planned)
     if fresh:
         forget(folder, planned)
@@ -82,6 +96,44 @@ def run(
     if not work(folder, planned, options.model_dump_json(), runner, None, quiet=quiet, verbose=False):
         raise KeyboardInterrupt
     return load_run(folder)
+
+
+def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, take_over: bool = False) -> None:
+    """Check that a folder can be the run folder of a grid or study, before anything is measured or read.
+
+    An edited grid goes into its folder again, by its name. The cells of another one would vanish from results and
+    reports, so its folder is only taken over where the user asks for that. A study has its trials in its folder, which
+    nobody takes over: neither another study nor a grid of the same name.
+
+    Raises:
+        UserError: the path is a file or leads through one, or is not text in UTF-8, as run.json must name it; or the
+            folder is another grid's or study's.
+    """
+    from bench.runs.documents import read_run_file
+
+    if any("\ud800" <= letter <= "\udfff" for letter in str(folder)):
+        raise UserError(f"--out {str(folder)!a}: its name is not text in UTF-8; give another one")
+    place = next((place for place in (folder, *folder.parents) if place.exists()), None)
+    if place and not place.is_dir():
+        raise UserError(f"--out {folder}: {place} is a file, not a folder")
+    info = read_run_file(folder)
+    if info is None or take_over:
+        return
+    before = "study" if (folder / STUDY).exists() else "grid"
+    if (before, info.get("grid", name)) == (kind, name):
+        return
+    remedy = "Give another --out"
+    if kind == "grid":
+        remedy += (
+            ", or --take-over (in Python take_over=True) to use the folder for this grid: the others' cells stay "
+            "there, but results and reports no longer show them"
+        )
+    raise UserError(f"{folder} has the cells of {before} {info['grid']!r}, and this is {kind} {name!r}. {remedy}")
+
+
+def preparing(folder: Path, cells: int) -> str:
+    """Say what goes on before the first of many cells runs."""
+    return f"{folder}: {cells} cells are being prepared (data, partitions, ids)"
 
 
 def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from bench.errors import UserError
 from bench.runs import inside, store
+from bench.runs.database import sqlite_url
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -72,7 +73,7 @@ def choose_store(run: Path, wish: str | None) -> str:
 
 def embedded_uri(run: Path) -> str:
     """The SQLite store inside the run folder."""
-    return f"sqlite:///{run.resolve()}/mlflow.db"
+    return sqlite_url(run.resolve() / "mlflow.db")
 
 
 def mirror_run(run: Path, uri: str) -> int:

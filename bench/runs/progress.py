@@ -1,9 +1,10 @@
 """What a run says while it goes: a live display in a terminal, plain lines elsewhere, or nothing."""
 
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 5.0
 """Plain lines of one running cell are at least this far apart."""
+
+
+QUIET_SECONDS = 2.0
+"""After so long a line says what a command is doing."""
+
+
+@contextmanager
+def patience(text: str, *, quiet: bool) -> Iterator[None]:
+    """Print `text` where the block takes longer than `QUIET_SECONDS`."""
+    timer = threading.Timer(QUIET_SECONDS, print, [text], {"file": sys.stderr, "flush": True})
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bench.errors import UserError
 from bench.runs import documents
 from bench.runs.documents import first_error, read_json, read_run_file
 from bench.runs.reported import WINDOW, accuracy_curves, chosen_rounds, selection_curve
-from bench.runs.store import COLUMNS, Status, read_status
+from bench.runs.store import COLUMNS, REMOVED, Status, read_status
 from bench.runs.tables import read_table
 from bench.settings import Settings
 
@@ -174,7 +174,8 @@ def other_cells(run: Path) -> list[CellView]:
     current = {cell.id for cell in load_run(run).cells}
     found = []
     for file in sorted(run.glob("*/settings.json")):
-        if file.parent.name not in current and not file.parent.is_symlink():
+        name = file.parent.name
+        if name not in current and not name.endswith(REMOVED) and not file.parent.is_symlink():
             try:
                 settings = Settings(**read_json(file))
             except (UserError, ValidationError, TypeError):

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -66,6 +67,8 @@ REMEDY = "the next `bench run` does the cell again"
 
 _COVERED = {*RECORDS, *(f"{name}.csv" for name in COLUMNS)}
 _LOCK = "lock"
+REMOVED = ".removed"
+"""What the name of a cell's folder ends with while it is removed."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -255,6 +258,41 @@ def remove_leftovers(folder: Path, status: Status) -> None:
                 if path.name.isdigit() and int(path.name) < status.total:
                     inside.remove(path)
             (folder / "checkpoint").rmdir()
+
+
+def remove_cell(folder: Path) -> None:
+    """Remove a cell's folder. It is renamed first, so that what a kill leaves is no cell (`removed_cells`).
+
+    Raises:
+        BusyError: another process works on the cell.
+    """
+    gone = folder if folder.name.endswith(REMOVED) else folder.with_name(folder.name + REMOVED)
+    with locked(folder):
+        if gone != folder and gone.exists():  # of an earlier removal that was killed
+            inside.remove(gone)
+        folder.rename(gone)
+        inside.remove(gone)
+    inside.sync_folder(folder.parent)
+
+
+def removed_cells(run: Path) -> list[Path]:
+    """Folders that were left where the removal of a cell was killed.
+
+    Earlier versions removed file by file: a folder with the name of a cell and no `settings.json` that `run.json` does
+    not list is one of theirs.
+    """
+    listed = {entry["id"] for entry in (documents.read_run_file(run) or {"cells": []})["cells"]}
+    return [
+        folder
+        for folder in sorted(run.iterdir())
+        if folder.is_dir() and not folder.is_symlink() and folder.name not in listed and _is_left(folder)
+    ]
+
+
+def _is_left(folder: Path) -> bool:
+    if re.fullmatch(rf"[0-9a-f]{{16}}{re.escape(REMOVED)}", folder.name):
+        return True
+    return bool(re.fullmatch("[0-9a-f]{16}", folder.name)) and not (folder / "settings.json").exists()
 
 
 def forget(folder: Path) -> None:

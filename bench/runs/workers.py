@@ -9,18 +9,19 @@ import json
 import multiprocessing
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from dataclasses import asdict, dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from bench.errors import UserError
+from bench.errors import UserError, let_output_degrade
 from bench.runs import inside, store
 from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere, supervise
 from bench.runs.progress import Event
@@ -29,6 +30,9 @@ from bench.settings import Settings
 
 STOP_SECONDS = 10.0
 """Seconds after Ctrl-C in which the workers may finish a server version and write a checkpoint."""
+
+FILES, FILES_OF_WORKER = 48, 3
+"""Files that a command has open, and those for each of its workers: a pipe, and two ends that say whether it lives."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -81,6 +85,7 @@ class LocalRunner:
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
         """Run cells on the worker processes."""
+        allow_open_files(min(self.sharing, len(tasks)) if isinstance(tasks, Sized) else self.sharing)
         return supervise(_Pool(Backlog(tasks, on_event), self.sharing, unwanted))
 
 
@@ -88,7 +93,26 @@ def worker_count(jobs: int | None, device: str) -> int:
     """Return how many cells run at the same time. Refuses a missing device before anything is written."""
     from bench.runs.cell import choose_device
 
-    return jobs or (1 if choose_device(device) == "cuda" else cores())
+    chosen = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
+    return jobs or (1 if chosen == "cuda" else cores())
+
+
+def allow_open_files(workers: int) -> None:
+    """Raise this process's limit of open files as far as its workers need it.
+
+    Raises:
+        UserError: the system does not allow so many.
+    """
+    needed = FILES + FILES_OF_WORKER * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= needed or soft == resource.RLIM_INFINITY:
+        return
+    if hard < needed and hard != resource.RLIM_INFINITY:
+        raise UserError(
+            f"{workers} cells side by side need about {needed} open files, and the system allows this process {hard} "
+            f"(ulimit -n): give --jobs {max(1, (hard - FILES) // FILES_OF_WORKER)}, or raise the limit"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def threads_each(side_by_side: int) -> int:
@@ -258,6 +282,7 @@ def _work(pipe: Connection) -> None:
         pipe.send_bytes(_encoded(event))
 
     torch.set_num_threads(1)
+    let_output_degrade()  # a method may print
     while True:
         task = tasks.get()
         task.folder.mkdir(parents=True, exist_ok=True)

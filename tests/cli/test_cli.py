@@ -292,6 +292,7 @@ def test_finished_cells_of_other_settings_are_named_and_can_be_removed(
     assert "2 cells would be removed" in bench_here("clean", run).stdout
     assert len(list(run.glob("*/settings.json"))) == 3
     assert "2 cells removed" in bench_here("clean", run, "--yes").stdout
+    assert [folder.name for folder in run.iterdir() if folder.is_dir()] == [cells(run)["fedavg"].id]
     assert [folder.parent.name for folder in run.glob("*/settings.json")] == [cells(run)["fedavg"].id]
     assert "nothing to remove" in bench_here("clean", run, "-y").stdout
     again = bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1, lr=0.2))
@@ -306,7 +307,7 @@ def test_the_folder_of_another_grid_is_refused_unless_asked_for(bench_here: Benc
     bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1))
     other = grid(methods=["local"], rounds=1, name="another")
     refused = bench_here(*common, "--grid", other, code=2)
-    assert "has the cells of grid 'small', and this one is 'another'" in refused.stderr
+    assert "has the cells of grid 'small', and this is grid 'another'" in refused.stderr
     assert list(cells(run)) == ["fedavg"]
     taken = bench_here(*common, "--grid", other, "--take-over")
     assert "1 finished cells here belong to other settings" in taken.stderr

@@ -94,6 +94,9 @@ def test_what_is_killed_is_gone_on_with(
             assert process.returncode == 0, err
             assert "its worker was lost: " in err
             assert "; another one continues it" in err
+            notes = err.rpartition(": done, round 40/40")[2]
+            assert "note: odd_slow" in notes  # said once more at the end, as Ray prints pages over it
+            assert "its worker was lost: " in notes
         else:
             process.kill()
             process.communicate(timeout=30)

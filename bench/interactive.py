@@ -1,0 +1,176 @@
+"""Methods, data sets, partitions, shifts and models that are defined in a notebook's cell (docs/plugins.md).
+
+Worker processes have no notebook, and a cell's id holds the syntax of a file. So `save` writes each definition to a
+file in the run's folder, with the imports that it needs and the notebook's functions and classes that it uses, and
+loads it like any other plug-in file. What a file cannot hold, such as a value of the notebook, is refused by its name.
+"""
+
+import ast
+import builtins
+import hashlib
+import linecache
+import symtable
+import sys
+import textwrap
+from collections.abc import Collection
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from bench import plugin
+from bench.errors import UserError
+
+FOLDER = "code"
+"""Folder in a run's folder with the files of a notebook's definitions."""
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def save(run: Path, used: Collection[tuple[str, str]]) -> list[Path]:
+    """Write the notebook's definitions to files of a run's folder and load these instead; returns the files.
+
+    Args:
+        run: the run's folder.
+        used: kind and name of what the run uses.
+
+    Raises:
+        UserError: the source of a definition is not known, or it uses a name that the file could not resolve.
+    """
+    chosen = [plugin.INTERACTIVE[what] for what in sorted(used) if what in plugin.INTERACTIVE]
+    texts = [_text(interactive) for interactive in chosen]
+    files = []
+    for interactive, text in zip(chosen, texts, strict=True):
+        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        file = run / FOLDER / f"{interactive.name}_{digest}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+        interactive.load(file)
+        files.append(file)
+    return files
+
+
+def _text(interactive: plugin.Interactive) -> str:
+    """The file of a definition: imports, what it uses, itself, and its registration."""
+    what = f"{interactive.registry.kind} {interactive.name!r}"
+    if _source(interactive, interactive.item) is None:
+        raise UserError(
+            f"{what} is defined where Python keeps no source (a plain prompt, exec): put it into a .py file and load "
+            "that by bench.load_file, or use a notebook"
+        )
+    imports: set[str] = set()
+    parts: dict[str, str] = {}  # in the order in which a file needs them
+    refused: set[str] = set()
+    _collect(interactive, interactive.item, imports, parts, refused)
+    if refused:
+        raise UserError(
+            f"{what} uses {', '.join(sorted(refused))} of the notebook, which its workers do not have: make it part of "
+            "the definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file and "
+            "load that by bench.load_file"
+        )
+    registry = next(name for name, value in vars(plugin).items() if value is interactive.registry)
+    imports.add(f"from bench.plugin import {registry}")
+    header = f'"""{what.capitalize()}, as a notebook defined it."""'
+    end = f"{registry}.register({interactive.name!r})({interactive.item.__name__})"
+    return "\n\n".join([header, "\n".join(sorted(imports)), *parts.values(), end]) + "\n"
+
+
+def _collect(
+    interactive: plugin.Interactive, value: Any, imports: set[str], parts: dict[str, str], refused: set[str]
+) -> None:
+    """Add a class or function, after those of the notebook that it uses; what no file can hold goes to `refused`."""
+    source = _source(interactive, value)
+    if source is None:
+        refused.add(value.__name__)
+        return
+    begun = {*parts, value.__name__}
+    parts |= dict.fromkeys([value.__name__], "")  # in case two use each other
+    for name in sorted(_free_names(source) - begun - set(dir(builtins))):
+        used = interactive.namespace.get(name)
+        if used is not None and (line := _import(name, used, interactive.namespace)):
+            imports.add(line)
+        elif isinstance(used, type | FunctionType) and plugin.is_interactive(used.__module__):
+            _collect(interactive, used, imports, parts, refused)
+        else:
+            refused.add(name)
+    del parts[value.__name__]
+    parts[value.__name__] = source
+
+
+def _source(interactive: plugin.Interactive, value: Any) -> str | None:
+    """The text of a class or function without its registration; None where Python does not keep it."""
+    texts = [_lines(one) for one in (value, *vars(value).values()) if isinstance(one, FunctionType)]
+    if value is interactive.item:
+        texts.insert(0, "".join(interactive.lines))
+    for text in (*texts, *_cells(interactive.namespace)):
+        nodes = [node for node in _parse(text) if isinstance(node, Definition) and node.name == value.__name__]
+        if nodes:
+            return _segment(nodes[-1], text, interactive.namespace)
+    return None
+
+
+def _lines(function: FunctionType) -> str:
+    return "".join(linecache.getlines(function.__code__.co_filename))
+
+
+def _parse(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except SyntaxError:  # a cell with a notebook's own commands (%, !)
+        return []
+
+
+def _cells(namespace: dict[str, Any]) -> list[str]:
+    """What the session has run, the last first: IPython keeps a list of it, others a line cache."""
+    cells = namespace.get("In")
+    if isinstance(cells, list):
+        return [str(cell) for cell in reversed(cells)]
+    names = [name for name in linecache.cache if not Path(name).is_file()]
+    return ["".join(linecache.getlines(name)) for name in reversed(names)]
+
+
+def _segment(node: Definition, text: str, namespace: dict[str, Any]) -> str:
+    kept = [one for one in node.decorator_list if not _registers(one, namespace)]
+    decorators = [f"@{ast.get_source_segment(text, one)}" for one in kept]
+    body = textwrap.dedent("\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno]))
+    return "\n".join([*decorators, body])
+
+
+def _registers(decorator: ast.expr, namespace: dict[str, Any]) -> bool:
+    """Whether a decorator is `REGISTRY.register(...)`."""
+    match decorator:
+        case ast.Call(func=ast.Attribute(value=held, attr="register")):
+            try:
+                value = eval(compile(ast.Expression(held), "<decorator>", "eval"), namespace)
+            except (NameError, AttributeError):
+                return False
+            return isinstance(value, plugin.Registry)
+    return False
+
+
+def _free_names(source: str) -> set[str]:
+    """Names that a definition takes from its module."""
+    table = symtable.symtable(source, "<definition>", "exec")
+    assigned = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+    queue = list(table.get_children())
+    while queue:
+        inner = queue.pop()
+        queue += inner.get_children()
+        names |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
+    return names - assigned - {"__name__", "__doc__"}
+
+
+def _import(name: str, value: Any, namespace: dict[str, Any]) -> str:
+    """The line that imports a value under a name, as the session did if it did; empty where there is none."""
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__}" if value.__name__ == name else f"import {value.__name__} as {name}"
+    said = [node for cell in _cells(namespace) for node in _parse(cell) if isinstance(node, ast.ImportFrom)]
+    lines = [(node.module, alias.name) for node in said for alias in node.names if (alias.asname or alias.name) == name]
+    own = getattr(value, "__module__", None)
+    for module, attribute in [*lines, (own, getattr(value, "__qualname__", name)), (own, name)]:
+        if not isinstance(module, str) or plugin.is_interactive(module):
+            continue
+        if getattr(sys.modules.get(module), attribute, None) is value:
+            return f"from {module} import {attribute}" + ("" if attribute == name else f" as {name}")
+    return ""

@@ -1,0 +1,170 @@
+"""Definitions in a notebook: saved as files that workers import, with ids of their own, or refused in one line.
+
+The session is like IPython's: `__main__` has no file, each cell is compiled under a name of which the line cache has
+the text, and `In` has the cells in their order.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SESSION = """
+import json, linecache, sys
+
+def main(cells, names):
+    for number, cell in enumerate(cells):
+        name = f"<ipython-input-{number}>" if names else "<string>"
+        if names:
+            linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
+            names["In"].append(cell)
+        exec(compile(cell, name, "exec"), sys.modules["__main__"].__dict__)
+
+cells = json.loads(sys.argv[1])
+if sys.argv[2] == "notebook":
+    In = [""]
+    main(cells, globals())
+else:
+    main(cells, None)
+"""
+
+MINE = (ROOT / "docs" / "examples" / "plugin" / "mine.py").read_text(encoding="utf-8")
+CELLS = [part.strip() + "\n" for part in re.split(r"\n\n\n(?=@|class)", MINE)]
+"""The example of the docs, each definition in a cell of its own."""
+
+RUN = """
+import bench
+try:
+    view = bench.run("grid.yaml", out="run", device="cpu", jobs=1, quiet=True)
+    print(json.dumps([[cell.id, cell.status.state] for cell in view.cells]))
+except bench.errors.UserError as error:
+    print(json.dumps(f"refused: {error}"))
+"""
+
+METHOD = """
+from bench.method import METHODS, Method, Train, Upload, cross_entropy
+
+def halfway(one, other):
+    return (one.weights + other.weights) / 2
+
+@METHODS.register("mine")
+class Mine(Method):
+    mean_of = ("model",)
+
+    def client_round(self, client, down):
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": trained["w"].with_weights(halfway(down["model"], trained["w"]))})
+        return trained["w"]
+"""
+
+GRID = """
+methods: [mine]
+datasets: [digits]
+alphas: [1.0]
+clients: 4
+rounds: 1
+seeds: [0]
+model: logistic
+lr: 0.1
+batch_size: 10
+"""
+
+
+def session(folder: Path, cells: list[str], kind: str = "notebook") -> list[object]:
+    """Run cells in a session; what they print, one JSON value a line."""
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, json.dumps(["import json, bench.errors", *cells]), kind],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.long
+def test_definitions_of_a_notebook_run_and_go_on_in_a_new_session(tmp_path: Path) -> None:
+    """A method, a data set, a partition and a model, each in a cell of its own; the saved files are plug-ins."""
+    grid = (ROOT / "docs" / "examples" / "plugin" / "grid.yaml").read_text(encoding="utf-8")
+    grid = re.sub(r"plugins:.*\n", "", re.sub(r"rounds: \d+", "rounds: 1", grid))
+    (tmp_path / "grid.yaml").write_text(grid, encoding="utf-8")
+    (ran,) = session(tmp_path, [*CELLS, RUN])
+    assert {state for _, state in ran} == {"done"}, ran
+    files = sorted((tmp_path / "run" / "code").glob("*.py"))
+    assert [re.sub("_[0-9a-f]{8}.py", "", file.name) for file in files] == [
+        "half_fedavg", "left_to_right", "tiny_net", "two_moons",
+    ]  # fmt: skip
+    written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/*/status.json")}
+    plugins = [part for file in files for part in ("--plugin", str(file))]
+    command = ["run", "--grid", "grid.yaml", "--out", "run", "--device", "cpu", "--jobs", "1", "--no-tracking"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.cli", *command, *plugins],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert f"run: 0 cells to run, {len(written)} finished before" in done.stderr, done.stderr
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/*/status.json")} == written
+
+
+@pytest.mark.long
+def test_the_code_of_a_cell_is_part_of_the_id(tmp_path: Path) -> None:
+    """Also that of a function beside it; comments are not, and a cell that runs again changes nothing."""
+    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
+    commented = METHOD.replace("    mean_of", "    # a mean\n    mean_of")
+    ran = session(tmp_path, [METHOD, RUN, METHOD, RUN, commented, RUN, METHOD.replace("/ 2", "/ 3"), RUN, METHOD, RUN])
+    first, again, with_comment, changed, back = ran
+    assert first == again == with_comment == back
+    assert changed != first
+    assert {state for cells in ran for _, state in cells} == {"done"}
+
+
+@pytest.mark.long
+def test_what_a_file_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
+    """Values of the notebook, a function whose source is gone, and names that are nowhere; and nothing is written."""
+    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
+    cells = [
+        "SHARE = 0.5\nmade = eval('lambda one: one')\nmade.__name__ = 'made'",
+        METHOD.replace("/ 2", "* SHARE * made(missing)"),
+        RUN,
+    ]
+    assert session(tmp_path, cells) == [
+        "refused: method 'mine' uses SHARE, made, missing of the notebook, which its workers do not have: make it part "
+        "of the definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file and "
+        "load that by bench.load_file"
+    ]
+    (said,) = session(tmp_path, [METHOD, RUN], "prompt")
+    assert said == (
+        "refused: method 'mine' is defined where Python keeps no source (a plain prompt, exec): put it into a .py file "
+        "and load that by bench.load_file, or use a notebook"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+IPYTHON = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+for cell in json.loads(sys.argv[1]):
+    shell.run_cell(cell, store_history=True)
+"""
+
+
+@pytest.mark.long
+def test_the_real_ipython(tmp_path: Path) -> None:
+    """Where it is installed: with commands of its own among the cells, and a definition that changes."""
+    pytest.importorskip("IPython")
+    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
+    cells = ["import json, bench.errors", "%pwd", METHOD, RUN, METHOD.replace("/ 2", "/ 3"), RUN, METHOD, RUN]
+    done = subprocess.run(
+        [sys.executable, "-c", IPYTHON, json.dumps(cells)], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    ran = [line for line in done.stdout.splitlines() if line.startswith("[[")]
+    assert len(ran) == 3, done.stdout
+    assert ran[0] == ran[2] != ran[1]
+    assert len(list((tmp_path / "run" / "code").glob("mine_*.py"))) == 2

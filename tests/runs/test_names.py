@@ -1,0 +1,113 @@
+"""Run folders of any legal name: everything lies inside them, and two of them share nothing."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from bench.runs.database import sqlite_url
+from bench.runs.mlflow_mirror import embedded_uri, mirror_run
+from tests.warm import Start
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Grid = Callable[..., Path]
+
+NASTY = ["a?3", "a?1", "a#1", "a%413", "ü [x];&=@:'"]
+"""Names that are read as something else where they are not quoted."""
+
+
+def everything(root: Path) -> set[Path]:
+    """All files and folders below a folder."""
+    return set(root.rglob("*"))
+
+
+NAME = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/\0"), min_size=1, max_size=40).filter(
+    lambda name: name not in (".", "..") and len(name.encode()) < 200
+)
+
+
+@given(NAME)
+def test_the_address_of_a_file_leads_to_that_file(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    """And what is written there lies nowhere else."""
+    root = tmp_path_factory.mktemp("names")
+    folder = root / name
+    folder.mkdir()
+    with create_engine(sqlite_url(folder / "some.db"), poolclass=NullPool).begin() as connection:
+        connection.execute(text("create table t (x)"))
+    assert everything(root) == {folder, folder / "some.db"}
+    assert sqlite3.connect(folder / "some.db").execute("select name from sqlite_master").fetchall() == [("t",)]
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def one_run(bench_here: Bench, grid: Grid, tmp_path: Path) -> Path:
+    """A run of one cell."""
+    folder = tmp_path / "source"
+    arguments = ("--device", "cpu", "--jobs", 1, "--no-tracking", "--quiet")
+    bench_here("run", "--grid", grid(methods=["fedavg"], rounds=1), "--out", folder, *arguments)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_mlflow_s_files_lie_in_the_run_s_folder(one_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the artifacts, for each name; MLflow finds them again."""
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    folders = [tmp_path / "root" / name for name in NASTY]
+    for folder in folders:
+        shutil.copytree(one_run, folder)
+    before = everything(tmp_path)
+    for folder in folders:
+        assert mirror_run(folder, embedded_uri(folder)) == 1
+        assert (folder / "mlflow.db").is_file()
+        assert len(list(folder.glob("mlartifacts/**/metrics.csv"))) == 1
+        client = MlflowClient(embedded_uri(folder))
+        (experiment,) = [one.experiment_id for one in client.search_experiments() if one.name == "small"]
+        (run,) = [one for one in client.search_runs([experiment]) if "cell" in one.data.tags]
+        assert "metrics.csv" in [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
+    strays = {path for path in everything(tmp_path) - before if not any(path.is_relative_to(one) for one in folders)}
+    assert strays == set()
+
+
+@pytest.mark.long
+def test_studies_in_folders_of_similar_names_share_no_trial(start_in: Start, arrays: Path, tmp_path: Path) -> None:
+    """With the real command: the second sweep has to run its own trials, and reports find them."""
+    data = [{"name": "npz", "path": str(arrays)}]
+    grid = {
+        "methods": ["fedavg"], "datasets": data, "alphas": [1.0], "clients": 4, "model": "logistic", "batch_size": 10,
+        "rounds": 1,
+    }  # fmt: skip
+    study = {"grid": grid, "space": {"lr": [0.1, 0.5]}, "sampler": "grid", "seeds": [100, 101], "report_seeds": [0, 1]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+    before = everything(tmp_path)
+    names = ["a?1", "a?3"]
+    for name in names:
+        options = ["--device", "cpu", "--jobs", "1", "--no-tracking", "--no-page", "--out", name]
+        with start_in(["sweep", "--study", "study.yaml", *options], tmp_path) as process:
+            _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        assert said.count(" of 2 (lr=") == 2, said
+        trials = sqlite3.connect(tmp_path / name / "study.db").execute("select count(*) from trials").fetchall()
+        assert trials == [(2,)]
+    folders = [tmp_path / name for name in names]
+    strays = {path for path in everything(tmp_path) - before if not any(path.is_relative_to(one) for one in folders)}
+    assert strays == set()
+
+
+def test_a_name_that_is_no_text_is_refused_in_one_line(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
+    """`run.json` names the command, and is UTF-8."""
+    name = os.fsdecode(b"bad\xff")
+    said = bench_here("run", "--grid", grid(methods=["fedavg"]), "--out", name, "--quiet", code=2).stderr
+    assert said == "bench: --out 'bad\\udcff': its name is not text in UTF-8; give another one\n"
+    assert os.listdir(tmp_path) == ["small.yaml"]
