@@ -6,7 +6,7 @@ an entry of W in [0, 1]. W is learned: until convergence the first time, later i
 """
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,11 +28,14 @@ class Hyper(Hyperparameters):
         eta: learning rate of W.
         share: share of the client's samples, drawn anew in each round, on which W is learned (s% in the paper).
         layers: layers that W mixes (the paper's p upper layers); the others are those of the received model.
+        tested: the personalized model: right after the last local training, or the mixture that the next one would
+            start from.
     """
 
     eta: float = hp(1.0, ge=0, static=True, search=Range(0.01, 1, log=True))
     share: float = hp(0.8, gt=0, le=1, static=True)
     layers: tuple[str, ...] = hp(("head",), static=True)
+    tested: Literal["trained", "mixed"] = "trained"
 
     def degenerate(self) -> list[str]:
         stays = self.eta == 0 or not self.layers
@@ -55,8 +58,7 @@ class FedALA(Method):
 
     def client_round(self, client: Client, down: State) -> Program:
         own, received = client.state["own"], down["model"]
-        if not torch.equal(own.weights, received.weights):  # they are equal in the first round: nothing to mix
-            yield from self.learn(client, own, received)
+        client.state["mix"], client.state["started"] = yield from self.learn(client, own, received)
         start = mixture(own, received, client.state["mix"])
         trained = yield Train({"w": start}, loss=cross_entropy)
         client.state["own"] = trained["w"]
@@ -64,31 +66,41 @@ class FedALA(Method):
         return trained["w"]
 
     def learn(self, client: Client, own: Params, received: Params) -> Program:
-        """Train W; the samples and their order are the same in all passes of a round."""
-        if not self.hp.eta or not self.hp.layers:
-            return
+        """Train W and return it, and whether it has been trained until convergence.
+
+        The samples and their order are the same in all passes of a round.
+        """
+        mix, started = client.state["mix"], client.state["started"]
+        equal = torch.equal(own.weights, received.weights)  # as in the first round: nothing to mix
+        if equal or not self.hp.eta or not self.hp.layers:
+            return mix, started
         mixed = torch.zeros_like(own.weights)
         for run in own.spec.slices(self.hp.layers):
             mixed[run] = 1
         n = math.ceil(self.hp.share * client.n_train)
         losses: list[float] = []
-        while len(losses) < (1 if client.state["started"] else PASSES):
+        while len(losses) < (1 if started else PASSES):
             answer = yield Train(
-                {"mix": client.state["mix"]},
+                {"mix": mix},
                 step=projected_step,
                 epochs=1,
                 feed=Feed(subset=n if n < client.n_train else None, stream=1),
                 optimizer=SGD(lr=self.hp.eta, momentum=0.0, weight_decay=0.0, nesterov=False, clip=math.inf),
                 context={"own": own, "received": received, "mixed": mixed},
             )
-            client.state["mix"] = answer["mix"]
+            mix = answer["mix"]
             losses.append(float(answer.loss))
             if len(losses) > LAST and np.std(losses[-LAST:]) < SPREAD:
                 break
-        client.state["started"] = True
+        return mix, True
 
-    def personal(self, server: Server, client: Client, down: State) -> Params:
-        return client.state["own"]
+    def personal(self, server: Server, client: Client, down: State) -> Program | Params:
+        return client.state["own"] if self.hp.tested == "trained" else self.mixed(client, down["model"])
+
+    def mixed(self, client: Client, received: Params) -> Program:
+        """The model from which the client would train if it received this one now."""
+        mix, _ = yield from self.learn(client, client.state["own"], received)
+        return mixture(client.state["own"], received, mix)
 
 
 def mixture(own: Params, received: Params, mix: Tensor) -> Params:

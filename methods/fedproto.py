@@ -1,15 +1,18 @@
 """FedProto: Tan, Long, Liu, Zhou, Lu, Jiang and Zhang 2022 (AAAI), "FedProto: Federated Prototype Learning across
-Heterogeneous Clients", Algorithm 1.
+Heterogeneous Clients", Algorithm 1, eq. 7 and 8.
 
 Clients exchange only class means (prototypes) of features. They may have bodies of different architectures if their
 features have the same width.
 """
 
-from typing import Literal
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from bench.method import (
-    METHODS, ClassStats, Client, Hyperparameters, Message, Method, Params, Program, Range, Server, State, Train, Upload,
-    hp,
+    METHODS, Batch, ClassStats, Client, Hyperparameters, Message, Method, Params, Program, Range, Server, State, Train,
+    Upload, Values, hp,
 )  # fmt: skip
 from methods.prototypes import merged, nearest, pull_loss, require_width
 
@@ -18,11 +21,16 @@ class Hyper(Hyperparameters):
     """Hyperparameters of FedProto.
 
     Attributes:
-        lam: weight of the mean squared distance between a feature and its class's global prototype.
+        lam: weight of the distances to the global prototypes.
+        distance: sum over classes of the distance of the batch's class mean (eq. 8), or mean over samples of the
+            distance of each feature; a distance is the mean squared difference.
+        average: weigh the prototypes of a class by samples, or all clients that have the class alike.
         predict: predict by the nearest global prototype, or by the client's own head.
     """
 
     lam: float = hp(1.0, ge=0, search=Range(0.1, 10, log=True))
+    distance: Literal["means", "samples"] = "means"
+    average: Literal["samples", "clients"] = "samples"
     predict: Literal["prototype", "head"] = hp("prototype", static=True, search=("prototype", "head"))
 
     def degenerate(self) -> list[str]:
@@ -33,7 +41,7 @@ class Hyper(Hyperparameters):
 
 @METHODS.register("fedproto")
 class FedProto(Method):
-    """Every client trains its own model, whose features are pulled to all clients' mean features of the class."""
+    """Every client trains its own model, whose class means of features are pulled to those of all clients."""
 
     Hyper = Hyper
     trains = "pm"
@@ -56,7 +64,8 @@ class FedProto(Method):
         return {"prototypes": server.state["prototypes"], "known": server.state["known"]}
 
     def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": client.state["personal"]}, loss=pull_loss, context=down)
+        loss = means_loss if self.hp.distance == "means" else pull_loss
+        trained = yield Train({"w": client.state["personal"]}, loss=loss, context=down)
         client.state["personal"] = trained["w"]
         stats = yield ClassStats(trained["w"], of="features")
         yield Upload({"means": stats.mean, "count": stats.count})
@@ -64,8 +73,22 @@ class FedProto(Method):
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
         state = server.state
-        state["prototypes"], state["known"] = merged(state["prototypes"], state["known"], messages)
+        equal = self.hp.average == "clients"
+        state["prototypes"], state["known"] = merged(state["prototypes"], state["known"], messages, equal=equal)
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
         w: Params = client.state["personal"]
         return w if self.hp.predict == "head" else nearest(w, down["prototypes"], down["known"])
+
+
+def means_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
+    """Cross-entropy + lam times the sum over the batch's classes of the distance of their mean to the prototype."""
+    w = values["w"]
+    z = model.features(w, batch.x)
+    likelihood = model.head(w, z).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    of_class = (batch.y.unsqueeze(1) == torch.arange(len(ctx.known), device=z.device)) * batch.weight.unsqueeze(1)
+    count = of_class.sum(0)
+    means = of_class.T @ z / count.clamp(min=1).unsqueeze(1)
+    distance = (means - ctx.prototypes).square().mean(1)
+    pull = torch.where((count > 0) & (ctx.known > 0), distance, 0.0).sum()
+    return ctx.hp.lam * pull - batch.mean(likelihood)

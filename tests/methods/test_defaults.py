@@ -98,7 +98,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "mu": (0.95, "Chen et al. 2023 [0.95]"),
         "share": (0.3, "Chen et al. 2023 [30 %]"),
     },
-    "fd": {"lam": (1.0, "ours (card)")},
+    "fd": {
+        "lam": (1.0, "ours (card)"),
+        "outputs": ("probabilities", "Jeong et al. 2018, Algorithm 1"),
+        "teachers": ("others", "Jeong et al. 2018, Algorithm 1"),
+    },
     "fedadmm": {"rho": (0.01, "authors' code"), "eta": (1.0, "authors' code")},
     "fedah": {
         "eta": (1.0, "authors' code"),
@@ -109,6 +113,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "eta": (1.0, "Zhang et al. 2023 [authors' code]"),
         "share": (0.8, "Zhang et al. 2023 [authors' code: 80 %]"),
         "layers": (("head",), "Zhang et al. 2023 [p = 1]"),
+        "tested": ("trained", "ours: as PM of the other methods (card)"),
     },
     "fedamp": {
         "sigma": (10.0, "ours (card)"),
@@ -189,7 +194,12 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "fedphp": {"lam": (0.05, "ours (card)"), "mu": (0.9, "ours (card)"), "rounds": (100, "ours (card)")},
     "fedprox": {"mu": (0.01, "Li et al. 2020: one of 0.001 to 1 (card)")},
-    "fedproto": {"lam": (1.0, "ours (card)"), "predict": ("prototype", "Tan et al. 2022 (card)")},
+    "fedproto": {
+        "lam": (1.0, "authors' code [1]"),
+        "distance": ("means", "Tan et al. 2022, eq. 8"),
+        "average": ("samples", "Tan et al. 2022, eq. 6 (card)"),
+        "predict": ("prototype", "Tan et al. 2022 (card)"),
+    },
     "fedrep": {"head_epochs": (10, "Collins et al. 2021 [10]"), "body_epochs": (None, CELL)},
     "fedrod": {
         "gamma": (1.0, "Chen and Chao 2022"),

@@ -36,24 +36,32 @@ def learned(own: Any, received: Any, mix: Any, client: int, t: int, passes: int 
 
 
 def test_follows_the_algorithm() -> None:
-    """Two clients, four rounds; to convergence in the second one, a pass in each of the others."""
-    federation = toy("fedala", sizes=SIZES, hp={"eta": ETA, "share": 1.0}, **PLAIN)
+    """Two clients, four rounds; to convergence in the second one, a pass in each of the others.
+
+    Where mixtures are tested, those after a round are the starts of the next one.
+    """
+    hp = {"eta": ETA, "share": 1.0}
+    federation = toy("fedala", sizes=SIZES, hp=hp, **PLAIN)
     run(federation, 4)
+    mixing = toy("fedala", sizes=SIZES, hp=hp | {"tested": "mixed"}, **PLAIN)
     w = initial(federation)
     own, mix = [w, w], [np.ones(9), np.ones(9)]
     for t in range(4):
-        sent = []
+        sent, tested = [], personal(mixing)
         for i in range(2):
             if t > 0:
                 mix[i] = learned(own[i], w, mix[i], i, t, None if t == 1 else 1)
             start = w.copy()
             start[HEAD] = own[i][HEAD] + (w - own[i])[HEAD] * mix[i]
+            near(tested[i], start)
             sent.append(descend(start, local_batches(SIZES, t, i)))
         own, w = sent, (9 * sent[0] + 5 * sent[1]) / 14
+        mixing.advance()
     near(generic(federation), w)
     for i, found in personal(federation).items():
         near(found, own[i])
         near(federation.clients[i].state["mix"][HEAD], mix[i])
+    assert torch.equal(generic(mixing), generic(federation))
     assert any(((m > 0) & (m < 1)).any() for m in mix)
 
 

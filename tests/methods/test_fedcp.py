@@ -43,18 +43,19 @@ def context_of(head: Tensor) -> Tensor:
     return head.view(3, 3).sum(0) / head.view(3, 3).sum(0).norm()
 
 
-def test_follows_the_formulas() -> None:
-    """Two clients, three rounds."""
-    federation = toy("fedcp", sizes=SIZES, hp={"lam": LAM}, **PLAIN)
+@pytest.mark.parametrize(("sizes", "participation"), [([9, 5], 1.0), ([9, 5, 7], 0.67)])
+def test_follows_the_formulas(sizes: list[int], participation: float) -> None:
+    """Three rounds of all clients, or of two of three; a client that was away is tested by its last head, too."""
+    federation = toy("fedcp", sizes=sizes, hp={"lam": LAM}, participation=participation, **PLAIN)
     gate = federation.server.state["gate"].weights
-    run(federation, 3)
     w0 = torch.tensor(initial(federation))
-    body, head, heads = w0[:12], w0[12:], [w0[12:]] * 2
+    body, head, heads = w0[:12], w0[12:], [w0[12:]] * len(sizes)
     for t in range(3):
-        sent = []
-        for i in range(2):
+        federation.advance()
+        sent = {}
+        for i in federation.server.selected:
             w, g, context = torch.cat([body, heads[i]]), gate, context_of(heads[i])
-            for bx, by in local_batches(SIZES, t, i):
+            for bx, by in local_batches(sizes, t, i):
                 x, y = torch.tensor(bx), torch.tensor(by)
                 v, h = w.clone().requires_grad_(), g.clone().requires_grad_()
                 fit = (y * torch.log_softmax(gated(v, h, head, context, x), 1)).sum(1).mean()
@@ -62,9 +63,11 @@ def test_follows_the_formulas() -> None:
                 a, b = torch.autograd.grad(loss, (v, h))
                 w, g = w - LR * a, g - LR * b
             heads[i] = w[12:]
-            sent.append((w[:12], g, (w[12:] + head) / 2))
+            sent[i] = (w[:12], g, (w[12:] + head) / 2)
+        assert len(sent) == round(participation * len(sizes))
+        whole = sum(sizes[i] for i in sent)
         body, gate, head = (
-            sum(n * one[k] for n, one in zip(SIZES, sent, strict=True)) / sum(SIZES)  # type: ignore[misc]
+            sum(sizes[i] / whole * one[k] for i, one in sent.items())  # type: ignore[misc]
             for k in range(3)
         )
     for i, w in personal(federation).items():

@@ -86,8 +86,9 @@ def test_follows_the_algorithm(tau: float) -> None:
 
 def test_clients_do_what_fedprotos_do() -> None:
     """Given the same prototypes, to the byte; with BatchNorm, tested by prototypes."""
-    settings = {"hp": {"lam": 2.0, "predict": "prototype"}, "model": "test_norm"}
-    tgp, proto = toy("fedtgp", **settings), toy("fedproto", **settings)
+    hp = {"lam": 2.0, "predict": "prototype"}
+    settings = {"hp": hp, "model": "test_norm"}
+    tgp, proto = toy("fedtgp", **settings), toy("fedproto", hp=hp | {"distance": "samples"}, model="test_norm")
     run(tgp, 2)
     run(proto, 1)
     fresh = toy("fedtgp", **settings)

@@ -1,4 +1,4 @@
-"""FD and FedProto against their formulas in plain torch, where they are Local, and heads made of prototypes."""
+"""FedProto against its formula in plain torch, where it and FD are Local, and heads made of prototypes."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from bench.method import Message
 from bench.settings import Settings
 from methods.prototypes import merged, nearest
 from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
-from tests.methods.by_autograd import Objective, descend_on, features, logits, plain
+from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
 
 SIZES = [9, 5]
@@ -28,56 +28,33 @@ def class_means(rows: Array, target: Array) -> tuple[Array, Array]:
     return total / np.maximum(count, 1)[:, None], count
 
 
-def test_fd_follows_the_formula() -> None:
-    """Two clients, three rounds; in the first nothing is known yet; clients with a class count the same."""
+@pytest.mark.parametrize("average", ["samples", "clients"])
+@pytest.mark.parametrize("distance", ["means", "samples"])
+def test_fedproto_follows_the_formula(distance: str, average: str) -> None:
+    """Two clients, three rounds, eq. 7 with the distances of eq. 8 or those of the authors' code, sample by sample.
 
-    def objective(means: Array, known: Array) -> Objective:
-        def loss(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            total = plain(v, x, y)
-            for row, one_hot in zip(x, y, strict=True):
-                c = int(one_hot.argmax())
-                if known[c]:
-                    q = torch.softmax(torch.tensor(means[c]), 0)
-                    total = total - LAM / len(x) * (q * torch.log_softmax(logits(v, row[None])[0], 0)).sum()
-            return total
+    Prototypes are means over all samples of the clients, or of the clients' means.
+    """
 
-        return loss
-
-    federation = toy("fd", sizes=SIZES, hp={"lam": LAM}, **PLAIN)
-    run(federation, 3)
-    own = [initial(federation)] * 2
-    means, known = np.zeros((3, 3)), np.zeros(3, bool)
-    for t in range(3):
-        own = [descend_on(own[i], local_batches(SIZES, t, i), objective(means, known)) for i in range(2)]
-        found = []
-        for i in range(2):
-            x, y = local_data(SIZES, i)
-            found.append(class_means(logits(torch.tensor(own[i]), torch.tensor(x)).numpy(), y))
-        for c in range(3):
-            having = [mean[c] for mean, count in found if count[c]]
-            if having:
-                means[c], known[c] = sum(having) / len(having), True
-    for i, w in personal(federation).items():
-        near(w, own[i])
-    near(federation.server.state["logits"], means)
-
-
-def test_fedproto_follows_the_formula() -> None:
-    """Two clients, three rounds; prototypes are means over all samples of the clients."""
+    def pull(rows: list[Tensor], prototype: Array) -> Tensor:
+        center = torch.tensor(prototype)
+        if distance == "means":
+            return (torch.stack(rows).mean(0) - center).square().mean()
+        return torch.stack([(row - center).square().mean() for row in rows]).sum()
 
     def objective(prototypes: Array, known: Array) -> Objective:
         def loss(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
             total = plain(v, x, y)
-            for row, one_hot in zip(x, y, strict=True):
-                c = int(one_hot.argmax())
-                if known[c]:
-                    gap = features(v, row[None])[0] - torch.tensor(prototypes[c])
-                    total = total + LAM / len(x) * gap @ gap / 3
+            for c in range(3):
+                rows = [features(v, row[None])[0] for row, one_hot in zip(x, y, strict=True) if one_hot[c]]
+                if rows and known[c]:
+                    total = total + LAM * pull(rows, prototypes[c]) / (1 if distance == "means" else len(x))
             return total
 
         return loss
 
-    federation = toy("fedproto", sizes=SIZES, hp={"lam": LAM, "predict": "head"}, **PLAIN)
+    hp = {"lam": LAM, "predict": "head", "distance": distance, "average": average}
+    federation = toy("fedproto", sizes=SIZES, hp=hp, **PLAIN)
     run(federation, 3)
     own = [initial(federation)] * 2
     prototypes, known = np.zeros((3, 3)), np.zeros(3, bool)
@@ -86,6 +63,10 @@ def test_fedproto_follows_the_formula() -> None:
         own = [descend_on(own[i], local_batches(SIZES, t, i), objective(prototypes, known)) for i in range(2)]
         z = [features(torch.tensor(w), torch.tensor(x)).numpy() for w, (x, _) in zip(own, data, strict=True)]
         pooled, count = class_means(np.concatenate(z), np.concatenate([y for _, y in data]))
+        if average == "clients":
+            each = [class_means(rows, y) for rows, (_, y) in zip(z, data, strict=True)]
+            holders = sum((n > 0).astype(float) for _, n in each)
+            pooled = sum(mean for mean, _ in each) / np.maximum(holders, 1)[:, None]
         prototypes, known = np.where(count[:, None] > 0, pooled, prototypes), known | (count > 0)
     for i, w in personal(federation).items():
         near(w, own[i])
@@ -184,9 +165,3 @@ def test_on_equal_data_all_prototypes_are_equal() -> None:
     torch.testing.assert_close(federation.server.state["prototypes"], first["means"], rtol=1e-9, atol=1e-12)
     one, other = personal(federation).values()
     torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-
-
-def test_fd_mixes_architectures() -> None:
-    federation = toy("fd", sizes=SIZES, client_models=["test_norm", "test_linear"])
-    run(federation, 2)
-    assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2
