@@ -1,5 +1,6 @@
 """Errors for the user, shown as one clear message without a traceback, with exit status 2."""
 
+import contextlib
 import errno
 import io
 import resource
@@ -25,7 +26,8 @@ def let_output_degrade() -> None:
     """Print `?` for what the encoding of standard output lacks, as in the C locale; no output fails because of it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            with contextlib.suppress(OSError):  # it was a file and is a pipe now, in which nobody can seek
+                stream.reconfigure(errors="replace")
 
 
 class Lost(Exception):

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ batch_size: 10
 """
 
 
-def session(folder: Path, cells: list[str], kind: str = "notebook") -> list[object]:
+def session(folder: Path, cells: list[str], kind: str = "notebook") -> list[Any]:
     """Run cells in a session; what they print, one JSON value a line."""
     done = subprocess.run(
         [sys.executable, "-c", SESSION, json.dumps(["import json, bench.errors", *cells]), kind],

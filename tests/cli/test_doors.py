@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -39,7 +40,7 @@ def study(tmp_path: Path, arrays: Path) -> Callable[[str], Path]:
 def test_python_refuses_the_folder_of_another_grid_as_the_command_does(grid: Grid, tmp_path: Path) -> None:
     """An edited grid goes into its own folder again; another one only where the caller says so."""
     folder = tmp_path / "run"
-    small = {"device": "cpu", "jobs": 1, "quiet": True, "out": folder}
+    small: dict[str, Any] = {"device": "cpu", "jobs": 1, "quiet": True, "out": folder}
     run_from_python(grid(methods=["fedavg"], rounds=1), **small)
     run_from_python(grid(methods=["fedavg"], rounds=1, lr=0.25), **small)
     before = (folder / "run.json").read_bytes()
