@@ -86,8 +86,8 @@ def verify(
     )
     if judge and judge.unchecked:
         print(
-            f"{judge.unchecked} ids not checked, as they rest on code of plug-ins, which --blind does not load; "
-            "the same without --blind checks them"
+            f"ids not checked, as they rest on code of plug-ins: {judge.unchecked}; "
+            "bench verify without --blind checks them"
         )
     if found.stopped:
         raise UserError("stopped before the cells drawn were computed")
