@@ -93,10 +93,12 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
         return None
     ranks = np.column_stack([_signed_ranks(column) for column in found.T])
     sums = np.abs(ranks.sum(axis=0))
-    flipped = [np.abs(signs @ ranks).max(axis=1) >= sums.max() - 1e-9 for signs in _signs(len(found))]
-    p = max(float(np.mean(flipped)), 1 / _FLIPS)
-    if p > LEVEL:
-        return None
+    ways, often = min(2 ** len(found), _FLIPS), 0
+    for signs in _signs(len(found)):
+        often += int((np.abs(signs @ ranks).max(axis=1) >= sums.max() - 1e-9).sum())
+        if often > LEVEL * ways:
+            return None
+    p = max(often, 1) / ways
     worst = int(sums.argmax())
     moved = found[:, worst][found[:, worst] != 0]
     return Shift(names[worst], float(moved.mean()), len(moved), p)
@@ -167,4 +169,4 @@ def _signs(cells: int) -> Iterator[npt.NDArray[np.floating[Any]]]:
         return
     rng = np.random.default_rng(0)
     for _ in range(_FLIPS // _BLOCK):
-        yield 1.0 - 2.0 * rng.integers(2, size=(_BLOCK, cells))
+        yield 1.0 - 2.0 * rng.integers(2, size=(_BLOCK, cells), dtype=np.int8)

@@ -59,8 +59,11 @@ def power(pool: list[dict[str, float]], cells: int, points: float) -> str:
     rng = generator("docs", "drift", cells, points)
     seen = 0
     for _ in range(RUNS):
-        drawn = [pool[index] for index in rng.integers(len(pool), size=cells)]
-        moved = [{k: v + (points if k.startswith("pm accuracy") else 0) for k, v in one.items()} for one in drawn]
+        drawn = [(pool[index], rng.choice((-1, 1))) for index in rng.integers(len(pool), size=cells)]
+        moved = [
+            {k: sign * v + (points if k.startswith("pm accuracy") else 0) for k, v in one.items()}
+            for one, sign in drawn  # either computer may have been the one that the run was computed on
+        ]
         seen += shift(moved) is not None
     return f"{seen / RUNS:.0%}"
 
