@@ -12,13 +12,13 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
-import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from bench.declared import declarations, import_all, read_without_torch
 from bench.errors import UserError, in_words
 
 Made = TypeVar("Made")
@@ -37,7 +37,10 @@ def did_you_mean(word: str, known: list[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind. Loading is lazy: the first lookup imports the package and the entry points."""
+    """Named factories of one kind. Loading is lazy: the first `get` imports the package and the entry points.
+
+    Names and declarations are known without that, because for our own packages it takes torch and so seconds.
+    """
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
@@ -64,39 +67,52 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
-        self._load()
-        return sorted(self._items)
+        return sorted(self._declared())
+
+    def declaration(self, name: str) -> T:
+        """The factory of that name, to look at but not to call: its signature, hyperparameters, docstring.
+
+        Raises:
+            UserError: the name is unknown; the message suggests the most similar known one.
+        """
+        return self._known(self._declared(), name)
 
     def get(self, name: str) -> T:
         """The factory of that name.
 
         Raises:
-            UserError: the name is unknown; the message suggests the most similar known one.
+            UserError: as for `declaration`.
         """
         self._load()
-        if name not in self._items:
-            known = self.names()
+        return self._known(self._items, name)
+
+    def _declared(self) -> Mapping[str, T]:
+        """All items, read without torch if nothing but our own packages has any."""
+        if not self._loaded and read_without_torch() and not self._entry_points():
+            return {**declarations(self.package)[self.kind], **self._items}
+        self._load()
+        return self._items
+
+    def _known(self, items: Mapping[str, T], name: str) -> T:
+        if name not in items:
+            known = sorted(items)
             remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
             every = f" Known: {', '.join(known)}."
             if len(known) > LISTED:  # too long a line to read
                 every = f" `bench {self.kind.replace(' ', '')}s` lists all {len(known)}."
             raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)}{every} {remedy}")
-        return self._items[name]
+        return items[name]
+
+    def _entry_points(self) -> importlib.metadata.EntryPoints:
+        """What other installed packages register."""
+        return importlib.metadata.entry_points(group=f"bench.{self.kind.replace(' ', '')}s")
 
     def _load(self) -> None:
         if self._loaded:
             return
         self._loaded = True  # set before the imports, as a module may look up other names while it registers its own
-        package = importlib.import_module(self.package)
-        if not getattr(package, "PFL_BENCH", False):
-            raise UserError(
-                f"the package {self.package!r} found at {getattr(package, '__file__', '?')} is not pFLeague's: "
-                "another distribution of that name hides it. Install pFLeague in an environment of its own."
-            )
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self.package}.{module.name}")
-        group = f"bench.{self.kind.replace(' ', '')}s"
-        for entry in importlib.metadata.entry_points(group=group):
+        import_all(self.package)
+        for entry in self._entry_points():
             entry.load()
 
 
@@ -139,6 +155,7 @@ SHIFTS: Registry[Any] = Registry("shift", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
 SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
+REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS)
 
 FILE_MODULE = "plugin_"
 """Prefix of the module name of a plug-in file."""
