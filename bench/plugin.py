@@ -10,20 +10,22 @@ Ours are in the packages beside this one. Others come from the entry-point group
 
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import linecache
-import pkgutil
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
+from bench.declared import declarations, import_all, read_without_torch
 from bench.errors import UserError, in_words
 
 Made = TypeVar("Made")
@@ -78,7 +80,9 @@ INTERACTIVE: dict[tuple[str, str], Interactive] = {}
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind. Loading is lazy: the first lookup imports the package and the entry points.
+    """Named factories of one kind. Loading is lazy: the first `get` imports the package and the entry points.
+
+    Names and declarations are known without that, because for our own packages it takes torch and so seconds.
 
     Attributes:
         entry_points: whether other packages' entry points are imported, in all registries of this process.
@@ -121,42 +125,59 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
-        self._load()
-        return sorted(self._items)
+        return sorted(self._declared())
+
+    def declaration(self, name: str) -> T:
+        """The factory of that name, to look at but not to call: its signature, hyperparameters, docstring.
+
+        Raises:
+            UserError: the name is unknown; the message suggests the most similar known one.
+        """
+        return self._known(self._declared(), name)
 
     def get(self, name: str) -> T:
         """The factory of that name.
 
         Raises:
-            UserError: the name is unknown; the message suggests the most similar known one.
+            UserError: as for `declaration`.
         """
         self._load()
-        if name not in self._items:
-            known = self.names()
+        return self._known(self._items, name)
+
+    def _declared(self) -> Mapping[str, T]:
+        """All items, read without torch if nothing but our own packages has any."""
+        if not self._loaded and read_without_torch() and not self._entry_points():
+            return ChainMap(self._items, declarations(self.package)[self.kind])
+        self._load()
+        return self._items
+
+    def _known(self, items: Mapping[str, T], name: str) -> T:
+        if name not in items:
+            known = sorted(items)
             remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
             every = f" Known: {', '.join(known)}."
             if len(known) > LISTED:  # too long a line to read
                 every = f" `bench {self.kind.replace(' ', '')}s` lists all {len(known)}."
             raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)}{every} {remedy}")
-        return self._items[name]
+        return items[name]
+
+    def _entry_points(self) -> Iterable[importlib.metadata.EntryPoint]:
+        """What other installed packages register, if they may."""
+        return _entry_points(f"bench.{self.kind.replace(' ', '')}s") if Registry.entry_points else ()
 
     def _load(self) -> None:
         if self._loaded:
             return
         self._loaded = True  # set before the imports, as a module may look up other names while it registers its own
-        package = importlib.import_module(self.package)
-        if not getattr(package, "PFL_BENCH", False):
-            raise UserError(
-                f"the package {self.package!r} found at {getattr(package, '__file__', '?')} is not pFLeague's: "
-                "another distribution of that name hides it. Install pFLeague in an environment of its own."
-            )
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self.package}.{module.name}")
-        if not Registry.entry_points:
-            return
-        group = f"bench.{self.kind.replace(' ', '')}s"
-        for entry in importlib.metadata.entry_points(group=group):
+        import_all(self.package)
+        for entry in self._entry_points():
             entry.load()
+
+
+@functools.cache
+def _entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """The entry points of a group, which take milliseconds to find."""
+    return tuple(importlib.metadata.entry_points(group=group))
 
 
 def theirs(factory: Callable[..., Any]) -> bool:
@@ -198,6 +219,7 @@ SHIFTS: Registry[Any] = Registry("shift", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
 SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
+REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS)
 
 FILE_MODULE = "plugin_"
 """Prefix of the module name of a plug-in file."""

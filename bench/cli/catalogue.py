@@ -17,7 +17,7 @@ def methods(as_json: AsJson = False) -> None:
 
     rows = []
     for name in METHODS.names():
-        method = METHODS.get(name)
+        method = METHODS.declaration(name)
         fields = method.Hyper.model_fields
         defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
         rows.append({"name": name, "about": _about(method), "trains": method.trains, "options": defaults})
@@ -28,14 +28,17 @@ def datasets(as_json: AsJson = False) -> None:
     """List the data sets and their options."""
     from bench.plugin import DATASETS
 
-    _print([_factory_row(name, DATASETS.get(name), {"data_root", "download"}) for name in DATASETS.names()], as_json)
+    _print(
+        [_factory_row(name, DATASETS.declaration(name), {"data_root", "download"}) for name in DATASETS.names()],
+        as_json,
+    )
 
 
 def models(as_json: AsJson = False) -> None:
     """List the models and their options."""
     from bench.plugin import MODELS
 
-    _print([_factory_row(name, MODELS.get(name), {"shape", "classes"}) for name in MODELS.names()], as_json)
+    _print([_factory_row(name, MODELS.declaration(name), {"shape", "classes"}) for name in MODELS.names()], as_json)
 
 
 def grids(as_json: AsJson = False) -> None:

@@ -109,18 +109,19 @@ def run(
 ) -> None:
     """Run a grid's cells. Finished ones are skipped, half-done ones go on, failed ones are tried again."""
     with starting(f"bench run: {grid} is being read", quiet=quiet or dry_run):
+        from bench.config.grid import load_grid
+        from bench.plugin import allow, is_near, load_file, loaded_files
+
+        for file in plugin or []:
+            load_file(file)
+        with allow(is_near) if dry_run else contextlib.nullcontext():
+            loaded = load_grid(grid, set_ or [])  # a misspelt name is refused before torch is imported
         if not dry_run:
             start_early(ray)
 
-        from bench.config.grid import load_grid
-        from bench.plugin import allow, is_near, load_file, loaded_files
         from bench.runs import cell, mlflow_mirror  # noqa: F401 (these imports are the slow ones)
         from bench.runs.plan import plan, select
 
-    for file in plugin or []:
-        load_file(file)
-    with allow(is_near) if dry_run else contextlib.nullcontext():
-        loaded = load_grid(grid, set_ or [])
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder, wish = out or Path("runs") / loaded.name, wished_device(device)
     check_folder(folder, "grid", loaded.name, take_over=take_over)

@@ -67,10 +67,16 @@ def sweep(
 ) -> None:
     """Tune by validation accuracy, run the best settings on new seeds, and report. Repeat the command to continue."""
     with starting(f"bench sweep: {study} is being read", quiet=quiet or dry_run):
+        from bench.plugin import allow, is_near, load_file, loaded_files
+        from sweeps.study import load_study
+
+        for file in plugin or []:
+            load_file(file)
+        with allow(is_near) if dry_run else nullcontext():
+            loaded = load_study(study, set_ or [], trials)  # a misspelt name is refused before torch is imported
         if not dry_run:
             start_early(ray)
 
-        from bench.plugin import allow, is_near, load_file, loaded_files
         from bench.runs import store
         from bench.runs.cell import Options
         from bench.runs.mlflow_mirror import choose_store
@@ -81,12 +87,7 @@ def sweep(
         from sweeps.fair import cells_again, choose, reported_cells
         from sweeps.finals import check_blind
         from sweeps.run import list_cells, storage_problems, study_storage, trial_cells, tune
-        from sweeps.study import load_study
 
-    for file in plugin or []:
-        load_file(file)
-    with allow(is_near) if dry_run else nullcontext():
-        loaded = load_study(study, set_ or [], trials)
     folder, wish = out or Path("runs") / loaded.name, wished_device(device)
     check_folder(folder, "study", loaded.name)
     if dry_run:

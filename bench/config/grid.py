@@ -240,7 +240,7 @@ class _Resolver:
             given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}
             self._complete(complete_options, DATASETS, cell.public.name, given, path)
         if method.name in METHODS.names():
-            kind = METHODS.get(method.name)
+            kind = METHODS.declaration(method.name)
             if kind.public and cell.public is None:
                 problem = (
                     f"the method {method.name!r} needs public samples; add for instance `public: {{name: cifar100}}`"

@@ -186,7 +186,7 @@ def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Gri
             document.complain(path, f"{shown(value)} should be a name, or a mapping with `name`, as in {example}")
             continue
         with document.noting((*path, "name")):
-            registry.get(entry["name"])
+            registry.declaration(entry["name"])
             written.append((entry, path))
     of_name = Counter(entry["name"] for entry, _ in written)
     if axis == "methods":

@@ -52,7 +52,7 @@ def hyper_class(registry: Registry[Any], name: str) -> type[BaseModel]:
     Raises:
         UserError: unknown name.
     """
-    found: type[BaseModel] = getattr(registry.get(name), "Hyper", _NoHyperparameters)
+    found: type[BaseModel] = getattr(registry.declaration(name), "Hyper", _NoHyperparameters)
     return found
 
 
@@ -117,7 +117,7 @@ def needs_alpha(partition: str) -> bool:
     Raises:
         UserError: unknown partition.
     """
-    return "alpha" in inspect.signature(PARTITIONS.get(partition)).parameters
+    return "alpha" in inspect.signature(PARTITIONS.declaration(partition)).parameters
 
 
 def check_server(value: Any) -> dict[str, Any] | None:
@@ -173,7 +173,7 @@ def check_setting(key: str, value: Any) -> Any:
             raise UserError(unknown("hyperparameter", name, list(model.model_fields), repr(method)))
         return check_field(model, name, value)
     if key == "selection" and isinstance(value, str):
-        SELECTIONS.get(value)
+        SELECTIONS.declaration(value)
     if key == "shifts":
         return check_shifts(value)
     return check_server(value) if key == "server" else check_field(Settings, key, value)
@@ -233,7 +233,7 @@ def _field_adapter(model: type[BaseModel], key: str) -> TypeAdapter[Any]:
 
 
 def _options(registry: Registry[Any], name: str) -> dict[str, inspect.Parameter]:
-    return _parameters(registry.get(name))  # a notebook may define a name again
+    return _parameters(registry.declaration(name))  # a notebook may define a name again
 
 
 @functools.cache

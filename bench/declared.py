@@ -1,0 +1,122 @@
+"""Methods and models as their files declare them, read without torch: names, options, hyperparameters, docstrings.
+
+Importing torch takes seconds, and a misspelt name in a grid should not cost them. So the files are imported once with a
+stand-in for torch (Sphinx's `autodoc_mock_imports` does the same) and then forgotten, so that whoever trains imports
+them for real. What is declared can be looked at, and hyperparameters can be checked; nothing of it can be run.
+"""
+
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from bench.errors import UserError
+
+_ABSENT = ("torch", "torchvision", "triton")
+_FORGOTTEN = (*_ABSENT, "bench", "methods", "datasets")
+_PLUGIN = "bench.plugin"  # imported anew meanwhile, so that the registries of the process stay as they are
+
+
+def import_all(package: str) -> None:
+    """Import all modules of one of our packages, which register what they have.
+
+    Raises:
+        UserError: Python finds another distribution's package of that name.
+    """
+    found = importlib.import_module(package)
+    if not getattr(found, "PFL_BENCH", False):
+        raise UserError(
+            f"the package {package!r} found at {getattr(found, '__file__', '?')} is not pFLeague's: another "
+            "distribution of that name hides it. Install pFLeague in an environment of its own."
+        )
+    for module in pkgutil.iter_modules(found.__path__):
+        importlib.import_module(f"{package}.{module.name}")
+
+
+@functools.cache
+def declarations(package: str) -> dict[str, dict[str, Any]]:
+    """All that the modules of one of our packages register: by kind (`method`, `model`, ...), then by name.
+
+    Args:
+        package: for instance `methods`; none of its modules is imported yet.
+
+    Raises:
+        UserError: as for `import_all`.
+    """
+    with _forgotten(), _stand_ins():
+        plugin = importlib.import_module(_PLUGIN)
+        import_all(package)
+        return {registry.kind: dict(registry._items) for registry in plugin.REGISTRIES}
+
+
+def read_without_torch() -> bool:
+    """Return whether declarations are read in this way: once torch is imported, the real thing costs no more."""
+    return "torch" not in sys.modules
+
+
+@contextmanager
+def _forgotten() -> Iterator[None]:
+    """Take out of `sys.modules` what our packages import meanwhile, and out of the packages that hold it."""
+    plugin = sys.modules.pop(_PLUGIN)
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in sys.modules.keys() - before:
+            if name.partition(".")[0] in _FORGOTTEN:
+                parent, _, module = name.rpartition(".")
+                del sys.modules[name]
+                if parent in before:
+                    delattr(sys.modules[parent], module)
+        sys.modules[_PLUGIN] = sys.modules["bench"].plugin = plugin
+
+
+@contextmanager
+def _stand_ins() -> Iterator[None]:
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _StandIn(ModuleType):
+    """A module, class or function of torch: it has every attribute, and can be called, subscripted and derived from."""
+
+    __path__: Sequence[str] = ()
+
+    def __getattr__(self, name: str) -> "_StandIn":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _StandIn(f"{self.__name__}.{name}")
+
+    def __call__(self, *args: Any, **options: Any) -> "_StandIn":
+        return self
+
+    def __getitem__(self, key: Any) -> "_StandIn":
+        return self
+
+    def __or__(self, other: Any) -> "_StandIn":
+        return self
+
+    __ror__ = __or__
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return ()
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in _ABSENT else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None: ...

@@ -1,0 +1,120 @@
+"""Names, options and hyperparameters are read without torch, and are those of the real items."""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.plugin import REGISTRIES
+from tests.conftest import ROOT
+
+THIRD_PARTIES = {
+    "annotated_types",
+    "cython_runtime",
+    "numpy",
+    "pydantic",
+    "pydantic_core",
+    "typing_extensions",
+    "typing_inspection",
+}
+"""Packages that may be imported beside the stand-in for torch; none of them looks for torch as it is imported."""
+
+DESCRIBE = """
+import json, sys
+import bench.plugin
+before = set(sys.modules)
+names = {registry.kind: registry.names() for registry in bench.plugin.REGISTRIES}
+imported = sorted({name.partition(".")[0] for name in sys.modules.keys() - before} - set(sys.stdlib_module_names))
+from tests.base.test_declared import description
+described = {
+    registry.kind: {name: description(registry.declaration(name)) for name in names[registry.kind]}
+    for registry in bench.plugin.REGISTRIES
+}
+forgotten = ("torch", "methods", "datasets", "bench.method", "bench.models")
+left = [name for name in sys.modules if name.startswith(forgotten)]
+method = bench.plugin.METHODS.get("scd")  # the real one, after the stand-in is gone
+import torch
+real = [method.__module__, issubclass(method, sys.modules["bench.method"].Method), torch.ones(2).sum().item()]
+print(json.dumps({"described": described, "left": left, "imported": imported, "real": real}))
+"""
+
+
+def description(item: Any) -> dict[str, Any]:
+    """All that commands and grids read of a registered item without running it."""
+    hyper = getattr(item, "Hyper", None)
+    return {
+        "doc": inspect.getdoc(item),
+        "module": item.__module__,
+        "attributes": {key: repr(getattr(item, key, None)) for key in ("trains", "public", "mixes_models", "bound")},
+        "options": [
+            [parameter.name, repr(parameter.default), parameter.kind.name]
+            for parameter in inspect.signature(item).parameters.values()
+        ],
+        "hyper": None if hyper is None else hyper.model_json_schema(),
+        "defaults": None if hyper is None else json.loads(hyper().model_dump_json()),
+    }
+
+
+@pytest.mark.long
+def test_what_is_declared_is_what_the_packages_register() -> None:
+    """And nothing of the stand-in for torch is left behind for whoever trains."""
+    done = subprocess.run([sys.executable, "-c", DESCRIBE], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    for registry in REGISTRIES:
+        real = {name: json.loads(json.dumps(description(registry.get(name)))) for name in registry.names()}
+        assert answer["described"][registry.kind] == real
+    assert answer["left"] == []
+    assert {name for name in answer["imported"] if not name.startswith("_")} <= THIRD_PARTIES
+    assert answer["real"] == ["methods.scd", True, 2.0]
+
+
+WITHOUT_TORCH = """
+import shlex, sys
+from importlib.abc import MetaPathFinder
+
+class Refuse(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise AssertionError("torch is imported")
+
+sys.meta_path.insert(0, Refuse())
+from bench.cli import main
+for command in sys.stdin.read().splitlines():
+    sys.argv = ["bench", *shlex.split(command)]
+    try:
+        main()
+    except SystemExit as end:
+        print("status", end.code, flush=True)
+"""
+
+
+def test_grids_and_lists_are_answered_and_refused_without_torch(tmp_path: Path) -> None:
+    grid = "methods: [{}]\ndatasets: [digits]\nalphas: [1]\nclients: 4\nrounds: 1\n{}"
+    bad = {
+        "method": grid.format("fedavgg", ""),
+        "value": grid.format("{name: fedprox, mu: -1}", ""),
+        "rule": grid.format("{name: scd, preset: none_such}", ""),
+        "model": grid.format("fedavg", "model: mlpp"),
+        "option": grid.format("fedavg", "model_options: {hiden: 3}"),
+        "partition": grid.format("fedavg", "partition: dirichlett"),
+        "study": "name: s\ngrid:\n  methods: [fedavg]\n  datasets: [digits]\n  alphas: [1]\nspace: {fedavg.mu: [1]}\n",
+    }
+    for name, text in bad.items():
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    lists = ["methods", "datasets", "models --json", "grids", "show quickstart.yaml"]
+    refused = [f"run --grid {tmp_path / f'{name}.yaml'} -q" for name in bad if name != "study"]
+    refused.append(f"sweep --study {tmp_path / 'study.yaml'} -q")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], input="\n".join([*lists, *refused]), capture_output=True, text=True,
+        cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    statuses = [line for line in done.stdout.splitlines() if line.startswith("status ")]
+    assert statuses == ["status 0"] * len(lists) + ["status 2"] * len(refused), done.stderr
+    for said in ("'fedavgg'", "mu = -1", "none_such", "'mlpp'", "'hiden'", "'dirichlett'", "'mu' of 'fedavg'"):
+        assert said in done.stderr
