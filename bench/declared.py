@@ -9,7 +9,7 @@ import functools
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -74,7 +74,8 @@ def _forgotten() -> Iterator[None]:
                 del sys.modules[name]
                 if parent in before:
                     delattr(sys.modules[parent], module)
-        sys.modules[_PLUGIN] = sys.modules["bench"].plugin = plugin
+        sys.modules[_PLUGIN] = plugin
+        setattr(sys.modules["bench"], "plugin", plugin)  # noqa: B010 (mypy knows no such attribute)
 
 
 @contextmanager
@@ -89,8 +90,6 @@ def _stand_ins() -> Iterator[None]:
 
 class _StandIn(ModuleType):
     """A module, class or function of torch: it has every attribute, and can be called, subscripted and derived from."""
-
-    __path__: Sequence[str] = ()
 
     def __getattr__(self, name: str) -> "_StandIn":
         if name.startswith("__"):

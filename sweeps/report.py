@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from bench.errors import UserError
 from bench.plugin import allow
-from bench.runs import documents, inside, store
+from bench.runs import documents, inside
 from bench.runs.launch import STUDY
 from bench.runs.results import dataset_name
 from reports.canvas import Picture
@@ -89,7 +89,7 @@ def _read_file(run: Path) -> _StudyFile | None:
     Raises:
         UserError: it is damaged.
     """
-    content = store.read_json(run / STUDY)
+    content = documents.read_json(run / STUDY)
     return None if content is None else documents.checked(_StudyFile, content, run / STUDY)
 
 

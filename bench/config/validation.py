@@ -244,7 +244,7 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _option_adapter(registry: Registry[Any], name: str, key: str) -> TypeAdapter[Any]:
-    return _adapter(registry.get(name), key)
+    return _adapter(registry.declaration(name), key)
 
 
 @functools.cache

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.runs.documents import read_json
 from bench.runs.recorded_path import impossible
 from bench.runs.results import CellView
-from bench.runs.store import COLUMNS, read_json
+from bench.runs.store import COLUMNS
 
 ROUNDING = 1e-12
 """Largest relative difference of two means of the same float64 numbers: their sums may be rounded differently."""

@@ -21,7 +21,7 @@ from bench.federation.snapshot import Packer, unpack
 from bench.forward import batchnorm_in_float32
 from bench.params import Params
 from bench.runs import checkpoint, inside
-from bench.runs.store import read_json
+from bench.runs.documents import read_json
 
 if TYPE_CHECKING:
     from bench.runs.results import CellView

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.runs.consistency import ROUNDING, read_rows
+from bench.runs.documents import read_json
 from bench.runs.drift import STABLE, differences, scaled
 from bench.runs.results import CellView
-from bench.runs.store import COLUMNS, read_json, read_status
+from bench.runs.store import COLUMNS, read_status
 
 _COUNTED = ("ledger", "work", "timeline")
 """Tables that are the same on every path, unless a method sends as much as its numbers ask for and they drift apart."""

@@ -17,12 +17,13 @@ import numpy as np
 from bench.errors import UserError
 from bench.runs.cell_runner import CellRunner
 from bench.runs.consistency import disagreement
+from bench.runs.documents import read_json
 from bench.runs.drift import Shift, shift
 from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.recomputed import Agreement, Recomputed, compare
 from bench.runs.results import CellView, RunView
-from bench.runs.store import FINISHED, is_unsound, read_json
+from bench.runs.store import FINISHED, is_unsound
 from bench.settings import Settings
 
 if TYPE_CHECKING:
