@@ -80,6 +80,8 @@ class Pool:
         normalisation = Normalisation.of(data, dtype).to(device)
         empty = torch.from_numpy(data.blank).to(device).view(normalisation.mean.shape)
         pool = cls(x, y, normalisation, normalisation.apply(empty, dtype), dtype)
+        if x.dtype == dtype and not any(data.mean) and set(data.std) == {1.0}:  # nothing to do, as for `synthetic`
+            return replace(pool, normalisation=None)
         if data.x.size * dtype.itemsize > KEEP_NORMALISED:
             return pool
         at_once = max(1, GATHER // (dtype.itemsize * x[:1].numel()))
