@@ -133,16 +133,12 @@ def test_bad_input_writes_nothing(bench_here: Bench, grid: Grid, tmp_path: Path,
         (("compare", "file", "file"), "file/run.json"),
         (("report", "file"), "file/study.json"),
         (("new-method", "mym", "--out", "file"), "file"),
-        (("sweep", "--study", "study.yaml", "--out", "file", "--jobs", "1"), "file"),
     ],
 )
 def test_a_file_in_place_of_a_folder_is_one_line(
     bench_here: Bench, tmp_path: Path, command: tuple[str, ...], place: str
 ) -> None:
     (tmp_path / "file").touch()
-    grid = {"methods": ["fedavg"], "datasets": ["digits"], "alphas": [1]}
-    study = {"grid": grid, "space": {"lr": [0.4, 0.5]}, "trials": 1, "seeds": [100, 101], "report_seeds": [0]}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     error = bench_here(*command, code=2).stderr
     assert re.search(rf"^bench: cannot read or write {place}: (Not a directory|File exists)\n\Z", error, re.M)
 

@@ -59,6 +59,12 @@ def test_python_refuses_a_file_for_a_folder(grid: Grid, tmp_path: Path) -> None:
         run_from_python(place, out=place / "run", device="cpu")
 
 
+def test_a_sweep_refuses_a_file_for_a_folder(bench_here: Bench, study: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = bench_here("sweep", "--study", study("tuned"), "--out", "file", "--quiet", code=2).stderr
+    assert said == "bench: --out file: file is a file, not a folder\n"
+
+
 @pytest.mark.long
 def test_a_sweep_refuses_the_folder_of_a_grid_and_of_another_study(
     bench_here: Bench, grid: Grid, study: Callable[[str], Path], tmp_path: Path
