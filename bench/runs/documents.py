@@ -204,7 +204,8 @@ def checked(kind: type[_T], content: Any, path: Path) -> _T:
     try:
         document: _T = _ADAPTERS[kind].validate_python(content)
     except ValidationError as error:
-        raise UserError(f"{path} is damaged: {first_error(error)}. `bench` wrote no such file") from None
+        remedy = "delete it and give the command that wrote it again"
+        raise UserError(f"{path} is damaged ({first_error(error)}): {remedy}") from None
     return document
 
 

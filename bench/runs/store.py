@@ -26,7 +26,7 @@ from pydantic import ConfigDict, ValidationError
 from bench.config.identity import may_be_same
 from bench.errors import UserError
 from bench.runs import documents, inside
-from bench.runs.documents import read_json
+from bench.runs.documents import read_json as read_json
 from bench.settings import Settings
 
 CellState = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
