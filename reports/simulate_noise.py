@@ -154,11 +154,11 @@ def _standard(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> Fl
 
 
 def print_table(repeats: int, counts: Sequence[int] = METHODS, runs: Sequence[int] = SEEDS) -> None:
-    """Percent told apart, and the median width in brackets."""
+    """Percent told apart, * above 7, and the median width in brackets."""
     columns = [(methods, seeds) for methods in counts for seeds in runs]
     heads = " | ".join(f"{methods} methods, {seeds} seeds" for methods, seeds in columns)
     print(f"| noise over tasks | over methods, shape | {heads} |\n|---|---|{'---:|' * len(columns)}")
     for noise, shape in ROWS:
         found = [unequal_noise(noise, shape, methods, seeds, repeats) for methods, seeds in columns]
-        shown = " | ".join(f"{100 * apart:.1f} ({width:.2f})" for apart, width in found)
+        shown = " | ".join(f"{100 * apart:.1f}{'*' * (apart > 0.07)} ({width:.2f})" for apart, width in found)
         print(f"| {noise} | {shape} | {shown} |", flush=True)
