@@ -169,7 +169,9 @@ def read_json(path: Path) -> Any:
             raise RecursionError
     except FileNotFoundError:
         return None
-    except (NotADirectoryError, ValueError) as error:
+    except NotADirectoryError as error:
+        raise UserError(f"cannot read or write {path}: {error.strerror}") from None
+    except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): delete it and give the command that wrote it again") from None
     except RecursionError:
         raise UserError(f"{path} is damaged (more than {DEEPEST} levels deep): `bench` wrote no such file") from None
