@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import io
-import resource
 import sys
 import traceback
 from pathlib import Path
@@ -49,6 +48,8 @@ def shortage(error: BaseException) -> str:
         place = f" while writing {error.filename}" if isinstance(error, OSError) and error.filename else ""
         return f"the disk is full{place}: free some space and give the same command again, it goes on from there"
     if isinstance(error, OSError) and error.errno in _OPEN:
+        import resource
+
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return (
             f"too many open files, of which the system allows this process {limit}: run fewer cells side by side "

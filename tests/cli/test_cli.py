@@ -128,10 +128,9 @@ def test_bad_input_writes_nothing(bench_here: Bench, grid: Grid, tmp_path: Path,
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        *[((name, "file"), "file/run.json") for name in ("status", "results")],
+        *[((name, "file"), "file/run.json") for name in ("status", "results", "report")],
         (("log", "file", "x"), "file/run.json"),
         (("compare", "file", "file"), "file/run.json"),
-        (("report", "file"), "file/study.json"),
         (("new-method", "mym", "--out", "file"), "file"),
     ],
 )
