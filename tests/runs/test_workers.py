@@ -89,8 +89,8 @@ def test_ctrl_c_does_not_reach_the_server_while_it_imports(started: Start) -> No
 def test_the_server_is_there_before_the_command_imports_torch(
     environment: dict[str, str], grid: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """The server imports torch while the command does. Not so where other packages register methods: reading their names
-    takes torch."""
+    """The server imports torch while the command does. Where other packages register methods it comes later, as their
+    names are known only with torch."""
     alone = {**environment, "PYTHONPATH": str(ROOT)}
     arguments = ["bench", "run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"]
     command = [sys.executable, "-c", AT_TORCH.format(arguments=arguments)]
