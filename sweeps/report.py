@@ -18,7 +18,8 @@ from reports.sections import Section
 from reports.tables import Column, Table, TableEntry, number, words
 from sweeps import figures
 from sweeps.fair import Chosen, budget_table, choose, trials_table
-from sweeps.run import open_studies, storage_problems, study_storage
+from sweeps.run import open_studies
+from sweeps.storage import storage_problems, study_storage
 from sweeps.study import Study, read_study, values_text
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ worker holds a lock as long as it lives. So a trial whose worker died is taken o
 whatever its cells have done, and no two workers have the same trial.
 """
 
-import contextlib
 import logging
 import os
 import socket
@@ -19,16 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench.config.identity import cell_id, declared_checksum
-from bench.errors import UserError
 from bench.rng import key
 from bench.runs import documents, inside, store
 from bench.runs.cell_runner import CellRunner, CellTask
-from bench.runs.database import sqlite_url
-from bench.runs.mlflow_mirror import shown
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
 from bench.runs.reported import accuracy_curves, choose_round, selection_curve, trailing_means
 from bench.runs.tables import read_table
+from sweeps.storage import open_storage, storage_problems
 from sweeps.study import Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -36,14 +33,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 log = logging.getLogger(__name__)
-
-_AGAIN = "give the same command again"
-
-LOCK_SECONDS = 60.0
-"""So long a study waits for its file where another process has it locked."""
-
-STORAGE = "study.db"
-"""Optuna's file in a run folder."""
 
 STARTUP_TRIALS = 5
 """The median pruner lets so many trials of a method run to their end, and TPE guesses nothing before so many have
@@ -85,54 +74,6 @@ class _RunningTrial:
         return f"{self.arm.label} {self.arm.task} trial {self.trial.number}"
 
 
-def study_storage(folder: Path) -> str:
-    """The address of the storage in a run folder, unless the user gives another one."""
-    return sqlite_url(folder.resolve() / STORAGE)
-
-
-@contextlib.contextmanager
-def storage_problems(storage: str) -> Iterator[None]:
-    """Explain in one line what is wrong with a study's storage.
-
-    Without its own file a study begins anew with the same draws, and takes the results of finished cells as they are.
-
-    Args:
-        storage: its address.
-
-    Raises:
-        UserError: it cannot be used, is damaged, or another process keeps it locked.
-    """
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (StorageInternalError, SQLAlchemyError, ImportError) as error:
-        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-        line = str(getattr(cause, "orig", None) or cause or error).strip().partition("\n")[0]
-        file = _file(storage)
-        remedy = "Give --storage an address such as sqlite:///study.db"
-        if "is locked" in line:
-            remedy = f"Another process keeps it so for more than {LOCK_SECONDS:.0f} s: end that, and {_AGAIN}"
-        elif file and file.is_file():
-            remedy = f"Delete it and {_AGAIN}: trials are drawn as before, and no finished cell is run again"
-            if file.name != STORAGE:
-                remedy = f"Restore it, or give another --storage, and {_AGAIN}"
-        raise UserError(f"the study's storage {file or shown(storage)} cannot be used: {line}. {remedy}") from None
-
-
-def _file(storage: str) -> Path | None:
-    """The file of an SQLite storage."""
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    with contextlib.suppress(ArgumentError):
-        url = make_url(storage)
-        if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-            return Path(str(url.database))
-    return None
-
-
 def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
     """Optuna's studies, by name of the arm; they are made where they do not exist.
 
@@ -140,13 +81,10 @@ def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
         UserError: the storage cannot be used.
     """
     import optuna
-    from sqlalchemy.pool import NullPool
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # A file is opened for each use: connections that are kept nobody would close, and Python 3.13 warns of that.
-    pool = {"poolclass": NullPool, "connect_args": {"timeout": LOCK_SECONDS}} if _file(storage) else {}
     with storage_problems(storage):
-        opened = optuna.storages.RDBStorage(storage, engine_kwargs=pool)
+        opened = open_storage(storage)
         return {
             arm.name: optuna.create_study(
                 storage=opened,

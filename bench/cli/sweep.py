@@ -86,7 +86,8 @@ def sweep(
         from bench.runs.results import load_run
         from sweeps.fair import cells_again, choose, reported_cells
         from sweeps.finals import check_blind
-        from sweeps.run import list_cells, storage_problems, study_storage, trial_cells, tune
+        from sweeps.run import list_cells, trial_cells, tune
+        from sweeps.storage import storage_problems, study_storage
 
     folder, wish = out or Path("runs") / loaded.name, wished_device(device)
     check_folder(folder, "study", loaded.name)
@@ -150,7 +151,8 @@ def _open(
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
     from bench.runs import inside, store
     from bench.runs.mlflow_mirror import shown
-    from sweeps.run import open_studies, study_storage
+    from sweeps.run import open_studies
+    from sweeps.storage import study_storage
 
     make_folder(folder)
     with store.locked(folder, wait=True):

@@ -176,7 +176,7 @@ def test_a_damaged_study_is_one_line_and_is_recovered(bench_here: Bench, study: 
 def test_a_study_that_is_locked_is_waited_for(start: Start, bench_here: Bench, study: list[str], tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """For longer than SQLite's five seconds; then one line."""
-    import sweeps.run
+    import sweeps.storage
 
     bench_here(*study)
     lock = sqlite3.connect(tmp_path / "tuned" / "study.db", isolation_level=None, check_same_thread=False)
@@ -186,7 +186,7 @@ def test_a_study_that_is_locked_is_waited_for(start: Start, bench_here: Bench, s
         lock.execute("rollback")
         _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
-    monkeypatch.setattr(sweeps.run, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(sweeps.storage, "LOCK_SECONDS", 0.1)
     lock.execute("begin exclusive")
     said = bench_here(*study, code=2).stderr
     lock.close()
