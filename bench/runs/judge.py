@@ -17,6 +17,7 @@ from bench.federation.setup import divide_clients
 from bench.plugin import Registry
 from bench.runs import blind, store
 from bench.runs.cell import choose_device
+from bench.runs.data_record import tests_record
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.results import CellView, cell_name
 from bench.settings import DEFAULT_SELECTION, Settings
@@ -81,7 +82,7 @@ class Judge:
         status = store.read_status(folder)
         if status.state in store.FINISHED:
             try:
-                self._score(cell.settings, status.rounds, folder, scored)
+                self._score(cell, status.rounds, folder, scored)
             except Exception as error:  # a plug-in may have left anything
                 reason = f"what its process left are no outputs of models ({type(error).__name__}: {error})"
                 status = replace(status, state="failed", reason=reason)
@@ -89,18 +90,24 @@ class Judge:
         store.write_status(scored, replace(status, checksums=checksums))
         return scored
 
-    def _score(self, settings: Settings, rounds: int, folder: Path, scored: Path) -> None:
-        dataset, partition, _ = load_all(settings, self._data_root)
+    def _score(self, cell: PlannedCell, rounds: int, folder: Path, scored: Path) -> None:
+        dataset, partition, _ = load_all(cell.settings, self._data_root)
         device = torch.device(choose_device("auto"))
         trained = [i for i, own in enumerate(partition.train) if len(own)]
         labels = torch.from_numpy(dataset.y).to(device)
-        scorers = Scorers(labels, partition, *divide_clients(trained, settings, partition.new))
+        ids, new = divide_clients(trained, cell.settings, partition.new)
+        scorers = Scorers(labels, partition, ids, new)
+        records = {
+            "settings": cell.settings.model_dump(), "partition": cell.record, "tests": tests_record(partition, ids),
+        }  # fmt: skip
+        for name, record in records.items():
+            store.write_json(scored / f"{name}.json", record)
         tables = store.Tables(scored)
         tables.restart()
         for name in (*(f"{table}.csv" for table in store.COLUMNS if table not in _SCORED), "relations.json"):
             if (folder / name).exists():
                 shutil.copyfile(folder / name, scored / name)
-        for version in range(1, min(rounds, settings.rounds) + 1):
+        for version in range(1, min(rounds, cell.settings.rounds) + 1):
             outputs = blind.read_outputs(folder, version)
             evaluation = Evaluation(outputs=[replace(one, logits=one.logits.to(device)) for one in outputs])
             scorers.score(evaluation)

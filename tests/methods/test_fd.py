@@ -43,7 +43,7 @@ def federation(hp: dict[str, Any], participation: float) -> Federation:
         method="fd", hp=hp, model="test_linear", dtype="float64", clients=CLIENTS, rounds=ROUNDS, seed=SEED,
         epochs=EPOCHS, batch_size=BATCH, lr=LR, momentum=0.0, participation=participation,
     )  # fmt: skip
-    return Federation(settings, DATA, partition)
+    return Federation(settings, dataset=DATA, partition=partition, public=None)
 
 
 Means = dict[int, tuple[int, Array]]

@@ -41,7 +41,7 @@ def sorted_by_class(method: str) -> Federation:
         method=method, hp=QUICK.get(method, {}), model="test_norm", dtype="float64", clients=len(SIZES),
         participation=0.4, rounds=ROUNDS, epochs=1, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.01, seed=3,
     )  # fmt: skip
-    return Federation(settings, data, part, executor="sequential", public=toy_data(seed=9))
+    return Federation(settings, dataset=data, partition=part, public=toy_data(seed=9), executor="sequential")
 
 
 @dataclass

@@ -95,7 +95,7 @@ class Dies(Odd):
 
 def no_space(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: files with a cell's status cannot be written, as on a full disk."""
-    if event == "open" and arguments[1] == "w" and "status.json" in str(arguments[0]):
+    if event == "open" and "status.json" in str(arguments[0]) and arguments[2] & os.O_WRONLY:
         raise OSError(errno.ENOSPC, "No space left on device", str(arguments[0]))
 
 

@@ -102,10 +102,10 @@ Engine.outputs = outputs
 LOADER = '''
 import torch
 from bench.engine.engine import Engine
-from bench.runs import loading
+from bench.federation import cell_data
 
 labels = []
-load, answer = loading.load_dataset, Engine.outputs
+load, answer = cell_data.load_dataset, Engine.outputs
 
 def load_dataset(settings, *args, **options):
     dataset = load(settings, *args, **options)
@@ -118,7 +118,7 @@ def outputs(self, samples, tasks, output="logits", owners=None):
         return answer(self, samples, tasks, output, owners)
     return [torch.nn.functional.one_hot(labels[-1][torch.from_numpy(at)], 10) * 9.0 for _, at in tasks]
 
-loading.load_dataset, Engine.outputs = load_dataset, outputs
+cell_data.load_dataset, Engine.outputs = load_dataset, outputs
 '''
 
 
@@ -359,6 +359,10 @@ def test_data_and_models_of_plugins_are_refused(run: Path, bench: Bench, change:
     described = json.loads((run / "run.json").read_text(encoding="utf-8"))
     described["cells"][0]["settings"].update(change)
     store.write_json(run / "run.json", described)
+    cell = run / described["cells"][0]["id"]
+    store.write_json(cell / "settings.json", described["cells"][0]["settings"])
+    status = json.loads((cell / "status.json").read_text(encoding="utf-8"))
+    store.write_json(cell / "status.json", status | {"checksums": status["checksums"] | store.record_checksums(cell)})
     ended = bench("verify", run, "--blind", "--plugin", "plugin.py", code=2)
     assert len(ended.stderr.splitlines()) == 1
     assert f"has a {what} of a plug-in, and what scores must load none" in ended.stderr

@@ -99,6 +99,11 @@ def forge(run: Path, *, losses: float = 1.0) -> CellView:
     return cell
 
 
+def record_checksums(folder: Path) -> None:
+    """Make the checksums of a cell's records those of the files that it has."""
+    change_status(folder, lambda status: status["checksums"].update(store.record_checksums(folder)))
+
+
 def an_accuracy(run: Path) -> None:
     def change(row: Row) -> None:
         if (row["round"], row["metric"], row["mean"], row["split"]) == ("3", "pm", "equal", "test"):
@@ -127,6 +132,8 @@ def another_seeds_files(run: Path) -> None:
     for path in cell_of(run, seed=1).folder.iterdir():
         if path.name != "settings.json":
             shutil.copy(path, own)
+    change_status(own, lambda status: status.update(cell=own.name))  # type: ignore[arg-type]
+    record_checksums(own)
 
 
 def a_partition(run: Path) -> None:
@@ -137,6 +144,7 @@ def a_partition_and_its_hash(run: Path) -> None:
     a_partition(run)
     other = cell_of(run, seed=1).status.partition
     change_status(cell_of(run).folder, lambda status: status.update(partition=other))  # type: ignore[arg-type]
+    record_checksums(cell_of(run).folder)
 
 
 FORGERIES = [
@@ -145,7 +153,7 @@ FORGERIES = [
     (all_counts, "metrics.csv, line"),
     (another_seeds_tables, "clients.csv, line"),
     (another_seeds_files, "status.json: its partition is not the one that its settings make"),
-    (a_partition, "partition.json: its partition is not the one that its settings make"),
+    (a_partition, "partition.json: changed or damaged since (checksum)"),
     (a_partition_and_its_hash, "status.json: its partition is not the one that its settings make"),
 ]
 

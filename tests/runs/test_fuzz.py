@@ -220,6 +220,8 @@ def test_any_faults_in_a_report(whole: Path, faults: list[Fault]) -> None:
 @pytest.mark.parametrize("kind", ["flip", "replace", "link"])
 def test_the_command_makes_damaged_cells_again(whole: Path, bench: Bench, tmp_path: Path, kind: str) -> None:
     """In processes of their own."""
+    command = ("run", "--grid", whole.with_name("run.yaml"), "--device", "cpu", "--no-tracking", "-q", "--out")
+    bench(*command, whole := tmp_path / "whole")  # products of this process may have been made in another way
     run, outside = shutil.copytree(whole, tmp_path / "run"), tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("mine", encoding="utf-8")
@@ -227,7 +229,7 @@ def test_the_command_makes_damaged_cells_again(whole: Path, bench: Bench, tmp_pa
         names = sorted(path.name for path in cell.folder.iterdir() if path.suffix == ".csv")
         files = sorted(path for path in run.rglob("*") if path.is_file())
         Fault(kind, files.index(cell.folder / names[number]), 0.5).apply(run, outside)
-    bench("run", "--grid", whole.with_name("run.yaml"), "--out", run, "--device", "cpu", "--no-tracking", "-q")
+    bench(*command, run)
     assert contents(run) == contents(whole)
     assert (outside / "secret").read_text(encoding="utf-8") == "mine"
     pd.testing.assert_frame_equal(load_run(run).results, load_run(whole).results)

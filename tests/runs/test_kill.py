@@ -67,12 +67,13 @@ def run_and_kill(settings: Settings, folder: Path, options: Options, change: int
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal ended, count
-        if event == "open" and arguments[1] == "a" and str(arguments[0]) == str(folder / "clients.csv"):
+        flags = arguments[2] if event == "open" and not isinstance(arguments[0], int) else 0
+        if flags & os.O_APPEND and str(arguments[0]) == str(folder / "clients.csv"):
             # Until the last checkpoint is written, whose changes are not counted, as they come at any time.
             while ended + 1 == settings.rounds > 1 and not (folder / "checkpoint" / f"{ended:08d}").is_dir():
                 time.sleep(0.01)
             ended += 1  # each evaluation writes a row
-        writes = event == "open" and isinstance(arguments[1], str) and arguments[1] != "r" and arguments[1] != "rb"
+        writes = flags & (os.O_WRONLY | os.O_RDWR)
         if ended == settings.rounds and (writes or event in ("os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree")):
             count += 1
             if count == change:
