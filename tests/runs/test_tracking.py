@@ -118,7 +118,7 @@ def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pyt
     """The address of a real tracking server, started by `bench ui`, with an empty store."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(empty_store, folder / "mlflow.db")
-    store.write_json(folder / "run.json", {"cells": []})
+    store.write_json(folder / "run.json", {"grid": "empty", "cells": []})
     port = free_port()
     command = [sys.executable, "-m", "bench.cli", "ui", str(folder), "--port", str(port)]
     with open(folder / "log.txt", "wb") as log:
