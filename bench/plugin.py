@@ -50,7 +50,7 @@ def is_interactive(module: str) -> bool:
 
 @dataclass
 class Interactive:
-    """A factory defined in a notebook or at a prompt (`bench.interactive`).
+    """A factory defined in a notebook or at a prompt (`bench.runs.interactive`).
 
     Attributes:
         namespace: the notebook's global names.

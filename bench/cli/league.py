@@ -1,5 +1,6 @@
 """`bench league`: tune and run one method on the league's tasks, and put it beside all others (docs/league.md)."""
 
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,7 +68,7 @@ def run(
     file = folder / f"{name}{SUFFIX}"
     count = pack(folder / name, file)
     given = [*(plugin or []), *([method] if method.endswith(".py") else [])]
-    command = " ".join(["bench league report", *(f"--plugin {one}" for one in given)])
+    command = " ".join(["bench league report", *(f"--plugin {shlex.quote(str(file))}" for file in given)])
     print(f"{file}: {count} cells. `{command}` puts it beside the others.")
 
 

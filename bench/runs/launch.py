@@ -61,9 +61,9 @@ def run(
     """
     from bench.config.grid import Grid, load_grid
     from bench.config.identity import used_items
-    from bench.interactive import save
     from bench.plugin import loaded_files
     from bench.runs.cell import Options
+    from bench.runs.interactive import save
     from bench.runs.plan import plan
     from bench.runs.progress import patience
     from bench.runs.remarks import planned_remarks

@@ -144,6 +144,17 @@ def test_what_a_file_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
+def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
+    for folder in ("run", "outside"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "run" / "code").symlink_to(tmp_path / "outside")
+    (said,) = session(tmp_path, [METHOD, RUN])
+    assert said.startswith("refused: run/code is or lies behind a link")
+    assert not list((tmp_path / "outside").iterdir())
+
+
 IPYTHON = """
 import json, sys
 from IPython.core.interactiveshell import InteractiveShell

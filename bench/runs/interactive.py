@@ -19,6 +19,7 @@ from typing import Any
 
 from bench import plugin
 from bench.errors import UserError
+from bench.runs import inside
 
 FOLDER = "code"
 """Folder in a run's folder with the files of a notebook's definitions."""
@@ -34,7 +35,8 @@ def save(run: Path, used: Collection[tuple[str, str]]) -> list[Path]:
         used: kind and name of what the run uses.
 
     Raises:
-        UserError: the source of a definition is not known, or it uses a name that the file could not resolve.
+        UserError: the source of a definition is not known, it uses a name that the file could not resolve, or the
+            folder for the files is a link.
     """
     chosen = [plugin.INTERACTIVE[what] for what in sorted(used) if what in plugin.INTERACTIVE]
     texts = [_text(interactive) for interactive in chosen]
@@ -42,9 +44,9 @@ def save(run: Path, used: Collection[tuple[str, str]]) -> list[Path]:
     for interactive, text in zip(chosen, texts, strict=True):
         digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         file = run / FOLDER / f"{interactive.name}_{digest}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
-            file.write_text(text, encoding="utf-8")
+        inside.make_folder(run, file.parent)
+        if not inside.is_file(file) or inside.read_bytes(file) != text.encode():
+            inside.replace(file, text.encode())
         interactive.load(file)
         files.append(file)
     return files
