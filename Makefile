@@ -54,8 +54,8 @@ without-torchscript: install
 # The league's shipped entries are the files that were listed, and of three of their cells computed again none is wrong;
 # another commit draws others. Exit status 3 is no fault here: on another kind of processor a drawn cell may drift apart.
 league: install
-	for list in reports/leagues/*/SHA256SUMS; do (cd $$(dirname $$list) && sha256sum --check --quiet SHA256SUMS) || exit 1; done
-	$(BIN)/bench verify reports/leagues/*/*.tar.xz --cells 3 --seed $$((16#$$(git rev-parse --short=7 HEAD))) || [ $$? -eq 3 ]
+	for list in reports/league/entries/*/SHA256SUMS; do (cd $$(dirname $$list) && sha256sum --check --quiet SHA256SUMS) || exit 1; done
+	$(BIN)/bench verify reports/league/entries/*/*.tar.xz --cells 3 --seed $$((16#$$(git rev-parse --short=7 HEAD))) || [ $$? -eq 3 ]
 
 lint: install
 	$(BIN)/ruff check .

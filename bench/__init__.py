@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 # MKL reads this variable at its first matrix product. Without it, rounding depends on the memory addresses of the
 # operands, so a client's bytes would depend on its lane. The setting is part of the recorded path
-# (`bench.engine.kernels`).
+# (`bench.engine.cpu_path`).
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bench.federation.cell_data import load_dataset, load_partition
     from bench.federation.federation import Federation
     from bench.plugin import load_file
+    from bench.results.results import load_run
     from bench.runs.launch import run
-    from bench.runs.results import load_run
     from bench.settings import Settings
 
 __version__ = "0.1.0"
@@ -37,7 +37,7 @@ _PLACES = {
     "load_file": ("bench.plugin", "load_file"),
     "load_grid": ("bench.config.grid", "load_grid"),
     "load_partition": ("bench.federation.cell_data", "load_partition"),
-    "load_run": ("bench.runs.results", "load_run"),
+    "load_run": ("bench.results.results", "load_run"),
     "run": ("bench.runs.launch", "run"),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.forward import Arithmetic, Forward
+from bench.model_call import Arithmetic, Forward
 from bench.params import Entry, Params, Spec
 
 Predictor = Callable[[Forward, dict[str, Any], Tensor], Tensor]

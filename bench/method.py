@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from bench.compose import compose
-from bench.lanes.dft import irfft, rfft
+from bench.dft import irfft, rfft
 from bench.optim import SGD, Adam
 from bench.params import NORMALISATION, Params, join
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bench import lanes
-from bench.lanes.sgd import sgd_step
+from bench.engine import lanes
+from bench.engine.lanes.sgd import sgd_step
 
 OptimizerState = dict[str, Tensor]
 Schedule = Literal["constant", "cosine"]
@@ -60,7 +60,7 @@ class SGD:
     def update_in_one_pass(
         self, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor
     ) -> tuple[Tensor, OptimizerState]:
-        """The same step as one operation, which rounds differently (`bench/lanes/sgd.py`)."""
+        """The same step as one operation, which rounds differently (`bench/engine/lanes/sgd.py`)."""
         g = _clipped(self.clip, g)
         momentum, decay, nesterov = self.momentum or 0.0, self.weight_decay or 0.0, bool(self.nesterov)
         velocity = [state["velocity"]] if momentum else []

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from bench.forward import Forward
+from bench.model_call import Forward
 from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Prefixes
 

@@ -14,11 +14,11 @@ from typing import Any
 from bench.config.validation import complete_hyper, shown
 from bench.errors import UserError
 from bench.plugin import METHODS
-from bench.runs.pack import TUNING
-from bench.runs.results import CellView, RunView, dataset_name, task_name
-from bench.runs.store import FINISHED
-from bench.runs.verify import check_files
+from bench.results.pack import TUNING
+from bench.results.results import CellView, RunView, dataset_name, task_name
+from bench.runs.verify.verify import check_files
 from bench.settings import Settings
+from bench.store.store import FINISHED
 from sweeps.finals import FINALISTS
 from sweeps.space import Dimension, own_dimensions
 from sweeps.study import Arm, Study, values_text
@@ -66,7 +66,7 @@ class Admission:
 
         Args:
             file: where it lies, for messages.
-            run: what `bench.runs.pack.unpack` made of it.
+            run: what `bench.results.pack.unpack` made of it.
 
         Raises:
             UserError: it is not an entry of this league, or another one has its name.

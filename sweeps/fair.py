@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
-from bench.runs import store
 from bench.settings import Settings
-from reports.tables import Column, Table, TableEntry, number, words
+from bench.store import store
+from reports.tables.table import Column, Table, TableEntry, number, words
 from sweeps.finals import FINALISTS, final_cells, final_values, finalists
 from sweeps.run import STARTUP_TRIALS
 from sweeps.study import Arm, Study, values_text

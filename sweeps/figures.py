@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.canvas import COLOURS, Picture, drawing, finish, legend
+from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
 from sweeps.fair import Chosen
 from sweeps.space import Dimension
 from sweeps.study import Study

@@ -13,8 +13,8 @@ import numpy as np
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
-from bench.runs import store
 from bench.settings import Settings
+from bench.store import store
 from sweeps.run import best_value, mean_curve
 from sweeps.study import Arm, Study
 

@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict
 
 from bench.errors import UserError
 from bench.plugin import allow
-from bench.runs import documents, inside
+from bench.results.results import dataset_name
 from bench.runs.launch import STUDY
-from bench.runs.results import dataset_name
-from reports.canvas import Picture
-from reports.published import PublishedTable, published_table
-from reports.sections import Section
-from reports.tables import Column, Table, TableEntry, number, words
+from bench.store import documents, inside
+from reports.page.sections import Section
+from reports.pictures.canvas import Picture
+from reports.published.comparison import PublishedTable, published_table
+from reports.tables.table import Column, Table, TableEntry, number, words
 from sweeps import figures
 from sweeps.fair import Chosen, budget_table, choose, trials_table
 from sweeps.run import open_studies

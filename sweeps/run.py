@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench.config.identity import cell_id, declared_checksum
+from bench.results.reported_round import accuracy_curves, choose_round, selection_curve, trailing_means
 from bench.rng import key
-from bench.runs import documents, inside, store
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.plan import PlannedCell
 from bench.runs.progress import Event
-from bench.runs.reported import accuracy_curves, choose_round, selection_curve, trailing_means
-from bench.runs.tables import read_table
+from bench.store import documents, inside, store
+from bench.store.tables import read_table
 from sweeps.storage import open_storage, storage_problems
 from sweeps.study import Arm, Study, values_text
 

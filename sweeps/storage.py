@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import UserError
-from bench.runs.database import sqlite_url
-from bench.runs.mlflow_mirror import shown
+from bench.runs.tracking.mirror import shown
+from bench.store.database import sqlite_url
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage

@@ -19,8 +19,8 @@ from bench.config.validation import check_field, shown
 from bench.config.yaml_lines import Document
 from bench.errors import UserError
 from bench.plugin import did_you_mean
+from bench.results.results import task_name
 from bench.rng import key
-from bench.runs.results import task_name
 from bench.settings import Settings
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
 

@@ -24,9 +24,9 @@ from typing import Any
 PRELOAD = [
     "bench.runs.cell",
     "bench.conformance.suite",
-    "bench.runs.results",
-    "bench.runs.mlflow_mirror",
-    "reports.page",
+    "bench.results.results",
+    "bench.runs.tracking.mirror",
+    "reports.page.page",
     "sweeps.run",
 ]
 PRELOAD += ["optuna.storages", "sklearn.cluster", "sqlalchemy.dialects.sqlite", "torch._dynamo"]

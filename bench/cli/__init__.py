@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, league, look, method, run, show, speed, sweep, track, verify
+from bench.cli import catalogue, league, method, results, run, show, speed, sweep, track, verify
 from bench.errors import UserError, let_output_degrade, refused, shortage
 
 app = typer.Typer(
@@ -20,12 +20,12 @@ for command in (
     run.run,
     sweep.sweep,
     show.show,
-    look.status,
-    look.clean,
-    look.log,
-    look.results,
-    look.report,
-    look.compare,
+    results.status,
+    results.clean,
+    results.log,
+    results.results,
+    results.report,
+    results.compare,
     verify.verify,
     verify.pack,
     verify.unpack,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bench.errors import UserError
 
 if TYPE_CHECKING:
-    from bench.runs.estimate import Estimate
+    from bench.runs.forecast.estimate import Estimate
     from bench.runs.plan import PlannedCell
     from bench.settings import Settings
     from sweeps.study import Arm, Study
@@ -83,7 +83,7 @@ def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: 
 
 def _cost(settings: "Settings", data_root: Path, device: str, side_by_side: int, workers: int) -> "Estimate | None":
     """The cost of a cell; None if its data are not there or it is refused, which `plan_available` says."""
-    from bench.runs.estimate import estimate
+    from bench.runs.forecast.estimate import estimate
     from bench.runs.workers import threads_each
 
     try:
@@ -105,7 +105,7 @@ def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
 
 def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequence[Settings]") -> list[float]:
     """Share of each cell's rounds that is still to do: 0 for a finished cell, 1 for one without a checkpoint."""
-    from bench.runs.store import FINISHED, read_status
+    from bench.store.store import FINISHED, read_status
 
     places = {cell.settings.model_dump_json(): folder / cell.id for cell in planned}
     shares = []
@@ -123,9 +123,9 @@ def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequenc
 def _print_cells(
     cells: "Sequence[Settings]", left: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
 ) -> None:
-    from bench.runs.estimate import checkpoint_rate
+    from bench.results.results import cell_name
+    from bench.runs.forecast.estimate import checkpoint_rate
     from bench.runs.progress import duration_text
-    from bench.runs.results import cell_name
 
     rate = checkpoint_rate(folder)
     for settings, share, cost in zip(cells, left, costs, strict=True):
@@ -139,8 +139,8 @@ def _print_cells(
 def _print_tasks(
     cells: "Sequence[Settings]", left: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
 ) -> None:
+    from bench.results.results import task_name
     from bench.runs.progress import duration_text
-    from bench.runs.results import task_name
 
     for task in dict.fromkeys(map(task_name, cells)):
         own = [i for i, settings in enumerate(cells) if task_name(settings) == task]
@@ -179,7 +179,7 @@ def _too_little(memory: int, gpu: int, disk: int, folder: Path, side_by_side: in
     """One text for each resource of which this machine has too little, with a remedy."""
     import torch
 
-    from bench.runs.estimate import memory_here
+    from bench.runs.forecast.estimate import memory_here
 
     place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
     fewer = f"try --jobs {side_by_side // 2}" if side_by_side > 1 else "take fewer clients or a smaller model"

@@ -40,7 +40,7 @@ def run(
 ) -> None:
     """Tune and run one method on all tasks, and pack its entry. The same command goes on where it was stopped."""
     from bench.cli.sweep import sweep
-    from bench.runs.pack import SUFFIX, pack
+    from bench.results.pack import SUFFIX, pack
 
     folder, name = _folder(tier, out), _load(method, plugin)
     sweep(
@@ -91,7 +91,7 @@ def report(
     import tempfile
 
     from bench.plugin import did_you_mean
-    from reports.league import shipped, write_league
+    from reports.league.page import shipped, write_league
 
     folder, known, named = _folder(tier, out), shipped(f"{VERSION}_{tier}"), _load(method or "", plugin)
     given = [file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in known]
@@ -115,9 +115,9 @@ def compare(
     """Say how well the ranks of two folders of entries agree, and who moved most. Nothing is written."""
     import tempfile
 
-    from bench.runs.pack import SUFFIX, unpack
-    from reports.league_compare import compare_leagues
-    from reports.tables import to_markdown
+    from bench.results.pack import SUFFIX, unpack
+    from reports.league.compare import compare_leagues
+    from reports.tables.table import to_markdown
 
     with tempfile.TemporaryDirectory() as scratch:
         unpacked: list[list[Path]] = []
@@ -143,8 +143,8 @@ def export(
     """Make a folder to publish: entry, method, settings, environment, LaTeX tables, citation, checklist."""
     import tempfile
 
-    from bench.runs.results import load_run
-    from reports.league_export import write_export
+    from bench.results.results import load_run
+    from reports.league.export import write_export
 
     folder, study, name = _folder(tier, out), f"{VERSION}_{tier}", _load(method, plugin)
     entry = folder / f"{name}.tar.xz"
@@ -181,8 +181,8 @@ def _load(method: str, plugins: list[Path] | None) -> str:
 
 
 def _admission(tier: str, data_root: Path, *, whole: bool = True) -> "Admission":
-    from bench.runs.pack import SUFFIX
-    from reports.league import shipped
+    from bench.results.pack import SUFFIX
+    from reports.league.page import shipped
     from sweeps.admission import Admission
     from sweeps.study import load_study
 
@@ -193,8 +193,8 @@ def _admission(tier: str, data_root: Path, *, whole: bool = True) -> "Admission"
 
 def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> list[Path]:
     """The run folders of entries, each once, unpacked in `scratch`."""
-    from bench.runs.pack import unpack
-    from bench.runs.results import load_run
+    from bench.results.pack import unpack
+    from bench.results.results import load_run
 
     folders = []
     for number, file in enumerate({file.resolve(): file for file in files}.values()):

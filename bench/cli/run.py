@@ -119,8 +119,8 @@ def run(
         if not dry_run:
             start_early(ray)
 
-        from bench.runs import cell, mlflow_mirror  # noqa: F401 (these imports are the slow ones)
         from bench.runs.plan import plan, select
+        from bench.runs.tracking import mirror as tracked  # noqa: F401 (these imports are the slow ones)
 
     chosen = select(loaded.cells, only) if only else loaded.cells
     folder, wish = out or Path("runs") / loaded.name, wished_device(device)
@@ -134,10 +134,10 @@ def run(
         return
     from bench.engine.device import check_lane_kernels
     from bench.runs.cell import Options
-    from bench.runs.mlflow_mirror import choose_store
     from bench.runs.progress import patience
     from bench.runs.remarks import planned_remarks
-    from bench.runs.store import FINISHED
+    from bench.runs.tracking.mirror import choose_store
+    from bench.store.store import FINISHED
 
     runner = choose_runner(ray, jobs, wish, cpus_per_cell, gpus_per_cell, devices_per_cell)
     for settings in chosen if lane_kernels else ():
@@ -182,8 +182,8 @@ def run(
 
 def _print_others(folder: Path) -> None:
     """Print the number of finished cells in the folder that do not belong to the latest grid."""
-    from bench.runs.results import other_cells
-    from bench.runs.store import FINISHED
+    from bench.results.results import other_cells
+    from bench.store.store import FINISHED
 
     finished = sum(cell.status.state in FINISHED for cell in other_cells(folder))
     if finished:
@@ -214,9 +214,9 @@ def _no_steps(settings: "Settings") -> str:
 
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:
-    from bench.cli.look import print_summary
+    from bench.cli.results import print_summary
+    from bench.results.results import load_run
     from bench.runs.remarks import end_remarks
-    from bench.runs.results import load_run
 
     place, found = shlex.quote(str(folder)), load_run(folder).cells
     failed = [cell for cell in found if cell.status.state in ("failed", "diverged")]
@@ -233,7 +233,7 @@ def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> Non
 
 
 def _states(folder: Path, cells: "Sequence[PlannedCell]") -> list[tuple[str, str]]:
-    from bench.runs.results import cell_name
-    from bench.runs.store import read_status
+    from bench.results.results import cell_name
+    from bench.store.store import read_status
 
     return [(cell_name(cell.settings), read_status(folder / cell.id, cell.settings).state) for cell in cells]

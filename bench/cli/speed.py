@@ -20,10 +20,10 @@ def speed(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
 ) -> None:
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
-    from bench.runs import store
     from bench.runs.cell import choose_device
     from bench.speed.measure import measure
     from bench.speed.workloads import WORKLOADS
+    from bench.store import store
 
     names = workload or list(WORKLOADS)
     if unknown := [name for name in names if name not in WORKLOADS]:

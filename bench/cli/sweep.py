@@ -77,13 +77,13 @@ def sweep(
         if not dry_run:
             start_early(ray)
 
-        from bench.runs import store
+        from bench.results.results import load_run
         from bench.runs.cell import Options
-        from bench.runs.mlflow_mirror import choose_store
         from bench.runs.plan import plan
         from bench.runs.progress import patience
         from bench.runs.remarks import fallbacks, planned_remarks
-        from bench.runs.results import load_run
+        from bench.runs.tracking.mirror import choose_store
+        from bench.store import store
         from sweeps.fair import cells_again, choose, reported_cells
         from sweeps.finals import check_blind
         from sweeps.run import list_cells, trial_cells, tune
@@ -149,8 +149,8 @@ def _open(
     folder: Path, study: "Study", name: str, overrides: list[str], storage: str | None
 ) -> "dict[str, optuna.Study]":
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
-    from bench.runs import inside, store
-    from bench.runs.mlflow_mirror import shown
+    from bench.runs.tracking.mirror import shown
+    from bench.store import inside, store
     from sweeps.run import open_studies
     from sweeps.storage import study_storage
 
@@ -167,7 +167,7 @@ def _open(
 @contextmanager
 def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
     """Mirror the run in MLflow during the block."""
-    from bench.runs.mlflow_process import DRAIN_SECONDS, Follower
+    from bench.runs.tracking.process import DRAIN_SECONDS, Follower
 
     follower = Follower(folder, mirror) if mirror else None
     try:
@@ -180,7 +180,7 @@ def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
 def _write_best(folder: Path, study: "Study", cells: "list[Settings]") -> None:
     """Write the chosen settings as a grid that runs as it is."""
     from bench.config.listed import write_listed
-    from bench.runs.store import write_text
+    from bench.store.store import write_text
 
     text = write_listed(f"{study.name}_best", f"The settings that the study {study.name} chose.", cells)
     write_text(folder / "best.yaml", text)
@@ -188,11 +188,11 @@ def _write_best(folder: Path, study: "Study", cells: "list[Settings]") -> None:
 
 
 def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]", *, page: bool) -> None:
-    from bench.runs import inside
-    from bench.runs.pack import TUNING
-    from bench.runs.store import write_text
-    from reports.page import write_report
-    from reports.tables import to_csv, to_markdown
+    from bench.results.pack import TUNING
+    from bench.store import inside
+    from bench.store.store import write_text
+    from reports.page.page import write_report
+    from reports.tables.table import to_csv, to_markdown
     from sweeps.fair import budget_table, choose, trials_table
     from sweeps.report import sections
 
@@ -208,7 +208,7 @@ def _report(folder: Path, study: "Study", studies: "dict[str, optuna.Study]", *,
 
 
 def _any_failed(folder: Path, cells: "list[PlannedCell]") -> bool:
-    from bench.runs.store import read_status
+    from bench.store.store import read_status
 
     return any(read_status(folder / cell.id).state == "failed" for cell in cells)
 

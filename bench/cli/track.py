@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.look import RunFolder
+from bench.cli.results import RunFolder
 from bench.errors import UserError
 
 TrackingUri = Annotated[
@@ -19,8 +19,8 @@ TrackingUri = Annotated[
 
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
     """Add to MLflow what it does not have of a run yet; nothing is recorded twice."""
-    from bench.runs import mlflow_mirror as tracking
-    from bench.runs.results import load_run
+    from bench.results.results import load_run
+    from bench.runs.tracking import mirror as tracking
 
     load_run(run)  # raises if this is not a run; MLflow would create a folder and a store under any name
     uri = tracking.choose_store(run, tracking_uri)
@@ -33,9 +33,9 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Show a run in MLflow's own page, on this machine only, until Ctrl-C."""
-    from bench.runs import mlflow_mirror as tracking
-    from bench.runs.inside import check_place
-    from bench.runs.results import load_run
+    from bench.results.results import load_run
+    from bench.runs.tracking import mirror as tracking
+    from bench.store.inside import check_place
 
     load_run(run)  # raises if this is not a run, even if the folder has an MLflow store
     uri = tracking.embedded_uri(run)

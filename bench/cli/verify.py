@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.look import RunFolder
+from bench.cli.results import RunFolder
 from bench.cli.run import PluginFiles
 from bench.errors import UserError
 
 if TYPE_CHECKING:
-    from bench.runs.verify import Checked
+    from bench.runs.verify.verify import Checked
 
 WORDS = {"same": "ok", "near": "near", "drifted": "drifted", "wrong": "WRONG"}
 """What the lines of `bench verify` begin with, by outcome."""
@@ -23,7 +23,7 @@ def pack(
     out: Annotated[Path | None, typer.Option(help="The file; default: RUN.tar.xz.")] = None,
 ) -> None:
     """Pack a run's finished cells into one small file to publish."""
-    from bench.runs.pack import SUFFIX, pack
+    from bench.results.pack import SUFFIX, pack
 
     file = out or run.resolve().with_name(run.resolve().name + SUFFIX)
     count = pack(run, file)
@@ -35,7 +35,7 @@ def unpack(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder to make.")],
 ) -> None:
     """Make a run folder of a packed run, for reports and everything else."""
-    from bench.runs.pack import unpack
+    from bench.results.pack import unpack
 
     unpack(file, folder)
     print(f"{folder}: `bench status {folder}` says what is in it")
@@ -59,10 +59,10 @@ def verify(
     import tempfile
 
     from bench.plugin import file_path, load_file
+    from bench.results.results import load_run
     from bench.runs.cell import Options
-    from bench.runs.judge import Judge
-    from bench.runs.results import load_run
-    from bench.runs.verify import verify
+    from bench.runs.verify.judge import Judge
+    from bench.runs.verify.verify import verify
     from bench.runs.workers import LocalRunner
 
     drawn = secrets.randbelow(2**31) if seed is None else seed
@@ -103,8 +103,8 @@ def verify(
 
 def _say_drift(found: "Checked", names: dict[Path, Path]) -> None:
     """Say what could not be confirmed, and how many cells would tell rounding from a shift."""
-    from bench.runs.drift import ENOUGH, FEWEST
-    from bench.runs.verify import by_run
+    from bench.runs.verify.drift import ENOUGH, FEWEST
+    from bench.runs.verify.verify import by_run
 
     for folder, verdicts in by_run(found.verdicts).items():
         drifted = sum(verdict.outcome == "drifted" for verdict in verdicts)
@@ -125,7 +125,7 @@ def _say_drift(found: "Checked", names: dict[Path, Path]) -> None:
 
 def _folder(run: Path, scratch: Path) -> Path:
     """The run's folder; a packed run is unpacked into `scratch`."""
-    from bench.runs.pack import unpack
+    from bench.results.pack import unpack
 
     if not run.is_file():
         return run

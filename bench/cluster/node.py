@@ -21,9 +21,9 @@ from bench.cluster.scratch import scratch
 from bench.cluster.transfer import FilePart, Link, Report, Sender, write
 from bench.data import Dataset
 from bench.errors import Lost, UserError
-from bench.runs import inside, store
 from bench.runs.cell_runner import CellTask, HeldElsewhere
 from bench.runs.progress import Event
+from bench.store import inside, store
 
 if TYPE_CHECKING:
     from bench.cluster.devices import Devices

@@ -25,13 +25,13 @@ from bench.engine.device import check_device_name
 from bench.errors import UserError, shortage
 from bench.federation.cell_data import data_of, read_data
 from bench.plugin import loaded_modules
-from bench.runs import store
+from bench.results.results import cell_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere, interrupts_deferred, supervise
-from bench.runs.estimate import estimate
+from bench.runs.forecast.estimate import estimate
 from bench.runs.progress import Event
-from bench.runs.provenance import harness_code
-from bench.runs.results import cell_name
 from bench.settings import Settings
+from bench.store import store
+from bench.store.provenance import harness_code
 
 STOP_SECONDS = 60.0
 """Seconds after Ctrl-C in which workers may write checkpoints and send them to the run folder."""

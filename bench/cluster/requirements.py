@@ -17,7 +17,7 @@ from bench.cluster.scratch import scratch
 from bench.cluster.transfer import FilePart, write
 from bench.data import Dataset
 from bench.errors import UserError
-from bench.runs.provenance import harness_code
+from bench.store.provenance import harness_code
 
 DATA_ROOT = "BENCH_DATA_ROOT"
 """Environment variable with the data folder of a node, where it is not the one of `--data-root`."""

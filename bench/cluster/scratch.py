@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.runs import store
+from bench.store import store
 
 PREFIX = "pfleague-"
 """First characters of the name of a worker's scratch folder."""

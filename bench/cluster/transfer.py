@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.runs import inside, store
 from bench.runs.progress import Event
+from bench.store import inside, store
 
 CHUNK = 32 * 2**20
 """Most bytes of a file that are sent in one part."""
@@ -112,7 +112,7 @@ class Receiver:
     """The run folder's side of the transfer. It keeps the cell's folder locked as long as a worker has the cell.
 
     Raises:
-        bench.runs.store.BusyError: another process works on the cell.
+        bench.store.store.BusyError: another process works on the cell.
     """
 
     def __init__(self, folder: Path) -> None:

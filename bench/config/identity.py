@@ -40,7 +40,7 @@ _PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
 _LATER: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
 """Options added to data sets later, each with the value that means the old behaviour; its cells keep their ids."""
 _MOVED = {
-    "112334a27b096969": "950916c7ab487969",  # scd: transforms from spectrum.py to frequencies.py and bench/lanes/dft.py
+    "112334a27b096969": "950916c7ab487969",  # scd: transforms from spectrum.py to frequencies.py and bench/dft.py
     "908f08fe90d9336e": "c7211678b3dc013d",  # lga: the estimate of a late model to leaps.py
     "c6be863e4b345c5c": "235376e276a478c5",  # spfl: the mixing of models to mixing.py
     "08522d88fd0e301c": "4fe52c2c9cf9897e",  # fedrod: the losses to two_heads.py

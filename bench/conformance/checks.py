@@ -28,9 +28,9 @@ from bench.conformance.toy_problem import (
     watch,
 )
 from bench.federation.federation import Diverged, Federation
+from bench.nested import leaves
 from bench.params import Params
 from bench.plugin import METHODS
-from bench.tree import leaves
 
 BEFORE = 2  # rounds before the checkpoint
 TOLERANCE = 1e-9  # between executors, in float64

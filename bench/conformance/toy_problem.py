@@ -13,11 +13,11 @@ from torch import Tensor
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
 from bench.method import ClassStats, Client, Gradient, Message, Method, Predict, Program, Server, State, Train
+from bench.nested import leaves
 from bench.params import Params
 from bench.requests import Exchange, Request, Upload
 from bench.rng import generator
 from bench.settings import Settings
-from bench.tree import leaves
 
 SIZES = (5, 3, 1, 0, 4, 2)  # training samples by client: unequal, one of one sample, one of none
 FEATURES, CLASSES, TESTS, PUBLIC = 4, 3, 20, 12

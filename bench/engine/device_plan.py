@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from bench.data import Array
-from bench.engine.packing import IDLE, Packing, Phase, pack, phases_of, runs_of
+from bench.engine.lane_schedule import IDLE, Packing, Phase, pack, phases_of, runs_of
 from bench.engine.prepare import Prepared
 from bench.engine.step import MAIN
 

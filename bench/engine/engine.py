@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from bench.engine.anomalies import Diverged, Watch, check, owner_name
-from bench.engine.backends import EAGER, fastest, one_line
+from bench.engine.backends.backends import EAGER, fastest, one_line
 from bench.engine.batches import DrawAddress
 from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, GraphCache, Trainer
 from bench.engine.forward_requests import ForwardRequest, answer_forwards
 from bench.engine.gradient import as_train, gradient_of
-from bench.engine.packing import lanes_for
+from bench.engine.lane_schedule import lanes_for
 from bench.engine.predict import Task, choose_samples_per_lane, outputs
 from bench.engine.prepare import Prepared, Preparer
 from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, limit_to_budget
 from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
-from bench.forward import Arithmetic
 from bench.method import Hyperparameters, Message, Program
+from bench.model_call import Arithmetic
 from bench.requests import (
     Exchange,
     Gradient,
@@ -50,7 +50,7 @@ class Engine:
             tens of times slower there, so it is an error unless allowed. On a CPU everything is.
         fallbacks: losses that could not be mapped over clients.
         notices: what the user should know of what happened so far.
-        failed: backends that could not run a step (see `bench.engine.backends`).
+        failed: backends that could not run a step (see `bench.engine.backends.backends`).
         done: what programs had done so far, of clients and of the server.
         steps, images, seconds: client steps trained so far on this device, the samples in them, and what drawing and
             training took.

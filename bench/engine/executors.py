@@ -19,7 +19,8 @@ from torch.func import vmap
 
 from bench.data import Array
 from bench.engine.anomalies import Watch
-from bench.engine.backends import Recorded
+from bench.engine.backends.backends import Recorded
+from bench.engine.backends.loops import ClientLoop, CohortLoop, Function
 from bench.engine.device_data import GATHER, DeviceData, channels_last
 from bench.engine.device_plan import (
     SHORT,
@@ -33,8 +34,8 @@ from bench.engine.device_plan import (
     widths_in,
     without_padding,
 )
-from bench.engine.loops import ClientLoop, CohortLoop, Function
-from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, runs_of
+from bench.engine.lane_schedule import IDLE, Packing, Phase, narrowed, pack, runs_of
+from bench.engine.lanes.norm import PaddingUnknownError
 from bench.engine.prepare import Prepared, Stream
 from bench.engine.step import (
     MAIN,
@@ -49,9 +50,8 @@ from bench.engine.step import (
     rebuild,
 )
 from bench.engine.threads import side_by_side
-from bench.lanes.norm import PaddingUnknownError
+from bench.nested import filled, tensors_of
 from bench.requests import Trained
-from bench.tree import filled, tensors_of
 
 Answers = tuple[list[Trained], bool]
 """The answers, and whether all losses and trained values are finite. May be False although they are, when their sum

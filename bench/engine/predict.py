@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.func import vmap
 
 from bench.data import Indices
-from bench.engine.backends import Recorded
+from bench.engine.backends.backends import Recorded
+from bench.engine.backends.loops import EvalLoop
 from bench.engine.device_data import GATHER, Pool, channels_last
-from bench.engine.loops import EvalLoop
 from bench.engine.step import better_alone, is_convolutional, takes_channels_last
 from bench.engine.threads import side_by_side
-from bench.forward import Arithmetic, Forward
+from bench.model_call import Arithmetic, Forward
 from bench.params import Params, Spec
 from bench.requests import ClassSums
 

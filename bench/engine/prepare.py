@@ -16,7 +16,7 @@ from bench.engine.batches import (
 )
 from bench.engine.device_data import DeviceData
 from bench.engine.step import MAIN, Kinds, Recipe, Slices, kinds
-from bench.forward import Arithmetic
+from bench.model_call import Arithmetic
 from bench.optim import SGD, Adam, AdamW, Optimizer, OptimizerState, learning_rates
 from bench.params import Params, Prefixes
 from bench.requests import Feed, Train

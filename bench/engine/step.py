@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.compose import Composed
-from bench.forward import Arithmetic, Forward
-from bench.lanes.norm import has_lane_norm
+from bench.engine.lanes.norm import has_lane_norm
+from bench.model_call import Arithmetic, Forward
 from bench.optim import Optimizer, OptimizerState, update
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values

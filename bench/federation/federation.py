@@ -16,11 +16,11 @@ from torch import Tensor
 from bench.data import Dataset, Partition
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
+from bench.engine.cpu_path import cpu_kernels
 from bench.engine.device import check_lane_kernels, make_deterministic
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine, Executor
 from bench.engine.executors import GraphCache
-from bench.engine.kernels import cpu_kernels
 from bench.engine.memory import keep_freed_memory
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.errors import UserError

@@ -14,10 +14,10 @@ from bench.method import Client, Message, Method, mean
 from bench.models.factory import build, prepare
 from bench.models.init import initialise
 from bench.models.pretrained import pretrained
+from bench.nested import map_tensors
 from bench.params import Params, Spec
 from bench.rng import generator
 from bench.settings import Settings
-from bench.tree import map_tensors
 
 _BUFFERS = "bench.buffers"
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from bench.data import TokenShape
 from bench.errors import UserError
-from bench.forward import SingleValueError, refuse_single_values
 from bench.method import Arrivals, Method, Selection, ServerRule
+from bench.model_call import SingleValueError, refuse_single_values
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
 from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings

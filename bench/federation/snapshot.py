@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from bench.compose import Composed, Kind, composed_spec, reference, resolve
+from bench.nested import memory_of
 from bench.params import Params, Spec
-from bench.tree import memory_of
 
 Plain = Any  # what JSON can hold
 

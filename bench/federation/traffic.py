@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from bench.nested import memory_of, parts
 from bench.params import Params
-from bench.tree import memory_of, parts
 
 
 class Size(NamedTuple):

@@ -1,1 +1,1 @@
-"""Cells as jobs: worker processes, the run store, checkpoints, results, estimates and MLflow's mirror."""
+"""Cells as jobs: sessions, plans, worker processes, forecasts, checks, MLflow's mirror."""

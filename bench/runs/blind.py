@@ -1,8 +1,8 @@
 """What the two sides of `bench verify --blind` leave in a cell's folder for each other (docs/verify.md).
 
-The judge (`bench.runs.judge`) leaves the cell's data, with labels only of samples that some client trains or validates
-on. The worker that trains leaves what its models say at each evaluation. All are arrays and JSON, as the judge must not
-unpickle what a plug-in may have written.
+The judge (`bench.runs.verify.judge`) leaves the cell's data, with labels only of samples that some client trains or
+validates on. The worker that trains leaves what its models say at each evaluation. All are arrays and JSON, as the
+judge must not unpickle what a plug-in may have written.
 """
 
 import hashlib

@@ -29,13 +29,15 @@ from bench.federation.cell_data import CellData, load_all
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, load_file
-from bench.runs import blind, checkpoint, documents, inside, kept, store
-from bench.runs.cell_log import logged
-from bench.runs.data_record import partition_record, shown_samples, tests_record
-from bench.runs.memory_forecast import keep_on_host
+from bench.results import saved_models
+from bench.runs import blind
+from bench.runs.forecast.memory import keep_on_host
 from bench.runs.progress import Event, figures_text, headline
-from bench.runs.store import Status
 from bench.settings import Settings
+from bench.store import checkpoint, documents, inside, store
+from bench.store.cell_log import logged
+from bench.store.data_record import partition_record, shown_samples, tests_record
+from bench.store.store import Status
 
 Keep = Literal["none", "server", "all", "best"]
 
@@ -58,7 +60,7 @@ class Options(BaseModel):
     cells: int = Field(1, ge=1, description="cells at a time that share a GPU, and so how many models fit it")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
-    keep: Keep = Field("none", description="which models or states stay at the end (`bench.runs.kept`)")
+    keep: Keep = Field("none", description="which models or states stay at the end (`bench.results.saved_models`)")
     plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
     blind: bool = Field(False, description="data without labels of tests lie in the cell's folder; scores nothing")
 
@@ -93,7 +95,7 @@ def run_cell(
         helpers: what finds other devices for the cell, given its recorded path.
 
     Raises:
-        bench.runs.store.BusyError: another process works on the cell.
+        bench.store.store.BusyError: another process works on the cell.
         UserError: the folder is a link, or a folder stands where the lock should be.
         bench.errors.Lost: a helper is no more; the folder is that of a cell whose process was killed.
     """
@@ -241,7 +243,7 @@ class _Run:
             log.info("going on after round %d", federation.version)
             return
         checkpoint.remove(self.folder / "checkpoint")
-        checkpoint.remove(self.folder / kept.FOLDER)
+        checkpoint.remove(self.folder / saved_models.FOLDER)
         self.tables.restart()
         log.info("starting with round 1")
 
@@ -275,7 +277,7 @@ class _Run:
         self.tables.append("clients", version, evaluation.clients)
         self.tables.append("hits", version, evaluation.hits)
         if self.options.keep == "best":
-            kept.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
+            saved_models.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
         self.figures = headline(evaluation.metrics)
         log.info("round %d: %s", version, figures_text(self.figures))
 

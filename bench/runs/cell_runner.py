@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bench.runs import inside, store
 from bench.runs.progress import Event
 from bench.settings import Settings
+from bench.store import inside, store
 
 BUSY_SECONDS = 2.0
 """Seconds before a cell that another `bench run` is running is tried again."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench import plugin
 from bench.errors import UserError
-from bench.runs import inside
+from bench.store import inside
 
 FOLDER = "code"
 """Folder in a run's folder with the files of a notebook's definitions."""

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.config.grid import Grid
+    from bench.results.results import RunView
     from bench.runs.cell import Keep
     from bench.runs.cell_runner import CellRunner
     from bench.runs.plan import PlannedCell
-    from bench.runs.results import RunView
 
 
 STUDY = "study.json"
@@ -62,12 +62,12 @@ def run(
     from bench.config.grid import Grid, load_grid
     from bench.config.identity import used_items
     from bench.plugin import loaded_files
+    from bench.results.results import load_run
     from bench.runs.cell import Options
     from bench.runs.interactive import save
     from bench.runs.plan import plan
     from bench.runs.progress import patience
     from bench.runs.remarks import planned_remarks
-    from bench.runs.results import load_run
     from bench.runs.workers import LocalRunner
 
     loaded = grid if isinstance(grid, Grid) else load_grid(str(grid), [])
@@ -109,7 +109,7 @@ def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, tak
         UserError: the path is a file or leads through one, or is not text in UTF-8, as run.json must name it; or the
             folder is another grid's or study's.
     """
-    from bench.runs.documents import read_run_file
+    from bench.store.documents import read_run_file
 
     if any("\ud800" <= letter <= "\udfff" for letter in str(folder)):
         raise UserError(f"--out {str(folder)!a}: its name is not text in UTF-8; give another one")
@@ -142,7 +142,7 @@ def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
     Raises:
         UserError: another process works on one.
     """
-    from bench.runs import store
+    from bench.store import store
 
     for cell in cells:
         try:
@@ -159,8 +159,8 @@ def print_remarks(texts: "Sequence[str]") -> None:
 
 def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> None:
     """Say how many finished cells have no models to use: `--keep` comes too late for them."""
-    from bench.runs import store
-    from bench.runs.kept import has_kept
+    from bench.results.saved_models import has_kept
+    from bench.store import store
 
     statuses = {cell.id: store.read_status(folder / cell.id, cell.settings) for cell in cells if keep != "none"}
     done = [id for id, status in statuses.items() if status.state == "done"]
@@ -174,10 +174,10 @@ def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> Non
 
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
     """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
-    from bench.runs import store
-    from bench.runs.documents import read_run_file
-    from bench.runs.provenance import provenance
     from bench.runs.remarks import data_notes
+    from bench.store import store
+    from bench.store.documents import read_run_file
+    from bench.store.provenance import provenance
 
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
     notes = {"notes": known} if (known := data_notes(planned)) else {}
@@ -214,12 +214,12 @@ def work(
     verbose: bool,
 ) -> bool:
     """Run what is not finished, side by side; False if the user stopped it."""
+    from bench.results.results import cell_name, other_cells
     from bench.runs.cell_runner import CellTask
-    from bench.runs.inside import check_place
-    from bench.runs.mlflow_process import DRAIN_SECONDS, STOP_SECONDS, Follower
     from bench.runs.progress import reporter
-    from bench.runs.results import cell_name, other_cells
-    from bench.runs.store import FINISHED, read_status, remove_leftovers
+    from bench.runs.tracking.process import DRAIN_SECONDS, STOP_SECONDS, Follower
+    from bench.store.inside import check_place
+    from bench.store.store import FINISHED, read_status, remove_leftovers
 
     statuses = {cell.id: read_status(check_place(folder, folder / cell.id), cell.settings) for cell in cells}
     for id, status in statuses.items():

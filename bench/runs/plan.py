@@ -16,10 +16,10 @@ from bench.errors import UserError
 from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public
 from bench.federation.setup import check_batch_size
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
-from bench.runs.data_record import partition_record
+from bench.results.results import cell_name
 from bench.runs.remarks import partition_remarks
-from bench.runs.results import cell_name
 from bench.settings import Settings
+from bench.store.data_record import partition_record
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bench.runs.store import CellState
+from bench.store.store import CellState
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

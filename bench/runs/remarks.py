@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.data import Dataset, Partition
-from bench.runs import documents
-from bench.runs.results import CellView, task_name
-from bench.runs.store import FINISHED
+from bench.results.results import CellView, task_name
 from bench.settings import Settings
+from bench.store import documents
+from bench.store.store import FINISHED
 
 if TYPE_CHECKING:
     from bench.runs.plan import PlannedCell

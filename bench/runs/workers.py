@@ -22,11 +22,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from bench.errors import UserError, let_output_degrade
-from bench.runs import inside, store
 from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere, supervise
 from bench.runs.progress import Event
-from bench.runs.provenance import cores
 from bench.settings import Settings
+from bench.store import inside, store
+from bench.store.provenance import cores
 
 STOP_SECONDS = 10.0
 """Seconds after Ctrl-C in which the workers may finish a server version and write a checkpoint."""

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from bench.federation.federation import Federation
-from bench.runs.provenance import cores, stolen_seconds
 from bench.speed.plain import PlainLoop
 from bench.speed.workloads import WORKLOADS, Workload
+from bench.store.provenance import cores, stolen_seconds
 
 PLAIN = "plain"
 DISTURBED = 0.05  # share of the cores' time; if the host takes more, the turn counts as disturbed

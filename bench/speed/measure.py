@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.data import TokenShape
 from bench.models.factory import build
-from bench.runs.provenance import cores, provenance
 from bench.speed.contestants import PLAIN, Contestant, Turn, contestants, take_turns
 from bench.speed.workloads import WORKLOADS, Workload
+from bench.store.provenance import cores, provenance
 
 SPARSE = 10  # rounds between two evaluations for the figures with `_sparse`
 

@@ -19,7 +19,7 @@ import numpy as np
 from bench.data import Dataset
 from bench.engine.batches import DrawAddress, draw_batches, steps_per_epoch
 from bench.engine.device_plan import SHORT
-from bench.engine.packing import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
+from bench.engine.lane_schedule import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
 from bench.requests import Feed
 from datasets.partitions import make_partition
 

@@ -15,9 +15,9 @@ import torch
 
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
-from bench.runs.checkpoint import Checkpoint, Writer
-from bench.runs.estimate import checkpoint_rate, estimate
+from bench.runs.forecast.estimate import checkpoint_rate, estimate
 from bench.settings import Settings
+from bench.store.checkpoint import Checkpoint, Writer
 
 CLIENTS = 100
 

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from arch.bootstrap import MCS
 
-from bench.runs.pack import unpack
-from reports.accuracy import GM, PM, selection
-from reports.best import logits
-from reports.league import shipped
-from reports.league_rule import by_case, ranked, task_weights
-from reports.load import Store, load
+from bench.results.pack import unpack
+from reports.league.page import shipped
+from reports.league.rule import by_case, ranked, task_weights
+from reports.reading.load import Store, load
+from reports.statistics.best import logits
+from reports.tables.accuracy import GM, PM, selection
 
 SIZE = 0.05
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.results.pack import unpack
+from bench.results.results import CellView, load_run
 from bench.rng import generator
 from bench.runs.cell import Options
-from bench.runs.consistency import read_rows
-from bench.runs.drift import loss_factors, shift, spread
 from bench.runs.launch import work
-from bench.runs.pack import unpack
 from bench.runs.plan import plan
-from bench.runs.recomputed import Recomputed, compare
-from bench.runs.results import CellView, load_run
+from bench.runs.verify.consistency import read_rows
+from bench.runs.verify.drift import loss_factors, shift, spread
+from bench.runs.verify.recomputed import Recomputed, compare
 from bench.runs.workers import LocalRunner
 
 DATA = Path("data")

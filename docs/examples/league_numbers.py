@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.runs.pack import unpack
-from reports.accuracy import GM, PM, selection
-from reports.gain import ALONE, BOUND, Gains, Measure, by_seed, gains
-from reports.generic import equal_models
-from reports.league import shipped
-from reports.league_pictures import means
-from reports.league_rule import by_case, family_mean, positions, ranked
-from reports.load import Store, load
-from reports.standings import derived_rows
-from reports.statistics import LEVEL, paired, summarise
+from bench.results.pack import unpack
+from reports.league.gain import ALONE, BOUND, Gains, Measure, by_seed, gains
+from reports.league.page import shipped
+from reports.league.pictures import means
+from reports.league.rule import by_case, family_mean, positions, ranked
+from reports.reading.generic_models import equal_models
+from reports.reading.load import Store, load
+from reports.statistics.inference import LEVEL, paired, summarise
+from reports.tables.accuracy import GM, PM, selection
+from reports.tables.standings import derived_rows
 
 
 def main() -> None:

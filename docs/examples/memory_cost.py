@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from bench.federation.federation import Federation
-from bench.runs.estimate import estimate
+from bench.runs.forecast.estimate import estimate
 from bench.settings import Settings
 
 ROUNDS = 8

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.runs.pack import unpack
-from reports.accuracy import GM, PM, selection
-from reports.league_pictures import means
-from reports.league_rule import by_case, family_mean, ranked
-from reports.load import load
+from bench.results.pack import unpack
+from reports.league.pictures import means
+from reports.league.rule import by_case, family_mean, ranked
+from reports.reading.load import load
+from reports.tables.accuracy import GM, PM, selection
 
 
 def by_figure(folder: Path) -> dict[str, tuple[pd.DataFrame, pd.Series]]:

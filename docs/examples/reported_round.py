@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from bench.results.reported_round import WINDOW, accuracy_curves, choose_round, selection_curve
+from bench.results.results import load_run
 from bench.rng import generator
-from bench.runs.reported import WINDOW, accuracy_curves, choose_round, selection_curve
-from bench.runs.results import load_run
 
 Floats = npt.NDArray[np.float64]
 ROUNDS = 30

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scd_study import PUBLISHED
 
-from reports.canvas import Canvas, drawing, finish, legend, style_of
+from reports.pictures.canvas import Canvas, drawing, finish, legend, style_of
 
 _NUMBER = r"{}=([\d.e+-]+)"
 

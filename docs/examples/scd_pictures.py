@@ -19,7 +19,7 @@ from scd_term import accuracy, digits, sizes
 
 from bench.federation.federation import Diverged, Federation
 from methods.scd import Hyper
-from reports.canvas import COLOURS, drawing, style_of
+from reports.pictures.canvas import COLOURS, drawing, style_of
 
 ROUNDS = 20
 SHOWN = (0, 1, 5, 20)

@@ -7,7 +7,7 @@ clients' own class mix, weighted by the clients' sizes, is its accuracy on the m
 set's (Remark 4.1 derives these cells from the generic model).
 """
 
-from reports.published import PublishedTable, published_table
+from reports.published.comparison import PublishedTable, published_table
 
 GENERIC = ("fedavg", "fedprox", "feddyn", "fedgen", "fedavgm")
 

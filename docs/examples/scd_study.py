@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from reports.accuracy import GM, PM, Figure, selection
-from reports.load import Store, load
-from reports.statistics import paired, summarise
+from reports.reading.load import Store, load
+from reports.statistics.inference import paired, summarise
+from reports.tables.accuracy import GM, PM, Figure, selection
 
 HERE = Path(__file__).parent
 PICTURES = ("data/mnist.npz", "data/cifar10_jpeg.npz")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bench.federation.federation import Diverged, Federation
-from bench.forward import Forward
+from bench.model_call import Forward
 from bench.plugin import DATASETS
 from bench.settings import Settings
 from datasets.partitions import make_partition

@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 from scd_study import as_markdown, values
 
-from bench.runs.pack import unpack
-from reports.accuracy import GM, PM
-from reports.league import by_case
-from reports.load import Store, load
-from reports.statistics import paired
+from bench.results.pack import unpack
+from reports.league.page import by_case
+from reports.reading.load import Store, load
+from reports.statistics.inference import paired
+from reports.tables.accuracy import GM, PM
 
-ENTRIES = Path(__file__).parents[2] / "reports/leagues/league_1_small"
+ENTRIES = Path(__file__).parents[2] / "reports/league/entries/league_1_small"
 RIVALS = ((GM, "fedavg"), (PM, "ditto"), (PM, "fedrep"), (PM, "finetune"), (PM, "local"))
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bench.data import Indices
 from bench.federation.snapshot import Packer, unpack
-from bench.forward import Forward
 from bench.method import METHODS, Client, Method, Params, Program, Server, State, Train, Upload, compose, cross_entropy
+from bench.model_call import Forward
 from bench.params import NORMALISATION
 from tests.engine.problems import everything, run, toy, toy_data
 from tests.methods.resume import assert_resumes

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from bench.cli import main
-from bench.runs import store
 from bench.runs.cell import Options, run_cell
 from bench.runs.progress import duration_text
-from bench.runs.provenance import cores
+from bench.store import store
+from bench.store.provenance import cores
 from tests.runs.helpers import cells, contents, states
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -156,7 +156,7 @@ def test_a_bug_of_our_own_keeps_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "status", "run"])
-    monkeypatch.setattr("bench.runs.results.load_run", Mock(side_effect=error))
+    monkeypatch.setattr("bench.results.results.load_run", Mock(side_effect=error))
     with pytest.raises(type(error)):
         main()
     assert capsys.readouterr().err == ""
@@ -212,7 +212,7 @@ def test_dry_run_says_what_this_machine_has_too_little_of(
 ) -> None:
     common = ("run", "--grid", grid(methods=["fedavg"], rounds=1), "--out", tmp_path / "run", "--device", "cpu")
     assert "missing" not in bench_here(*common, "--dry-run").stdout
-    monkeypatch.setattr("bench.runs.estimate.memory_here", lambda: 10**6)
+    monkeypatch.setattr("bench.runs.forecast.estimate.memory_here", lambda: 10**6)
     said = bench_here(*common, "--dry-run").stdout
     assert "this machine has 1.0 MB: take fewer clients or a smaller model" in said
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.runs import store
+from bench.store import store
 from tests.runs.helpers import cells
 from tests.warm import Start
 

@@ -20,8 +20,8 @@ from bench.federation.cell_data import apply_shifts, load_partition
 from bench.plugin import DATASETS, SHIFTS, load_file
 from bench.rng import generator
 from bench.runs.cell import Options, run_cell
-from bench.runs.tables import read_table
 from bench.settings import Settings
+from bench.store.tables import read_table
 from datasets.assemble import assemble
 from datasets.partitions import make_partition
 from datasets.shifting import Own, apply

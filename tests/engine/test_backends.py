@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.engine import backends
-from bench.engine.backends import BACKENDS, Recorded, fastest
+from bench.engine.backends import backends
+from bench.engine.backends.backends import BACKENDS, Recorded, fastest
+from bench.engine.backends.loops import ClientLoop, CohortLoop
 from bench.engine.executors import GraphCache
-from bench.engine.loops import ClientLoop, CohortLoop
 from bench.engine.predict import _recorded_model
 from tests.broken_torchscript import asked
 from tests.engine.problems import everything, run, toy
@@ -33,11 +33,11 @@ def _no_script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bench.engine.recording", None)
+    monkeypatch.setitem(sys.modules, "bench.engine.backends.recording", None)
 
 
 def _no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.engine.recording.make_fx", _fail)
+    monkeypatch.setattr("bench.engine.backends.recording.make_fx", _fail)
 
 
 def _other_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str, str]] = 
         "ModuleNotFoundError: import of torch.jit halted",
     ),
     "torchscript at recording": (_no_script, "torchscript", "graph", "KeyError: 'first line"),
-    "graph at import": (_no_tracer, "graph", "eager", "ModuleNotFoundError: import of bench.engine.recording"),
+    "graph at import": (_no_tracer, "graph", "eager", "ModuleNotFoundError: import of bench.engine.backends.recording"),
     "graph at recording": (_no_graph, "graph", "eager", "KeyError: 'first line"),
     "graph with other bytes": (_other_bytes, "graph", "eager", "ValueError: its bytes are not eager's"),
 }

@@ -10,8 +10,8 @@ from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER
 from bench.engine.programs import ProgramRun, Work
-from bench.forward import Forward
 from bench.method import ClassStats, ClassSums, Params, Program, Train, cross_entropy
+from bench.model_call import Forward
 from tests.engine.problems import toy, toy_data
 
 

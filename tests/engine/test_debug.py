@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.engine import backends
+from bench.engine.backends import backends
 from tests.engine.problems import ONE_OF_A_KIND, everything, run, toy
 
 CORNERS: dict[str, dict[str, Any]] = {

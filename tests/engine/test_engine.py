@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.engine import backends, device
+from bench.engine import device
 from bench.engine import predict as outputs
+from bench.engine.backends import backends
 from bench.engine.batches import DrawAddress
 from bench.engine.engine import Executor
 from bench.engine.programs import ProgramRun
 from bench.federation.federation import Diverged, Federation
-from bench.forward import Forward
 from bench.method import (
     METHODS,
     SGD,
@@ -34,6 +34,7 @@ from bench.method import (
     Values,
     cross_entropy,
 )  # fmt: skip
+from bench.model_call import Forward
 from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy, toy_data
 
 

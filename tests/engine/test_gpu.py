@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.engine import backends
+from bench.engine.backends import backends
+from bench.engine.lanes import dft, norm_relu
+from bench.engine.lanes.convolution import convolve
+from bench.engine.lanes.geometry import Geometry
+from bench.engine.lanes.sgd import plain_sgd
 from bench.federation.federation import Federation
-from bench.lanes import dft, norm_relu
-from bench.lanes.convolution import convolve
-from bench.lanes.geometry import Geometry
-from bench.lanes.sgd import plain_sgd
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.engine.test_padding import SIZES
 from tests.methods.resume import assert_resumes
@@ -120,7 +120,7 @@ def test_the_kernels_of_batchnorm_with_relu(size: tuple[int, ...], residual: boo
 
 @pytest.mark.parametrize(("momentum", "decay", "nesterov"), [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.01, True)])
 def test_the_kernel_s_step_of_sgd_has_the_bits_of_pytorch_s(momentum: float, decay: float, nesterov: bool) -> None:
-    from bench.lanes import sgd_kernel  # imports Triton
+    from bench.engine.lanes import sgd_kernel  # imports Triton
 
     lanes = 5
     convolution = torch.randn(lanes, 64, 3, 3, 32, device=GPU).permute(0, 1, 4, 2, 3)

@@ -53,7 +53,7 @@ def test_threads_change_no_byte(method: str) -> None:
 def test_where_products_were_made_before_the_path_says_so() -> None:
     """MKL reads the variable that `bench` sets only once, at its first product."""
     before = "import torch; torch.ones(5, 5) @ torch.ones(5, 5); "
-    then = "from bench.engine.kernels import cpu_kernels; print('lanes-differ' in cpu_kernels())"
+    then = "from bench.engine.cpu_path import cpu_kernels; print('lanes-differ' in cpu_kernels())"
     environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     found = [
         subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True).stdout

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from bench.engine import backends
-from bench.engine.backends import Recorded
-from bench.engine.loops import ClientLoop, CohortLoop, EvalLoop
-from bench.engine.packing import pack
+from bench.engine.backends import backends
+from bench.engine.backends.backends import Recorded
+from bench.engine.backends.loops import ClientLoop, CohortLoop, EvalLoop
+from bench.engine.lane_schedule import pack
 from bench.engine.threads import side_by_side
 
 LENGTHS = [3, 1, 0, 2, 2]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench import lanes
-from bench.engine.backends import Recorded
+from bench.engine import lanes
+from bench.engine.backends.backends import Recorded
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
@@ -93,7 +93,7 @@ def test_what_padding_cannot_be_told_from_is_not_padded(monkeypatch: pytest.Monk
 
 
 def test_without_the_mask_it_would_be_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.forward.masked", lambda net, mask: contextlib.nullcontext())
+    monkeypatch.setattr("bench.model_call.masked", lambda net, mask: contextlib.nullcontext())
     here = toy("fedavg", model="test_norm", sizes=SIZES)
     with SecondDevice():
         there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.engine import backends
+from bench.engine.backends import backends
 from bench.engine.predict import Output
 from bench.federation.federation import Federation
-from bench.forward import Arithmetic, Forward
+from bench.model_call import Arithmetic, Forward
 from bench.params import Params
 from tests.engine.problems import generic, run, toy
 

@@ -10,12 +10,12 @@ import torch
 
 from bench.engine import device_plan, executors
 from bench.engine.device import gpu_memory_ran_out, make_deterministic
-from bench.engine.packing import Packing, narrowed
+from bench.engine.lane_schedule import Packing, narrowed
 from bench.engine.predict import _recorded_model
 from bench.engine.step import MAIN, Recipe
 from bench.errors import UserError, shortage
-from bench.forward import PLAIN
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
+from bench.model_call import PLAIN
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes
@@ -100,7 +100,7 @@ def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
 @pytest.mark.long
 def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorder does not look into the wrappers and takes all tensors for constants."""
-    monkeypatch.setattr("bench.engine.backends._RECORD_AFTER", 10)
+    monkeypatch.setattr("bench.engine.backends.backends._RECORD_AFTER", 10)
     here = toy("fedavg")
     expected = [run(here, 1).metrics for _ in range(12)][-1]
     with SecondDevice():

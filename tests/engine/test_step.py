@@ -12,13 +12,14 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from bench import forward, lanes
+from bench import model_call
 from bench.data import Dataset
-from bench.engine.backends import Recorded
-from bench.engine.tidying import _shows, tidy, writes
+from bench.engine import lanes
+from bench.engine.backends.backends import Recorded
+from bench.engine.backends.simplify import _shows, tidy, writes
 from bench.federation.federation import Federation
-from bench.forward import Arithmetic
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
+from bench.model_call import Arithmetic
 from bench.settings import Settings
 from tests.engine.problems import EVERY_METHOD, toy, toy_partition
 
@@ -84,7 +85,7 @@ def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -
         raise Captured(self._function, like)
 
     monkeypatch.setattr(Recorded, "run", captured)
-    monkeypatch.setattr(forward, "_templates", forward._Templates())
+    monkeypatch.setattr(model_call, "_templates", model_call._Templates())
     monkeypatch.setattr(lanes, "on_gpu", lambda tensor: True)
     pictures, labels = np.zeros((40, 3, 32, 32), np.uint8), np.arange(40) % 10
     data = Dataset("pictures", pictures, labels, 20, 10, (0.5,) * 3, (0.5,) * 3, "")

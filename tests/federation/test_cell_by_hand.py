@@ -14,8 +14,8 @@ import yaml
 import bench
 from bench.federation.federation import Federation
 from bench.runs.cell import Options, run_cell
-from bench.runs.store import COLUMNS
-from bench.runs.tables import read_table
+from bench.store.store import COLUMNS
+from bench.store.tables import read_table
 from tests.conftest import ROOT
 
 GRID: dict[str, Any] = {

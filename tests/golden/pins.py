@@ -13,10 +13,10 @@ from typing import Any
 import tests.golden.models  # noqa: F401  # registers them
 from bench.config.grid import builtin_grids, load_grid
 from bench.config.identity import cell_id, declared_checksum
-from bench.runs import store
 from bench.runs.cell import Options, run_cell
-from bench.runs.tables import read_table
 from bench.settings import Settings
+from bench.store import store
+from bench.store.tables import read_table
 
 HERE = Path(__file__).parent
 DIGESTS, IDS = HERE / "digests.json", HERE / "ids.json"

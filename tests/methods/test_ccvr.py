@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bench.engine.anomalies import Diverged
-from bench.forward import Forward
+from bench.model_call import Forward
 from bench.params import Params
 from methods.ccvr import CCVR, gaussians
 from tests.engine.problems import generic, run, toy, toy_data

@@ -13,7 +13,7 @@ from bench.federation.setup import architectures
 from bench.method import Feed
 from bench.settings import Settings
 from methods.comet import Hyper, centroids
-from reports.published import published_table
+from reports.published.comparison import published_table
 from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
 from tests.methods.reference import (
     LR,

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.forward import Forward
+from bench.model_call import Forward
 from tests.engine.problems import personal, run, toy, toy_data
 from tests.methods.by_autograd import Objective, descend_on, features
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.forward import Forward
+from bench.model_call import Forward
 from methods.fedthe import shares
 from tests.engine.problems import generic, run, toy
 from tests.methods.by_autograd import descend_on, features, logits

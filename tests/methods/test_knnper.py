@@ -8,7 +8,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 
 from bench.federation.federation import Federation
-from bench.forward import Forward
+from bench.model_call import Forward
 from bench.settings import Settings
 from tests.engine.problems import generic, run, toy, toy_data, toy_partition
 from tests.methods.reference import PLAIN, Array, logits, softmax

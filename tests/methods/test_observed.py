@@ -21,11 +21,11 @@ from bench.conformance.toy_problem import Log, same, watch
 from bench.data import Partition
 from bench.engine import step as engine_step
 from bench.federation.federation import Federation
-from bench.forward import Forward
 from bench.method import SGD, Params, State, Train
+from bench.model_call import Forward
+from bench.nested import leaves
 from bench.plugin import METHODS
 from bench.settings import Settings
-from bench.tree import leaves
 from tests.engine.problems import EVERY_METHOD, QUICK, toy_data, toy_partition
 
 ROUNDS, SIZES = 6, [7, 4, 7, 3, 4, 8, 4]

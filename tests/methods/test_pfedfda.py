@@ -6,7 +6,7 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from bench.forward import Forward
+from bench.model_call import Forward
 from tests.engine.problems import everything, run, toy
 from tests.methods.by_autograd import descend_on, features
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from bench.data import Partition
 from bench.federation.federation import Federation
-from bench.forward import Forward
 from bench.method import Message
+from bench.model_call import Forward
 from bench.settings import Settings
 from methods.prototypes import merged, nearest
 from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from bench.rng import generator
-from bench.runs.store import COLUMNS
 from bench.settings import Settings
+from bench.store.store import COLUMNS
 
 ROUNDS = 12
 CLIENTS = 20
@@ -158,7 +158,7 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def store(run):
     """`run`, loaded."""
-    from reports.load import load
+    from reports.reading.load import load
 
     return load([run])
 
@@ -172,7 +172,7 @@ def store_writer():
 @pytest.fixture(scope="session")
 def report(run) -> Path:
     """The report page of `run`."""
-    from reports.page import write_report
+    from reports.page.page import write_report
 
     return write_report([run])
 

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.runs.results import tidy
-from reports import accuracy, statistics
-from reports.load import load
+from bench.results.results import tidy
+from reports.reading.load import load
+from reports.statistics import inference
+from reports.tables import accuracy
 from tests.reports.conftest import cell_id
 
 
@@ -143,7 +144,7 @@ def test_comparisons_are_paired_by_seed(store):
     label, entries = next(row for row in table.rows if row[0] == "scd" and row[1][1].note == "PM")
     task = "digits, α=1"
     scores = {row: store.scores(row, task, "pm", "local", "train_size", "validation") for row in ("scd", "fedavg")}
-    expected = statistics.paired(scores["scd"], scores["fedavg"])
+    expected = inference.paired(scores["scd"], scores["fedavg"])
     assert (label, entries[0].note) == ("scd", task)
     assert [entry.value for entry in entries[3:6]] == [expected.difference, expected.low, expected.high]
     assert "fedavg" not in [label for label, _ in table.rows]

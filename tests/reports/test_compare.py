@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reports.compare import compare_runs
+from reports.tables.compare import compare_runs
 from tests.reports.conftest import cell_id, copy_settings
 
 

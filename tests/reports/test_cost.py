@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from bench.errors import UserError
-from reports import cost
-from reports.accuracy import PM
-from reports.load import load
+from reports.reading.load import load
+from reports.tables import cost
+from reports.tables.accuracy import PM
 from tests.reports.conftest import cell_id
 
 

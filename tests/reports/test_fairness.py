@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.runs.results import tidy
-from reports import fairness
+from bench.results.results import tidy
+from reports.tables import fairness
 
 
 @pytest.fixture(scope="module")

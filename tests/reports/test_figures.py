@@ -6,8 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports import accuracy, canvas, cost, fairness, figures, headline, portraits, profiles, statistics, tradeoff
-from reports.load import load
+from reports.page import method_portraits
+from reports.pictures import canvas, figures, headline, profiles, tradeoff
+from reports.reading.load import load
+from reports.statistics import inference
+from reports.tables import accuracy, cost, fairness
 from tests.reports.conftest import cell_id
 
 
@@ -77,7 +80,7 @@ def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp
 
 def test_ranks_are_drawn_with_their_groups():
     scores = np.arange(30.0).reshape(10, 3) % 7
-    result = statistics.critical_difference(["a", "b", "c"], scores)
+    result = inference.critical_difference(["a", "b", "c"], scores)
     assert result.too_few == ""
     assert b"</svg>" in figures.critical_difference(result, accuracy.PM).svg
 
@@ -100,7 +103,7 @@ def drawn(monkeypatch):
         canvas.arrange(11, 4, beside=True)
         found.append(canvas)
 
-    for module in (figures, portraits, headline, tradeoff, profiles):
+    for module in (figures, method_portraits, headline, tradeoff, profiles):
         monkeypatch.setattr(module, "finish", keep)
     return found
 
@@ -108,7 +111,7 @@ def drawn(monkeypatch):
 @pytest.mark.long
 def test_rounds_of_a_method_are_whole_numbers(store, curves, drawn):
     clients = fairness.client_accuracies(store, "validation")
-    list(portraits.portraits(store, curves, clients))
+    list(method_portraits.portraits(store, curves, clients))
     rounds = [axis for canvas in drawn for axis in canvas.axes if axis.get_xlabel() == "rounds"]
     ticks = [axis.get_xticks() for axis in rounds]
     assert rounds
@@ -119,7 +122,7 @@ def test_a_name_of_a_rank_diagram_is_never_clipped(drawn):
     """It said "FedAvg (McMahan et al. 2017) (3.0"."""
     names = [f"A method with a long name (Author et al. 20{k})" for k in range(10, 14)]
     rng = np.random.default_rng(0)
-    result = statistics.critical_difference(names, rng.normal(size=(12, 4)) + np.arange(4))
+    result = inference.critical_difference(names, rng.normal(size=(12, 4)) + np.arange(4))
     figures.critical_difference(result, accuracy.PM)
     (canvas,) = drawn
     extents = [text.get_window_extent() for text in canvas.axes[0].texts]

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from bench.errors import UserError
-from reports import accuracy
-from reports.latex import Latex, _spelling, arranged, check, display_names
-from reports.tables import to_latex
+from reports.tables import accuracy
+from reports.tables.latex import Latex, _spelling, arranged, check, display_names
+from reports.tables.table import to_latex
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_methods_have_the_names_of_their_papers(store):
 
 
 def test_the_caption_names_data_clients_alpha_model_and_rounds(store_writer, tmp_path):
-    from reports.load import load
+    from reports.reading.load import load
 
     one = load([store_writer(tmp_path, seeds=2, alphas=(0.1,), methods=("fedavg", "scd"), model="mlp")])
     table = accuracy.main_table(one, "validation")

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from bench.errors import UserError
-from reports.league_compare import compare_leagues
-from reports.tables import Table
+from reports.league.compare import compare_leagues
+from reports.tables.table import Table
 from tests.reports import conftest
 from tests.reports.conftest import write_store
 

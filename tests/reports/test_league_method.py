@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports import league_wins
-from reports.accuracy import GM, PM
-from reports.best import outcomes
-from reports.figure import scores
-from reports.league_method import method_section
-from reports.league_rule import by_case, ranked
-from reports.league_wins import counted, win_matrix, wins
-from reports.load import Store, load
+from reports.league import wins as league_wins
+from reports.league.method import method_section
+from reports.league.rule import by_case, ranked
+from reports.league.wins import counted, win_matrix, wins
+from reports.reading.figure import scores
+from reports.reading.load import Store, load
+from reports.statistics.best import outcomes
+from reports.tables.accuracy import GM, PM
 from tests.reports import conftest
 from tests.reports.conftest import name_cases, write_store
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.runs.results import load_run, task_name
-from reports.league_rule import by_case
-from reports.league_trials import best_by_trials, trials_picture, trials_table
-from reports.load import Store, load
+from bench.results.results import load_run, task_name
+from reports.league.rule import by_case
+from reports.league.trials import best_by_trials, trials_picture, trials_table
+from reports.reading.load import Store, load
 from tests.reports.conftest import name_cases, write_store
 
 Trials = Sequence[float | None]

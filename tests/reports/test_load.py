@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from bench.errors import UserError
-from reports.load import load
+from reports.reading.load import load
 from tests.reports.conftest import cell_id, copy_settings
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from reports.load import load
-from reports.measures import MEASURES, Ours, Place, measured
-from reports.published import PublishedTable, comparison
+from reports.published.comparison import PublishedTable, comparison
+from reports.published.measures import MEASURES, Ours, Place, measured
+from reports.reading.load import load
 from tests.reports.conftest import cell_id
 
 CURVES = {  # mean personalized accuracy after rounds 2, 4 and 6, by seed
@@ -185,7 +185,7 @@ def test_long_numbers_are_divided_on_both_sides(cells):
 
 
 def test_every_metric_of_a_printed_table_but_two_speedups_is_measured():
-    from reports.published import published_tables
+    from reports.published.comparison import published_tables
 
     left = {metric for printed in published_tables().values() for metric in printed.metrics} - set(MEASURES)
     assert left == {"speedup"}

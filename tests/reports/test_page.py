@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from bench.errors import UserError
-from reports.load import load
-from reports.page import write_report
-from reports.published import comparison, published_tables
-from reports.tables import to_latex
+from reports.page.page import write_report
+from reports.published.comparison import comparison, published_tables
+from reports.reading.load import load
+from reports.tables.table import to_latex
 from tests.reports.browser import assert_alive, look, needs_browser
 from tests.reports.conftest import cell_id, copy_settings
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from bench.config.grid import load_grid
 from bench.errors import UserError
-from reports.load import load
-from reports.published import PublishedRow, comparison, published_table, published_tables
+from reports.published.comparison import PublishedRow, comparison, published_table, published_tables
+from reports.reading.load import load
 from tests.reports.conftest import cell_id
 
 

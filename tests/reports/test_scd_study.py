@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from bench.config.grid import load_grid
-from reports.load import load
-from reports.published import published_table
+from reports.published.comparison import published_table
+from reports.reading.load import load
 
 LABELS = {"ditto": "ditto_1", "scd": "generalised_kl"}
 

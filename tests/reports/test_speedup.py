@@ -5,9 +5,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from reports.load import Store, load
-from reports.speedup import speedup_table
-from reports.timeline import timelines
+from reports.pictures.timeline import timelines
+from reports.published.speedup import speedup_table
+from reports.reading.load import Store, load
 from tests.warm import Start
 
 pytestmark = pytest.mark.long

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.rng import generator
-from reports import simulate
-from reports import statistics as ours
+from reports.simulation import simulate
+from reports.statistics import inference as ours
 
 
 def paired(x, y):

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 from markdown_it import MarkdownIt
 
-from reports.tables import Column, Table, TableEntry, number, to_csv, to_html, to_latex, to_markdown, words
+from reports.tables.table import Column, Table, TableEntry, number, to_csv, to_html, to_latex, to_markdown, words
 
 TABLE = Table(
     "main",

@@ -12,9 +12,9 @@ import torch
 
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
-from bench.runs.estimate import gradient_step, memory
-from bench.runs.memory_forecast import keep_on_host
-from bench.runs.rehearsal import DataSize
+from bench.runs.forecast.estimate import gradient_step, memory
+from bench.runs.forecast.memory import keep_on_host
+from bench.runs.forecast.rehearsal import DataSize
 from bench.settings import Settings
 from tests.engine.second_device import NAME, SecondDevice
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.rng import generator
-from bench.runs import store
-from bench.runs.consistency import _counts, _expected, read_rows
+from bench.runs.verify.consistency import _counts, _expected, read_rows
+from bench.store import store
 
 Row = dict[str, str]
 

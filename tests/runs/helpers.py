@@ -8,12 +8,12 @@ from pathlib import Path
 import yaml
 
 from bench.config.grid import load_grid
-from bench.runs import store
+from bench.results.results import CellView, load_run
 from bench.runs.cell import Options, run_cell
 from bench.runs.launch import write_run
 from bench.runs.plan import plan
-from bench.runs.results import CellView, load_run
 from bench.runs.workers import PRELOAD
+from bench.store import store
 from tests.warm import Started
 
 TABLES = ("metrics.csv", "clients.csv", "hits.csv", "ledger.csv", "work.csv", "timeline.csv")

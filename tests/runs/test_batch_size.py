@@ -4,8 +4,8 @@ import pytest
 
 import bench as front_door
 from bench.errors import UserError
+from tests.results.test_saved_models import Grid
 from tests.runs.conftest import Bench
-from tests.runs.test_kept import Grid
 
 SAYS = "batch_size: 1: the BatchNorm of model 'resnet18' has no variance of one sample; set `batch_size` to 2 or more"
 

@@ -22,12 +22,12 @@ from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation, Outputs, Scorers
 from bench.plugin import METHODS, Registry
-from bench.runs import store
+from bench.results.results import CellView, load_run
 from bench.runs.blind import read_data, read_outputs, without_labels, write_data, write_outputs
-from bench.runs.judge import Judge
-from bench.runs.results import CellView, load_run
+from bench.runs.verify.judge import Judge
 from bench.runs.workers import _decoded
 from bench.settings import Settings
+from bench.store import store
 from tests.runs.conftest import Bench
 from tests.warm import Start
 
@@ -73,7 +73,7 @@ SCORER_AND_JUDGE = (
     SCORER
     + """
 from bench.runs import verify
-from bench.runs.recomputed import Recomputed
+from bench.runs.verify.recomputed import Recomputed
 
 verify.compare = lambda cell, folder: Recomputed("same", "the same bytes")
 """

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from torch import nn
 
-from bench.engine import backends
+from bench.engine.backends import backends
 from bench.models.network import Network
 from bench.plugin import MODELS
-from bench.runs import checkpoint, store
 from bench.runs.cell import Options, _last_recordings, _recordings, _shared_by, run_cell
 from bench.runs.progress import Event
 from bench.settings import Settings
+from bench.store import checkpoint, store
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
 from tests.runs.helpers import RESULTS
 
@@ -82,7 +82,7 @@ def test_a_later_cell_of_the_process_records_no_step_again(
     def record(*_: object) -> None:
         raise AssertionError("it records")
 
-    monkeypatch.setattr("bench.engine.recording.record", record)
+    monkeypatch.setattr("bench.engine.backends.recording.record", record)
     status = run_cell(later, tmp_path / "later", cohort)
     assert status.state == "done"
     assert any("it records" in warning for warning in status.warnings) == recorded

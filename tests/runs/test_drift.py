@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.rng import generator
-from bench.runs.drift import ENOUGH, FEWEST, LEVEL, shift
+from bench.runs.verify.drift import ENOUGH, FEWEST, LEVEL, shift
 
 
 def drifts(cells: int, seed: int, by: float = 0.0) -> list[dict[str, float]]:

@@ -10,10 +10,10 @@ import torch
 
 from bench.engine.memory import MemoryMeter
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
-from bench.runs.checkpoint import Checkpoint, Writer
-from bench.runs.memory_forecast import held, in_a_step, keep_on_host, models
-from bench.runs.rehearsal import DataSize, _cut, _stand_in, _work, rehearse
+from bench.runs.forecast.memory import held, in_a_step, keep_on_host, models
+from bench.runs.forecast.rehearsal import DataSize, _cut, _stand_in, _work, rehearse
 from bench.settings import Settings
+from bench.store.checkpoint import Checkpoint, Writer
 from tests.engine.problems import run, toy
 from tests.runs.device_memory import device_memory
 

@@ -33,11 +33,11 @@ from bench.method import (
     mean,
 )
 from bench.plugin import DATASETS
+from bench.results.results import load_run
 from bench.rng import generator
-from bench.runs import checkpoint, store
 from bench.runs.cell import Options, run_cell
-from bench.runs.results import load_run
 from bench.settings import Settings
+from bench.store import checkpoint, store
 from tests.engine.problems import generic, run, toy
 from tests.runs.helpers import contents, forked_by, states, wait_for
 from tests.warm import Start, Started

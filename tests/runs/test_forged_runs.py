@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.runs.consistency import disagreement
-from bench.runs.pack import SUFFIX, unpack
-from bench.runs.results import load_run
-from bench.runs.verify import CellVerdict, Checked, _copies
+from bench.results.pack import SUFFIX, unpack
+from bench.results.results import load_run
+from bench.runs.verify.consistency import disagreement
+from bench.runs.verify.verify import CellVerdict, Checked, _copies
 from tests.conftest import ROOT
 from tests.runs.conftest import COMMON, Bench
 from tests.runs.forger import KINDS, change_status, forge
 from tests.warm import Start
 
-SHIPPED = ROOT / "reports" / "leagues" / "league_1_small"
+SHIPPED = ROOT / "reports" / "league" / "entries" / "league_1_small"
 SEEDS = 20
 BOTH_KINDS = ("fedper", "ditto")
 """Shipped entries, computed on a processor without AVX-512 and on one with it."""

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-from bench.runs import store
-from bench.runs.consistency import disagreement
-from bench.runs.recomputed import compare
-from bench.runs.results import CellView, load_run
+from bench.results.results import CellView, load_run
+from bench.runs.verify.consistency import disagreement
+from bench.runs.verify.recomputed import compare
+from bench.store import store
 from tests.runs.conftest import COMMON, Bench
 from tests.warm import Start
 

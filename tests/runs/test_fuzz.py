@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from bench.cli import main
 from bench.errors import UserError
-from bench.runs import pack
+from bench.results import pack
+from bench.results.results import load_run
 from bench.runs.cell import Options, run_cell
-from bench.runs.results import load_run
 from tests.runs.conftest import Bench
 from tests.runs.helpers import contents, make_run
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from bench.federation.cell_data import load_all
+from bench.results.results import CellView
 from bench.runs.cell import Options, run_cell
-from bench.runs.results import CellView
 from bench.settings import Settings
-from reports.pool_error import error
+from reports.tables.pool_error import error
 
 SMALL = {
     "dataset": "digits", "model": "mlp", "clients": 6, "alpha": 0.3, "rounds": 3, "epochs": 1, "lr": 0.1,

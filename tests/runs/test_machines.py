@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.results.results import load_run
 from bench.runs.cell import Options, run_cell
-from bench.runs.results import load_run
 from tests.runs.helpers import cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults

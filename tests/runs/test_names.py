@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from bench.runs.database import sqlite_url
-from bench.runs.mlflow_mirror import embedded_uri, mirror_run
+from bench.runs.tracking.mirror import embedded_uri, mirror_run
+from bench.store.database import sqlite_url
 from tests.warm import Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import bench
+from bench.results.results import CellView
 from bench.runs.plan import plan
 from bench.runs.remarks import fallbacks, planned_remarks
-from bench.runs.results import CellView
-from bench.runs.store import Status
 from bench.settings import Settings
+from bench.store.store import Status
 from tests.broken_torchscript import break_in_commands
 from tests.runs.helpers import cells
 from tests.warm import Start

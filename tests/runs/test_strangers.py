@@ -18,9 +18,10 @@ import pytest
 
 from bench.cli import main
 from bench.errors import UserError
-from bench.runs import inside, pack, store
+from bench.results import pack
+from bench.results.results import load_run
 from bench.runs.cell import Options, run_cell
-from bench.runs.results import load_run
+from bench.store import inside, store
 from tests.runs.conftest import Bench
 from tests.runs.helpers import make_run
 

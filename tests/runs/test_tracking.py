@@ -21,10 +21,10 @@ import pytest
 import yaml
 
 from bench.errors import UserError
-from bench.runs import store
-from bench.runs.mlflow_mirror import Mirror, choose_store, embedded_uri, mirror_run
-from bench.runs.mlflow_process import Follower
-from bench.runs.results import CellView, load_run
+from bench.results.results import CellView, load_run
+from bench.runs.tracking.mirror import Mirror, choose_store, embedded_uri, mirror_run
+from bench.runs.tracking.process import Follower
+from bench.store import store
 from tests.warm import Start
 
 # MLflow's own imports use what SQLAlchemy is about to remove.
@@ -428,7 +428,7 @@ def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytes
 def test_the_mirror_dies_with_its_run(small: Path, uri: str, environment: dict[str, str]) -> None:
     code = f"""
 import pathlib, time
-from bench.runs.mlflow_process import Follower
+from bench.runs.tracking.process import Follower
 follower = Follower(pathlib.Path({str(small)!r}), {uri!r})
 print(follower._process.pid, flush=True)
 time.sleep(100)

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from bench.errors import UserError
-from bench.runs import store
+from bench.results.results import load_run, tidy
 from bench.runs.cell import Options, run_cell
-from bench.runs.results import load_run, tidy
 from bench.settings import Settings
-from reports.load import load
+from bench.store import store
+from reports.reading.load import load
 from tests.runs.conftest import Bench
 from tests.runs.helpers import contents, make_run
 

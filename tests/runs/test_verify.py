@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.runs import store
-from bench.runs.results import load_run
+from bench.results.results import load_run
+from bench.store import store
 from tests.runs.conftest import COMMON, Bench
 from tests.warm import Start
 

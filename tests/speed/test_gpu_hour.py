@@ -14,7 +14,7 @@ import torch
 
 from bench.config.grid import load_grid
 from bench.engine.device import make_deterministic
-from bench.engine.packing import narrowed, pack
+from bench.engine.lane_schedule import narrowed, pack
 from tests.conftest import ROOT
 from tests.engine.second_device import NAME, SecondDevice
 

@@ -11,10 +11,10 @@ import pytest
 
 from bench.cli.speed import speed
 from bench.errors import UserError
-from bench.runs.provenance import stolen_seconds
 from bench.speed.contestants import Turn, middle, undisturbed
 from bench.speed.measure import operations, summary
 from bench.speed.workloads import WORKLOADS
+from bench.store.provenance import stolen_seconds
 
 PLAIN = [
     Turn(steps=10, images=100, training=1.0, other=0.0, evaluation=1.0, memory=7),

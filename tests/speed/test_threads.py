@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from bench.engine import backends
 from bench.engine import predict as outputs
+from bench.engine.backends import backends
 from bench.engine.device_data import channels_last
 from bench.engine.step import differentiate, differentiate_alone
 from bench.federation.federation import Federation

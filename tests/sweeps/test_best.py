@@ -7,7 +7,7 @@ import yaml
 
 from bench.config.grid import load_grid
 from bench.errors import UserError
-from bench.runs.results import load_run
+from bench.results.results import load_run
 from tests.sweeps.conftest import Write
 from tests.warm import Start
 

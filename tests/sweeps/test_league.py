@@ -15,13 +15,13 @@ import pytest
 from scipy import stats
 
 from bench.cli.league import VERSION
-from bench.runs.pack import pack, unpack
-from bench.runs.store import checksum
-from reports.accuracy import PM
-from reports.figure import scores
-from reports.league import write_league
-from reports.league_rule import by_case
-from reports.load import Store, load
+from bench.results.pack import pack, unpack
+from bench.store.store import checksum
+from reports.league.page import write_league
+from reports.league.rule import by_case
+from reports.reading.figure import scores
+from reports.reading.load import Store, load
+from reports.tables.accuracy import PM
 from sweeps.study import load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
@@ -50,7 +50,7 @@ def test_every_method_can_take_part_in_the_small_tier() -> None:
 
 def test_every_shipped_entry_is_listed_with_its_checksum() -> None:
     """`sha256sum *.tar.xz > SHA256SUMS`, given in the folder, makes the list anew; `make league` checks it."""
-    folders = [folder for folder in (ROOT / "reports" / "leagues").iterdir() if folder.is_dir()]
+    folders = [folder for folder in (ROOT / "reports" / "league" / "entries").iterdir() if folder.is_dir()]
     assert folders
     for folder in folders:
         listed = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
@@ -196,7 +196,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("league")
     names = [f"{method}.tar.xz" for method in ("ditto", "fedavg", "fedbn", "finetune", "local")]
     for name in names:
-        unpack(ROOT / "reports" / "leagues" / f"{VERSION}_small" / name, folder / name)
+        unpack(ROOT / "reports" / "league" / "entries" / f"{VERSION}_small" / name, folder / name)
     return write_league([folder / name for name in names], folder / "page", "test")
 
 
@@ -211,7 +211,7 @@ def test_the_page_in_a_browser(page: Path, tmp_path: Path, size: str) -> None:
     link = found["link"]
     assert link["seen"]
     assert link["from"] in link["to"]
-    assert f"bench verify reports/leagues/{VERSION}_small/{link['from']}.tar.xz --cells 60" in link["to"]
+    assert f"bench verify reports/league/entries/{VERSION}_small/{link['from']}.tar.xz --cells 60" in link["to"]
 
 
 @pytest.mark.long
@@ -262,7 +262,7 @@ def test_the_first_is_in_the_confidence_set(environment: dict[str, str]) -> None
     """Another procedure on the same entries: whoever has the highest mean may be the best."""
     script = ROOT / "docs" / "examples" / "confidence_set.py"
     files = [
-        ROOT / "reports" / "leagues" / f"{VERSION}_small" / f"{name}.tar.xz"
+        ROOT / "reports" / "league" / "entries" / f"{VERSION}_small" / f"{name}.tar.xz"
         for name in ("ditto", "apple", "local")  # a cell of APPLE diverged, and counts as guessing
     ]
     done = subprocess.run([sys.executable, script, *files], env=environment, check=True, capture_output=True, text=True)
@@ -278,7 +278,7 @@ def test_the_first_is_in_the_confidence_set(environment: dict[str, str]) -> None
 @pytest.mark.long
 def test_redrawn_entries_say_how_far_methods_moved(environment: dict[str, str], tmp_path: Path) -> None:
     """Of two methods that both folders have, one is two points worse in the old one, on each task; a third is new."""
-    shipped = ROOT / "reports" / "leagues" / f"{VERSION}_small"
+    shipped = ROOT / "reports" / "league" / "entries" / f"{VERSION}_small"
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()

@@ -14,12 +14,12 @@ import pytest
 from bench.cli.league import VERSION
 from bench.errors import UserError
 from bench.plugin import METHODS
-from bench.runs.consistency import read_rows
-from bench.runs.pack import SUFFIX, pack, unpack
-from bench.runs.results import CellView, RunView, load_run
-from bench.runs.store import Status
-from reports.best import MARGIN
-from reports.league import shipped
+from bench.results.pack import SUFFIX, pack, unpack
+from bench.results.results import CellView, RunView, load_run
+from bench.runs.verify.consistency import read_rows
+from bench.store.store import Status
+from reports.league.page import shipped
+from reports.statistics.best import MARGIN
 from sweeps.admission import NOTHING_CHOSEN, Admission
 from sweeps.finals import FINALISTS
 from sweeps.study import Study, load_study
@@ -32,7 +32,7 @@ SMALL = f"{VERSION}_small"
 DEFINITION = {"small": "ebed2959a3392b26", "full": "432e5ed9d7a533b3"}
 """Digests of what the study files mean, whatever the method."""
 FILE = Path("mine.tar.xz")
-SHIPPED_ENTRY = ROOT / "reports" / "leagues" / SMALL / f"fedper{SUFFIX}"
+SHIPPED_ENTRY = ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def study() -> Study:
 def entry(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     """One of the entries that come with the harness."""
     folder = tmp_path_factory.mktemp("entry") / "fedper"
-    unpack(ROOT / "reports" / "leagues" / SMALL / f"fedper{SUFFIX}", folder)
+    unpack(ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}", folder)
     return load_run(folder)
 
 
@@ -351,7 +351,7 @@ def test_the_page_is_not_made_with_a_rogue(start_in: Start, entry: RunView, tmp_
     mine = text.replace('"label": "fedper"', '"label": "mine"')
     (tmp_path / "rogue" / "run.json").write_text(mine.replace('"case": "shards"', '"case": "mine"'), encoding="utf-8")
     pack(tmp_path / "rogue", tmp_path / FILE)
-    shutil.copy(ROOT / "reports" / "leagues" / SMALL / f"fedper{SUFFIX}", tmp_path / "twin.tar.xz")
+    shutil.copy(ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}", tmp_path / "twin.tar.xz")
     for file, said in ((FILE.name, "mine digits mine seed="), ("twin.tar.xz", "there is an entry 'fedper' already")):
         with start_in(["league", "report", file], tmp_path) as process:
             error = process.communicate(timeout=300)[1]

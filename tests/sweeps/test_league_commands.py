@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from bench.cli.league import VERSION
-from bench.runs.pack import SUFFIX, unpack
-from reports.league import write_league
+from bench.results.pack import SUFFIX, unpack
+from reports.league.page import write_league
 from tests.conftest import ROOT
 from tests.warm import Start
 
-SHIPPED = ROOT / "reports" / "leagues" / f"{VERSION}_small"
+SHIPPED = ROOT / "reports" / "league" / "entries" / f"{VERSION}_small"
 NAMES = ("ditto", "fedper", "local")
 
 

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from bench.cli.league import VERSION
-from bench.runs.pack import SUFFIX, unpack
-from bench.runs.results import load_run
-from reports.league import write_league
-from reports.league_export import write_export
+from bench.results.pack import SUFFIX, unpack
+from bench.results.results import load_run
+from reports.league.export import write_export
+from reports.league.page import write_league
 from tests.conftest import ROOT
 from tests.warm import Start
 
@@ -48,7 +48,7 @@ def mine(tmp_path: Path) -> Path:
 
 def shipped(name: str, folder: Path) -> Path:
     """A shipped entry as a run folder."""
-    unpack(ROOT / "reports" / "leagues" / STUDY / f"{name}{SUFFIX}", folder / name)
+    unpack(ROOT / "reports" / "league" / "entries" / STUDY / f"{name}{SUFFIX}", folder / name)
     return folder / name
 
 
@@ -102,7 +102,7 @@ def test_an_export_says_what_its_reader_will_miss(tmp_path: Path) -> None:
     assert evaluations == ["130"] * 5  # five seeds: eleven tasks evaluated twice, one four times
     run = load_run(runs[0])
     dirty = replace(run, info={**run.info, "commit": "0123abc-dirty"})
-    file = ROOT / "reports" / "leagues" / STUDY / f"ditto{SUFFIX}"
+    file = ROOT / "reports" / "league" / "entries" / STUDY / f"ditto{SUFFIX}"
     for one, warned in ((run, False), (dirty, True)):
         done = write_export(file, one, page, tmp_path / "out", STUDY)
         texts = [(done.folder / name).read_text(encoding="utf-8") for name in ("README.md", "CHECKLIST.md")]

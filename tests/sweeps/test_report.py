@@ -9,8 +9,8 @@ import optuna
 import pytest
 
 from bench.errors import UserError
-from reports.published import published_table
-from reports.tables import to_markdown
+from reports.published.comparison import published_table
+from reports.tables.table import to_markdown
 from sweeps import figures
 from sweeps.fair import Chosen, budget_table, choose, reported_cells, trials_table
 from sweeps.report import STUDY, published_points, run_sections, sections, tuned_for

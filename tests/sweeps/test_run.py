@@ -16,12 +16,12 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
+from bench.results.results import load_run
 from bench.rng import generator, key
-from bench.runs import store
 from bench.runs.cell import Options, run_cell
 from bench.runs.launch import write_run
-from bench.runs.results import load_run
 from bench.runs.workers import LocalRunner
+from bench.store import store
 from datasets.partitions import Split
 from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.runs.mlflow_mirror import embedded_uri, mirror_run
-from bench.runs.results import load_run
+from bench.results.results import load_run
+from bench.runs.tracking.mirror import embedded_uri, mirror_run
 from sweeps.study import load_study
 from tests.sweeps.conftest import Write
 from tests.sweeps.test_run import run

@@ -32,9 +32,9 @@ import operations
 import torch
 from measure import Found, Rows, settings_restored, wait
 
-from bench.engine.backends import one_line
+from bench.engine.backends.backends import one_line
 from bench.engine.device import make_deterministic
-from bench.runs.provenance import provenance
+from bench.store.provenance import provenance
 
 
 class Section(NamedTuple):

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from bench.config.grid import load_grid
 from bench.data import Dataset
-from bench.engine import backends
-from bench.engine.backends import Recorded
-from bench.engine.capture import Captured, cuda_graph
+from bench.engine.backends import backends
+from bench.engine.backends.backends import Recorded
+from bench.engine.backends.cuda_graph import Captured, cuda_graph
+from bench.engine.backends.loops import CohortLoop
+from bench.engine.backends.recording import of_list, record
 from bench.engine.device_data import SERVER
-from bench.engine.loops import CohortLoop
-from bench.engine.recording import of_list, record
 from bench.federation.cell_data import load_partition
 from bench.federation.federation import Federation
 from bench.speed.workloads import WORKLOADS

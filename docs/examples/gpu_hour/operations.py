@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from bench import lanes as lane_layers
+from bench.engine import lanes as lane_layers
 from bench.engine.device import make_deterministic
-from bench.lanes import dft
-from bench.lanes.convolution import convolve
-from bench.lanes.geometry import Geometry
-from bench.lanes.norm import LaneBatchNorm, masked
+from bench.engine.lanes import dft
+from bench.engine.lanes.convolution import convolve
+from bench.engine.lanes.geometry import Geometry
+from bench.engine.lanes.norm import LaneBatchNorm, masked
 from bench.speed.measure import ceiling
 from methods.frequencies import magnitudes
 from methods.spectrum import SpectralOptions

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from bench.runs.results import tidy
+from bench.results.results import tidy
 
 
 def main(run: Path) -> None:

@@ -1,0 +1,211 @@
+"""`bench status`, `clean`, `log`, `results`, `report` and `compare`: the content of run folders."""
+
+import json
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bench.cli.table import print_table
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.results.results import CellView
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+def status(
+    run: RunFolder,
+    all_: Annotated[bool, typer.Option("--all", help="Also cells of earlier settings, code or data.")] = False,
+) -> None:
+    """Say what is done, running, failed and left, and how long the rest will take."""
+    from bench.results.results import load_run, other_cells
+    from bench.runs.progress import duration_text
+    from bench.runs.remarks import run_remarks
+
+    cells = list({cell.id: cell for cell in load_run(run).cells}.values())
+    for cell in cells:
+        print(_status_line(cell))
+    if all_ and (others := other_cells(run)):
+        print(f"of earlier settings, code or data ({len(others)} cells, not in results and reports):")
+        for cell in others:
+            print(_status_line(cell))
+    counts = Counter(cell.status.state for cell in cells)
+    print(f"{len(cells)} cells: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
+    for text in run_remarks(cells):
+        print(f"note: {text}")
+    left = _seconds_left(cells)
+    if left:
+        running = max(1, counts["running"])
+        print(f"about {duration_text(left / running)} left with {running} side by side")
+
+
+def _status_line(cell: "CellView") -> str:
+    reason = f", {cell.status.reason}" if cell.status.reason else ""
+    rounds = f"{cell.status.rounds}/{cell.settings.rounds}"
+    return f"{cell.id}  {cell.name}: {cell.status.state}, {rounds}{_steps(cell)}{reason}"
+
+
+def _steps(cell: "CellView") -> str:
+    """What the steps of a cell ran on, and the share of those that were recorded."""
+    from bench.store.store import read_timing
+
+    words = [word for word in (cell.status.backend, cell.status.steps) if word and word != "as planned"]
+    calls = read_timing(cell.folder).get("steps", {})
+    if total := sum(calls.values()):
+        words.append(f"{1 - calls.get('eager', 0) / total:.0%} of steps recorded")
+    return "".join(f", {word}" for word in words)
+
+
+def clean(
+    run: RunFolder,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove them; without it they are only listed.")] = False,
+) -> None:
+    """Remove the cells of a run folder that belong to earlier settings, code or data."""
+    from bench.results.results import other_cells
+    from bench.store import store
+
+    others = {cell.folder: _status_line(cell) for cell in other_cells(run)}
+    for folder in store.removed_cells(run):
+        others[folder] = f"{folder.name}: what is left of a removal that was stopped"
+    for folder, line in others.items():
+        print(line)
+        if yes:
+            try:
+                store.remove_cell(folder)
+            except store.BusyError as error:
+                raise UserError(f"{error}. Stop that `bench run` first.") from None
+    done = "removed" if yes else f"would be removed; `bench clean {shlex.quote(str(run))} --yes` does it"
+    print(f"{len(others)} cells {done}" if others else "nothing to remove: all cells belong to the latest settings")
+
+
+def log(
+    run: RunFolder,
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the beginning of it.")],
+) -> None:
+    """Print a cell's log and, if it failed, its error."""
+    from bench.results.results import load_run
+    from bench.store import inside
+
+    fitting = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
+    if len(fitting) != 1:
+        found = f"{len(fitting)} cells of {run} begin with {cell!r}" if fitting else f"{run} has no cell {cell!r}"
+        raise UserError(f"{found}. `bench status {shlex.quote(str(run))}` lists them.")
+    view = next(iter(fitting.values()))
+    print(f"{view.id}  {view.name}: {view.status.state}")
+    for path in (view.folder / "log.txt", view.folder / "error.txt"):
+        if inside.is_file(path):
+            print(inside.read_bytes(path).decode(errors="replace"), end="")
+
+
+def results(
+    run: RunFolder,
+    csv: Annotated[bool, typer.Option("--csv", help="Every figure of every cell as CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """Print the results: a short table, or one row per cell and figure."""
+    from bench.results.results import tidy
+
+    if csv:
+        tidy(run).to_csv(sys.stdout, index=False, lineterminator="\n")
+    elif as_json:
+        figures = tidy(run).astype(object)
+        print(json.dumps(figures.where(figures.notna(), None).to_dict("records"), indent=1))
+    else:
+        print_summary(run)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are merged.")],
+    selection: Annotated[
+        Literal["validation", "peak", "tail", "last"] | None,
+        typer.Option("--round", help="Which round is reported; default: as the protocol says.", show_default=False),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[TASK=]PERCENT", help="Accuracy to which costs are counted; repeatable."),
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(min=0, help="Percentage points; methods that differ by less are equivalent.")
+    ] = 0.5,
+    latex: Annotated[Literal["gm", "pm", "both"], typer.Option(help="Which accuracies main.tex has.")] = "both",
+    transpose: Annotated[bool, typer.Option("--transpose", help="Methods as columns of main.tex.")] = False,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="Tasks of main.tex: those with PART in their name; repeatable."),
+    ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.py", help="Load a plug-in that the run's study needs; repeatable."),
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Where the run's study keeps its trials; default: RUN/study.db.")
+    ] = None,
+) -> None:
+    """Make the report: RUN/report/index.html with tables and figures."""
+    from bench.plugin import load_file
+    from reports.page.page import write_report
+    from reports.tables.cost import read_targets
+    from reports.tables.latex import Latex
+    from sweeps.report import run_sections, tuned_for
+
+    targets = read_targets(target or [])
+    for file in plugin or []:
+        load_file(file)
+    sections, tuned = run_sections(runs[0], storage), tuned_for(runs[0])
+    asked = Latex(latex, transpose, columns or ())
+    print(
+        write_report(
+            runs, extra=sections, selection=selection, targets=targets, tuned=tuned, latex=asked, margin=margin
+        )
+    )
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run folder of before.")],
+    after: Annotated[Path, typer.Argument(metavar="RUN_B", help="That of after.")],
+) -> None:
+    """Show what changed between two runs of a grid, cell by cell; exit status 1 if anything did."""
+    from reports.tables.compare import compare_runs
+    from reports.tables.table import to_markdown
+
+    table = compare_runs(before, after)
+    print(to_markdown(table) if table.rows else table.caption)
+    if table.rows:
+        raise typer.Exit(1)
+
+
+def print_summary(run: Path) -> None:
+    """Print accuracies in percent by label and setting: GM and PM, mean and standard deviation over seeds."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from bench.results.results import tidy
+    from bench.results.summary import summary, undone
+
+    figures = tidy(run)
+    if text := undone(figures):
+        print(text)
+    for title, entries in summary(figures):
+        table = Table(title=title)
+        table.add_column("")
+        for name in entries.columns:
+            table.add_column(name, justify="right")
+        for label, row in entries.iterrows():
+            table.add_row(Text(str(label)), *row)
+        print_table(table)
+
+
+def _seconds_left(cells: "list[CellView]") -> float | None:
+    """Estimated seconds that one process needs for the remaining rounds, from the seconds of the finished rounds."""
+    from bench.store.store import FINISHED, read_timing
+
+    timings = {cell.id: read_timing(cell.folder) for cell in cells}
+    spent = sum(timing["seconds"] for timing in timings.values() if timing)
+    done = sum(cell.status.rounds for cell in cells if timings[cell.id])
+    left = sum(cell.settings.rounds - cell.status.rounds for cell in cells if cell.status.state not in FINISHED)
+    return spent * left / done if done else None

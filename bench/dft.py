@@ -1,0 +1,220 @@
+"""The discrete Fourier transform (DFT) of long real vectors, such as a network's weights.
+
+GPU libraries transform a length with a large prime factor as a convolution of at least twice the size, for which they
+need memory: some 17 GB for 64 vectors of ResNet-18's 11,173,962 = 2 * 3 * 397 * 4691 weights. Here a length a * b is
+transformed in two steps, as b transforms of length a, a multiplication with roots of unity, and a transforms of length
+b (Cooley and Tukey 1965). It is the same DFT but for rounding. Vectors are taken a few at a time, so that little memory
+is needed.
+"""
+
+import functools
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.library import custom_op
+
+from bench.engine import lanes
+
+LARGEST_PRIME = 127
+"""Up to this prime factor cuFFT has transforms of its own."""
+
+_AT_ONCE = 2**25  # numbers transformed at a time, unless one vector has more
+
+
+def rfft(x: Tensor, norm: Literal["backward", "ortho"]) -> Tensor:
+    """`torch.fft.rfft`, on a GPU in two steps where that helps: complex `[..., d // 2 + 1]` of real `[..., d]`.
+
+    It is a sum or, with `ortho`, that times 1 / sqrt(d).
+    """
+    if not (lanes.on_gpu(x) and takes_two_steps(x.shape[-1])):
+        plain: Tensor = torch.fft.rfft(x, norm=norm)
+        return plain
+    found: Tensor = _Rfft.apply(x, norm)
+    return found
+
+
+def irfft(z: Tensor, d: int, norm: Literal["forward", "ortho"]) -> Tensor:
+    """`torch.fft.irfft`, likewise: real `[..., d]` of complex `[..., d // 2 + 1]`."""
+    if not (lanes.on_gpu(z) and takes_two_steps(d)):
+        plain: Tensor = torch.fft.irfft(z, n=d, norm=norm)
+        return plain
+    found: Tensor = _Irfft.apply(z, d, norm)
+    return found
+
+
+def takes_two_steps(d: int) -> bool:
+    """Whether this length has a prime factor that GPU libraries have no transform for, and is not itself a prime."""
+    primes = _primes(d)
+    return len(primes) > 1 and primes[-1] > LARGEST_PRIME
+
+
+class _Rfft(Function):
+    """The transform; its transpose counts every frequency once."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, norm: str) -> Tensor:
+        found: Tensor = _rfft(x, norm)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
+        ctx.d, ctx.norm = inputs[0].shape[-1], inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return _Irfft.apply(g / _often(ctx.d, g), ctx.d, "forward" if ctx.norm == "backward" else "ortho"), None
+
+
+class _Irfft(Function):
+    """The inverse transform; it counts every frequency as often as it is among 0 to d - 1."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, d: int, norm: str) -> Tensor:
+        found: Tensor = _irfft(z, d, norm)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, str], output: Tensor) -> None:
+        _, ctx.d, ctx.norm = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        z = _Rfft.apply(g, "backward" if ctx.norm == "forward" else "ortho")
+        return z * _often(ctx.d, z), None, None
+
+
+def _often(d: int, like: Tensor) -> Tensor:
+    """How often each distinct frequency is among 0 to d - 1, itself or as its conjugate: `[d // 2 + 1]`."""
+    found = torch.full((d // 2 + 1,), 2.0, dtype=like.dtype.to_real(), device=like.device)
+    found[0] = 1.0
+    if d % 2 == 0:
+        found[-1] = 1.0
+    return found
+
+
+@custom_op("pfleague::rfft_in_two_steps", mutates_args=())
+def _rfft(x: Tensor, norm: str) -> Tensor:
+    flat = x.reshape(-1, x.shape[-1])
+    found = flat.new_empty(len(flat), x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
+    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, found)), strict=True):
+        place.copy_(_forward(part, norm))
+    return found.view(*x.shape[:-1], -1)
+
+
+@custom_op("pfleague::irfft_in_two_steps", mutates_args=())
+def _irfft(z: Tensor, d: int, norm: str) -> Tensor:
+    flat = z.reshape(-1, z.shape[-1])
+    found = flat.new_empty(len(flat), d, dtype=z.dtype.to_real())
+    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, found)), strict=True):
+        place.copy_(_inverse(part, d, norm))
+    return found.view(*z.shape[:-1], -1)
+
+
+@_rfft.register_fake
+def _(x: Tensor, norm: str) -> Tensor:
+    return x.new_empty(*x.shape[:-1], x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
+
+
+@_irfft.register_fake
+def _(z: Tensor, d: int, norm: str) -> Tensor:
+    return z.new_empty(*z.shape[:-1], d, dtype=z.dtype.to_real())
+
+
+@_rfft.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], x: Tensor, norm: str) -> tuple[Tensor, int]:
+    assert in_dims[0] is not None
+    return _rfft(x.movedim(in_dims[0], 0), norm), 0
+
+
+@_irfft.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], z: Tensor, d: int, norm: str) -> tuple[Tensor, int]:
+    assert in_dims[0] is not None
+    return _irfft(z.movedim(in_dims[0], 0), d, norm), 0
+
+
+def _forward(x: Tensor, norm: str) -> Tensor:
+    """Entry `j1 * b + j2` of a vector adds to frequency `k2 * a + k1`; only `k1` up to `a // 2` are computed, as the
+    others are conjugates of these."""
+    plan = _plan(x.shape[-1], x.device, x.dtype.to_complex())
+    half = torch.fft.rfft(x.view(-1, plan.a, plan.b), dim=1, norm=norm).mul_(plan.roots)  # [lanes, k1, j2]
+    whole: Tensor = torch.fft.fft(half, dim=2, norm=norm)  # [lanes, k1, k2]
+    found = whole.flatten(1).index_select(1, plan.from_half)  # [lanes, frequency]
+    torch.view_as_real(found)[..., 1].mul_(plan.sign)
+    return found
+
+
+def _inverse(z: Tensor, d: int, norm: str) -> Tensor:
+    """The steps of `_forward`, backwards."""
+    plan = _plan(d, z.device, z.dtype)
+    half = z.index_select(1, plan.to_half)
+    torch.view_as_real(half)[..., 1].mul_(plan.sign_of_half)
+    half = torch.fft.ifft(half.view(-1, plan.a // 2 + 1, plan.b), dim=2, norm=norm).mul_(plan.roots.conj_physical())
+    found: Tensor = torch.fft.irfft(half, n=plan.a, dim=1, norm=norm)
+    return found.flatten(1)
+
+
+class _Plan:
+    """What is the same for all vectors of a length.
+
+    Attributes:
+        a, b: the two lengths.
+        roots: `[a // 2 + 1, b]`, `exp(-2 pi i k1 j2 / d)`.
+        from_half, sign: `[d // 2 + 1]`, where a frequency or its conjugate is among the `(k1, k2)`, and the sign of its
+            imaginary part.
+        to_half, sign_of_half: `[(a // 2 + 1) * b]`, the reverse.
+    """
+
+    def __init__(self, d: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.a, self.b = a, b = _factors(d)
+        k1, j2 = np.arange(a // 2 + 1)[:, None], np.arange(b)
+        self.roots = torch.from_numpy(np.exp(-2j * np.pi * (k1 * j2) / d)).to(device, dtype)
+
+        k = np.arange(d // 2 + 1)
+        here = k % a <= a // 2
+        same = np.where(here, k, d - k)  # a frequency and d minus it are conjugates
+        self.from_half, self.sign = _on(device, dtype, same % a * b + same // a, here)
+
+        frequency = (j2 * a + k1).reshape(-1)
+        low = frequency <= d // 2
+        self.to_half, self.sign_of_half = _on(device, dtype, np.where(low, frequency, d - frequency), low)
+
+
+_plan = functools.lru_cache(maxsize=4)(_Plan)
+
+
+def _on(device: torch.device, dtype: torch.dtype, place: Any, plus: Any) -> tuple[Tensor, Tensor]:
+    """Places, and signs that are 1 where `plus` and -1 elsewhere, on a device."""
+    sign = torch.from_numpy(np.where(plus, 1.0, -1.0)).to(device, dtype.to_real())
+    return torch.from_numpy(place.astype(np.int32)).to(device), sign
+
+
+def _lanes(flat: Tensor) -> int:
+    """How many vectors are transformed at a time."""
+    return max(1, _AT_ONCE // flat.shape[-1])
+
+
+@functools.cache
+def _factors(d: int) -> tuple[int, int]:
+    """Two factors of a length, as near to each other as there are, the smaller one first."""
+    a = next(a for a in range(math.isqrt(d), 0, -1) if d % a == 0)
+    return a, d // a
+
+
+@functools.cache
+def _primes(d: int) -> list[int]:
+    """The prime factors of a number, smallest first, as often as they occur."""
+    found, p = [], 2
+    while p * p <= d:
+        while d % p == 0:
+            found.append(p)
+            d //= p
+        p += 1
+    return [*found, d] if d > 1 else found

@@ -1,0 +1,1 @@
+"""Ways to run a step again: recorded operations, TorchScript, CUDA graphs."""

@@ -1,0 +1,297 @@
+"""Ways to run a step, each faster and more fragile than the one before it, and the choice between them.
+
+A step is a function of a list of tensors. `eager` calls it as it is. `graph` replays the tensor operations that it
+comes down to (`bench/engine/backends/recording.py`). `torchscript` does the same without Python between the operations,
+and with the loop around them (`bench/engine/backends/loops.py`). `cudagraph` has a GPU replay them. A backend is taken
+only if it gives eager's bytes; one that fails, at its import or later, leaves the work to the one before it.
+"""
+
+import contextlib
+import math
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bench.engine.backends.cuda_graph import Capture, Captured, cuda_graph
+from bench.engine.backends.loops import Function
+
+MakeLoop = Callable[[Any], nn.Module]
+LoopFunction = Callable[..., list[Tensor]]
+
+_RECORD_AFTER = 100  # calls; recording costs about as much as so many save
+_CAPTURED_LANES = 16
+_LESS_ON_GPU = 20  # there an eager call waits so much longer for Python, so recording pays sooner by this factor
+
+
+class Backend(Protocol):
+    """A way to run a step.
+
+    Attributes:
+        name: for people.
+        devices: types of devices it works on.
+        lends: whether what it returns is memory that a later call overwrites.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    lends: bool
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        """Return whether it gains anything for a step of these shapes."""
+
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        """Build the loop around this backend's version of the step; that version is the loop's only submodule.
+
+        If anything is raised, the backend is not used.
+
+        Args:
+            step: the step of the backend before; of the first one, the function itself.
+            examples: examples of the tensors that the step gets.
+            make_loop: see `Recorded`.
+            in_place: see `Recorded`.
+        """
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which the loop has to run."""
+
+
+class Graph:
+    """The tensor operations, replayed from Python."""
+
+    name = "graph"
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    lends = False
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        return True
+
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        from bench.engine.backends.recording import of_list, record  # loads PyTorch's tracer
+        from bench.engine.backends.simplify import update_in_place
+
+        recorded = record(step, [_with_other_numbers(t) for t in examples])
+        return make_loop(of_list(update_in_place(recorded) if in_place else recorded))
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class TorchScript:
+    """Runs the operations and the loop around them in one call, so that threads do not wait for Python.
+
+    It is not used on GPUs, where it gains nothing.
+    """
+
+    name = "torchscript"
+    devices: tuple[str, ...] = ("cpu",)
+    lends = False
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        return True
+
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        from torch.jit import script
+
+        from bench.engine.backends.recording import named_by_packet
+
+        with warnings.catch_warnings():
+            # What is to take its place (torch.compile) needs a C++ compiler and longer than most cells of such models.
+            warnings.filterwarnings("ignore", "`torch.jit")
+            scripted: nn.Module = script(make_loop(named_by_packet(step)))
+        return scripted
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """TorchScript without its optimizer, which would replace some operations by others that round differently."""
+        from torch.jit import optimized_execution  # type: ignore[attr-defined]
+
+        found: contextlib.AbstractContextManager[None] = optimized_execution(False)
+        return found
+
+
+class CudaGraph:
+    """The recorded operations as a CUDA graph (`bench/engine/backends/cuda_graph.py`): a GPU does not wait for Python.
+
+    Only for few lanes. With more of them, the GPU works for longer than Python takes to start its operations, and the
+    buffers would take much memory.
+    """
+
+    name = "cudagraph"
+    devices: tuple[str, ...] = ("cuda",)
+    lends = True
+
+    def __init__(self, capture: Capture = cuda_graph) -> None:
+        self.capture = capture
+
+    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        return not in_place and len(examples[0]) <= _CAPTURED_LANES
+
+    def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        return make_loop(Captured(step, examples, self.capture))
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+EAGER = "eager"
+BACKENDS: tuple[Backend, ...] = (Graph(), TorchScript(), CudaGraph())
+
+
+def fastest(device: str, failed: Iterable[str] = ()) -> str:
+    """The name of the last backend for a type of device that comes before all that failed."""
+    found = EAGER
+    for backend in BACKENDS:
+        if backend.name in failed:
+            break
+        if device in backend.devices:
+            found = backend.name
+    return found
+
+
+class BuiltLoop(NamedTuple):
+    """A loop and the backend that built it (None: eager)."""
+
+    backend: Backend | None
+    run: LoopFunction
+
+    @property
+    def name(self) -> str:
+        """Of the backend."""
+        return self.backend.name if self.backend else EAGER
+
+
+class Recorded:
+    """A function of a list of tensors that runs on the fastest backend after some calls with equal shapes.
+
+    Several threads may run it at a time; they wait for one another only while it is recorded.
+
+    Args:
+        function: what is recorded.
+        make_loop: builds the loop that is run, from the function or from its recording; the loop is a module that
+            TorchScript can translate.
+        patience: factor on the number of calls before the first recording, because that one loads PyTorch's tracer,
+            which takes seconds. Infinity: never record.
+        in_place: whether a recording may overwrite its arguments; these are then lists of tensors, and all steps are
+            checked. Otherwise it returns inference tensors, which are a tenth faster for small models.
+
+    Attributes:
+        ever: whether it is ever recorded.
+        calls: by name of a backend, how often the function has been called on it.
+        failed: by name of a backend that was not taken, why, in one line.
+    """
+
+    def __init__(self, function: Function, make_loop: MakeLoop, *, patience: float = 1, in_place: bool = False) -> None:
+        self._function = function
+        self._make_loop = make_loop
+        self._patience = patience
+        self.ever = patience < math.inf
+        self._in_place = in_place
+        self._eager = BuiltLoop(None, make_loop(function))
+        self._unrecorded_calls: dict[Any, int] = {}
+        self._recorded: dict[Any, BuiltLoop] = {}
+        self.calls: Counter[str] = Counter()
+        self._recording, self._no_unrecorded_call, self._running = threading.Lock(), threading.Condition(), 0
+        self.failed: dict[str, str] = {}
+
+    def run(self, examples: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        """Run it on `args`, in which the function is called so many times.
+
+        Args:
+            examples: tensors of the shapes that the function gets, and with numbers such as it gets.
+        """
+        at = tuple(t.shape for t in examples)
+        if at not in self._recorded and self._begin_unrecorded(at, examples, calls, args):
+            try:
+                return self._eager.run(*args)
+            finally:
+                self._end_unrecorded()
+        with self._no_unrecorded_call:
+            self.calls[self._recorded[at].name] += calls
+        return self._call(self._recorded[at], args)
+
+    def _call(self, built: BuiltLoop, args: Any, run: LoopFunction | None = None) -> list[Tensor]:
+        """Run a loop, or its step alone, in the context that its backend needs."""
+        if built.backend is None:
+            return built.run(*args)
+        with torch.no_grad() if self._in_place else torch.inference_mode(), built.backend.running():
+            found = (run or built.run)(*args)
+            return _copies(found) if built.backend.lends else found
+
+    def _begin_unrecorded(self, at: Any, examples: list[Tensor], calls: int, args: Any) -> bool:
+        """Return whether the function should still run unrecorded. Otherwise it is recorded now, while no thread runs
+        it, because tracing changes what calling a module does in all threads."""
+        with self._recording:
+            if at in self._recorded:
+                return False
+            with self._no_unrecorded_call:
+                enough = _RECORD_AFTER * (1 if self._recorded else self._patience)
+                if examples[0].device.type == "cuda":
+                    enough /= _LESS_ON_GPU
+                if self._unrecorded_calls.get(at, 0) < enough:
+                    self._unrecorded_calls[at] = self._unrecorded_calls.get(at, 0) + calls
+                    self.calls[EAGER] += calls
+                    self._running += 1
+                    return True
+                self._no_unrecorded_call.wait_for(lambda: not self._running)
+            self._recorded[at] = self._record(examples, args if self._in_place else None)
+            return False
+
+    def _end_unrecorded(self) -> None:
+        with self._no_unrecorded_call:
+            self._running -= 1
+            self._no_unrecorded_call.notify_all()
+
+    def _record(self, examples: list[Tensor], args: Any = None) -> BuiltLoop:
+        """Try the backends in order, each on the step of the one before, and return the loop of the last one that gives
+        eager's bytes.
+
+        Args:
+            args: arguments of the loop if it may overwrite them; then all its steps are compared, too.
+        """
+        expected = self._function(_copies(examples))
+        expected_all = self._call(self._eager, [_copies(one) for one in args]) if args else None
+        found, step = self._eager, self._function
+        for backend in BACKENDS:
+            if examples[0].device.type not in backend.devices or not backend.takes(examples, in_place=self._in_place):
+                continue
+            try:
+                loop = backend.make(step, examples, self._make_loop, in_place=self._in_place)
+                built, (step,) = BuiltLoop(backend, loop), loop.children()
+                _compare(self._call(built, [_copies(examples)], step), expected)
+                if args:
+                    _compare(self._call(built, [_copies(one) for one in args]), expected_all)
+            except Exception as error:  # the next simpler backend does it, whatever is wrong with this one
+                self.failed.setdefault(backend.name, one_line(error))
+                break
+            found = built
+        return found
+
+
+def _with_other_numbers(example: Tensor) -> Tensor:
+    """An example in reverse order, and a single float plus 1: if the function reads a number in Python, or loses an
+    input, what is recorded gives other bytes than eager and is refused."""
+    if example.dim():
+        return example.flip(0)
+    return example + 1 if example.is_floating_point() else example
+
+
+def one_line(error: Exception) -> str:
+    """The type of an error and the first line of what it says."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    return [t.clone() for t in tensors]
+
+
+def _compare(found: list[Tensor], expected: list[Tensor] | None) -> None:
+    assert expected is not None
+    if not all(
+        a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+        for a, b in zip(found, expected, strict=True)
+    ):
+        raise ValueError("its bytes are not eager's")

@@ -1,0 +1,245 @@
+"""Convolutions for the networks of a cohort: every lane has its own weights.
+
+Under `vmap`, PyTorch's convolution becomes a grouped convolution with one group per client. The three functions here, a
+convolution and its derivatives with respect to images and weights, handle all lanes in one operation, and each one's
+derivatives are among the three. On a GPU in bfloat16 the operation is a kernel of `bench/engine/lanes/kernels.py`;
+elsewhere it is PyTorch's grouped convolution.
+
+Shapes: images `[samples, lanes * channels, height, width]`, outputs `[samples, lanes * filters, rows, columns]`,
+weights `[lanes, filters, kernel height, kernel width, channels]`. Images and outputs are in the channels-last memory
+format, so that a kernel can load many channels at once; BatchNorm and elementwise operations keep that format.
+"""
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.library import custom_op
+from torch.nn import functional
+
+from bench.engine.lanes.geometry import Geometry
+
+_aten = torch.ops.aten
+_Sizes = list[int]  # PyTorch's custom operations take lists of numbers, not tuples
+
+
+class LaneConv2d(nn.Module):
+    """Replacement for a `Conv2d` layer; the parameters have the same names."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.geometry = _geometry(layer.kernel_size, layer.stride, layer.padding)
+        self.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs `[samples, filters, rows, columns]`, in autocast's dtype where it is on."""
+        kind = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+        w = _InOrder.apply(self.weight, kind)
+        out = convolve(x.to(kind), w.unsqueeze(0), self.geometry)
+        return out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
+
+
+def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    """Convolve every lane's images with the lane's weights; the shapes are in the module's docstring."""
+    out: Tensor = _Convolve.apply(x, w, geometry)
+    return out
+
+
+class PlaceMean(nn.Module):
+    """Replacement for `AdaptiveAvgPool2d(1)`, for which PyTorch has no `vmap` rule in channels-last format."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean over all pixels, `[samples, channels, 1, 1]`."""
+        return x.mean((-2, -1), keepdim=True)
+
+
+def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Return whether `LaneConv2d` can replace the layer."""
+    return (
+        isinstance(layer, nn.Conv2d)
+        and layer.groups == 1
+        and layer.dilation == (1, 1)
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
+
+
+class _InOrder(Function):
+    """Casts a layer's weights and reorders them for the kernels, in one copy; the backward pass does the reverse."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(w: Tensor, kind: torch.dtype) -> Tensor:
+        return w.permute(0, 2, 3, 1).to(kind, copy=True, memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kind = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g.permute(0, 3, 1, 2).to(ctx.kind, memory_format=torch.contiguous_format), None
+
+
+class _Convolve(Function):
+    """The convolution."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+        out: Tensor = _convolution(x, w, *map(list, geometry))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.geometry = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        of_x = _OfInput.apply(h, w, ctx.geometry, tuple(x.shape[2:])) if ctx.needs_input_grad[0] else None
+        return of_x, _OfWeight.apply(h, x, ctx.geometry, len(w)), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        lanes = info.batch_size
+        out = _Convolve.apply(_images(x, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        return out.unflatten(1, (lanes, -1)), 1
+
+
+class _OfInput(Function):
+    """Its derivative with respect to the images: maps a gradient of the outputs to one of the images."""
+
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, int]) -> Tensor:
+        out: Tensor = _convolution_of_input(g, w, list(size), *map(list, geometry))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, w, ctx.geometry, _ = inputs
+        ctx.save_for_backward(g, w)
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+        g, w = ctx.saved_tensors
+        return _Convolve.apply(h, w, ctx.geometry), _OfWeight.apply(g, h, ctx.geometry, len(w)), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        lanes = info.batch_size
+        out = _OfInput.apply(_images(g, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        return out.unflatten(1, (lanes, -1)), 1
+
+
+class _OfWeight(Function):
+    """Its derivative with respect to the weights: maps a gradient of the outputs to one of the weights."""
+
+    @staticmethod
+    def forward(g: Tensor, x: Tensor, geometry: Geometry, lanes: int) -> Tensor:
+        out: Tensor = _convolution_of_weight(g, x, lanes, *map(list, geometry))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, x, ctx.geometry, _ = inputs
+        ctx.save_for_backward(g, x)
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+        g, x = ctx.saved_tensors
+        return _Convolve.apply(x, h, ctx.geometry), _OfInput.apply(g, h, ctx.geometry, tuple(x.shape[2:])), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], g: Tensor, x: Tensor, geometry: Geometry, within: int
+    ) -> tuple[Tensor, int]:
+        lanes = info.batch_size
+        images = [_images(t, dim, lanes) for t, dim in zip((g, x), in_dims[:2], strict=True)]
+        return _OfWeight.apply(*images, geometry, lanes * within).unflatten(0, (lanes, within)), 0
+
+
+def _images(t: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """`[samples, lanes * channels, ...]`."""
+    t = t.unsqueeze(1).expand(-1, lanes, *t.shape[1:]) if dim is None else t.movedim(dim, 1)
+    return t.flatten(1, 2)
+
+
+def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
+    """`[lanes, ...]`; with nested `vmap`s the lanes of all levels are flattened."""
+    return (t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
+
+
+@custom_op("pfleague::lane_convolution", mutates_args=())
+def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
+    if _has_kernel(x, w):
+        found: Tensor = _kernels().convolve(x, w, _geometry(kernel, stride, padding))
+        return found
+    return _in_order(functional.conv2d(x, _in_groups(w), None, stride, padding, groups=len(w)))
+
+
+@custom_op("pfleague::lane_convolution_of_input", mutates_args=())
+def _convolution_of_input(
+    g: Tensor, w: Tensor, size: _Sizes, kernel: _Sizes, stride: _Sizes, padding: _Sizes
+) -> Tensor:
+    if _has_kernel(g, w):
+        found: Tensor = _kernels().of_input(g, w, _geometry(kernel, stride, padding), (size[0], size[1]))
+        return found
+    like = g.new_empty(1).expand(len(g), len(w) * w.shape[4], *size)  # only its shape is used
+    rest = stride, padding, [1, 1], False, [0, 0], len(w)
+    return _in_order(_aten.convolution_backward(g, like, _in_groups(w), None, *rest, [True, False, False])[0])
+
+
+@custom_op("pfleague::lane_convolution_of_weight", mutates_args=())
+def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
+    found: Tensor
+    if _has_kernel(g, x):
+        found = _kernels().of_weight(g, x, _geometry(kernel, stride, padding), lanes)
+        return found
+    like = g.new_empty(1).expand(g.shape[1], x.shape[1] // lanes, *kernel)
+    rest = stride, padding, [1, 1], False, [0, 0], lanes
+    _, found, _ = _aten.convolution_backward(g, x, like, None, *rest, [False, True, False])
+    return found.view(lanes, -1, *found.shape[1:]).permute(0, 1, 3, 4, 2).contiguous()
+
+
+@_convolution.register_fake
+def _(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
+    rows, columns = _geometry(kernel, stride, padding).output(x.shape[2], x.shape[3])
+    return _in_order(x.new_empty(len(x), w.shape[0] * w.shape[1], rows, columns))
+
+
+@_convolution_of_input.register_fake
+def _(g: Tensor, w: Tensor, size: _Sizes, *_: _Sizes) -> Tensor:
+    return _in_order(g.new_empty(len(g), len(w) * w.shape[4], *size))
+
+
+@_convolution_of_weight.register_fake
+def _(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, *_: _Sizes) -> Tensor:
+    return g.new_empty(lanes, g.shape[1] // lanes, *kernel, x.shape[1] // lanes)
+
+
+def _has_kernel(*tensors: Tensor) -> bool:
+    """Return whether a kernel can take these tensors; kernels index with 32 bits."""
+    return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in tensors)
+
+
+def _in_order(images: Tensor) -> Tensor:
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def _in_groups(w: Tensor) -> Tensor:
+    """Weights in the order of PyTorch's grouped convolution, `[lanes * filters, channels, ...]`."""
+    return w.permute(0, 1, 4, 2, 3).flatten(0, 1)
+
+
+def _kernels() -> Any:
+    from bench.engine.lanes import kernels  # imports Triton, which only GPUs need
+
+    return kernels
+
+
+def _geometry(kernel: Any, stride: Any, padding: Any) -> Geometry:
+    return Geometry(*((int(pair[0]), int(pair[1])) for pair in (kernel, stride, padding)))

@@ -1,0 +1,178 @@
+"""Triton kernels for convolutions in which every lane has its own weights, as matrix products on tensor cores.
+
+The columns of the product ("im2col") are gathered block by block on the chip and never written to memory. Inputs and
+outputs are bfloat16, sums float32. The block sizes are constants, so that equal inputs give equal results.
+
+Shapes: images `[samples, lanes * channels, height, width]` and outputs `[samples, lanes * filters, rows, columns]`,
+both in the channels-last memory format; weights `[lanes, filters, kernel height, kernel width, channels]`. A tap is a
+position in the convolution's kernel; `m` counts the pixels of all samples.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bench.engine.lanes.geometry import Geometry
+
+BLOCKS = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64}
+ODD_BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+"""For channels or filters that are not a multiple of 16, as in the first layer: single loads need more registers."""
+OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
+"""`enable_fp_fusion` is the default up to Triton 3.9, and no longer in 3.10."""
+
+
+@triton.jit
+def convolve_kernel(
+    x, w, out, samples, channels, height, width, filters, rows, columns,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """`out[m, o]` is the sum of `x * w` over taps and channels; `m` is a pixel of the output."""
+    lane, lanes = tl.program_id(2), tl.num_programs(2)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    o = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    n, place = m // (rows * columns), m % (rows * columns)
+    top, left = place // columns * STRIDE_H - PADDING_H, place % columns * STRIDE_W - PADDING_W
+    taps: tl.constexpr = KERNEL_H * KERNEL_W
+    blocks = tl.cdiv(channels, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(taps * blocks):
+        tap, c = step // blocks, step % blocks * BLOCK_K + tl.arange(0, BLOCK_K)
+        y, z = top + tap // KERNEL_W, left + tap % KERNEL_W
+        inside = (n < samples) & (y >= 0) & (y < height) & (z >= 0) & (z < width)
+        at = (((n * height + y) * width + z) * lanes + lane) * channels
+        cut = tl.load(x + at[:, None] + c[None, :], inside[:, None] & (c < channels)[None, :], 0.0)
+        at = ((lane * filters + o) * taps + tap) * channels
+        weights = tl.load(w + at[None, :] + c[:, None], (o < filters)[None, :] & (c < channels)[:, None], 0.0)
+        total = tl.dot(cut, weights, total)
+    at = (m * lanes + lane) * filters
+    tl.store(
+        out + at[:, None] + o[None, :], total.to(out.dtype.element_ty), (n < samples)[:, None] & (o < filters)[None, :]
+    )
+
+
+@triton.jit
+def of_input_kernel(
+    g, w, out, samples, channels, height, width, filters, rows, columns,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """`out[m, c]` is the sum of `g * w` over taps and filters; `m` is a pixel of the image."""
+    lane, lanes = tl.program_id(2), tl.num_programs(2)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    c = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    n, place = m // (height * width), m % (height * width)
+    bottom, right = place // width + PADDING_H, place % width + PADDING_W
+    taps: tl.constexpr = KERNEL_H * KERNEL_W
+    blocks = tl.cdiv(filters, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(taps * blocks):
+        tap, o = step // blocks, step % blocks * BLOCK_K + tl.arange(0, BLOCK_K)
+        y, z = bottom - tap // KERNEL_W, right - tap % KERNEL_W
+        inside = (n < samples) & (y >= 0) & (z >= 0) & (y % STRIDE_H == 0) & (z % STRIDE_W == 0)
+        inside = inside & (y // STRIDE_H < rows) & (z // STRIDE_W < columns)
+        at = (((n * rows + y // STRIDE_H) * columns + z // STRIDE_W) * lanes + lane) * filters
+        slopes = tl.load(g + at[:, None] + o[None, :], inside[:, None] & (o < filters)[None, :], 0.0)
+        at = ((lane * filters + o) * taps + tap) * channels
+        weights = tl.load(w + at[:, None] + c[None, :], (o < filters)[:, None] & (c < channels)[None, :], 0.0)
+        total = tl.dot(slopes, weights, total)
+    at = (m * lanes + lane) * channels
+    tl.store(
+        out + at[:, None] + c[None, :], total.to(out.dtype.element_ty), (n < samples)[:, None] & (c < channels)[None, :]
+    )
+
+
+@triton.jit
+def of_weight_kernel(
+    g, x, out, samples, channels, height, width, filters, rows, columns,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """For each tap, `out[o, c]` is the sum of `g[m, o] * x[m, c]` over all output pixels `m`."""
+    lane, lanes = tl.program_id(2), tl.num_programs(2)
+    taps: tl.constexpr = KERNEL_H * KERNEL_W
+    tap = tl.program_id(0) % taps
+    o = tl.program_id(0) // taps * BLOCK_M + tl.arange(0, BLOCK_M)
+    c = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, samples * rows * columns, BLOCK_K):
+        m = start + tl.arange(0, BLOCK_K)
+        n, place = m // (rows * columns), m % (rows * columns)
+        at = (m * lanes + lane) * filters
+        slopes = tl.load(g + at[:, None] + o[None, :], (n < samples)[:, None] & (o < filters)[None, :], 0.0)
+        y = place // columns * STRIDE_H - PADDING_H + tap // KERNEL_W
+        z = place % columns * STRIDE_W - PADDING_W + tap % KERNEL_W
+        inside = (n < samples) & (y >= 0) & (y < height) & (z >= 0) & (z < width)
+        at = (((n * height + y) * width + z) * lanes + lane) * channels
+        cut = tl.load(x + at[:, None] + c[None, :], inside[:, None] & (c < channels)[None, :], 0.0)
+        total = tl.dot(tl.trans(slopes), cut, total)
+    at = ((lane * filters + o) * taps + tap) * channels
+    tl.store(
+        out + at[:, None] + c[None, :], total.to(out.dtype.element_ty), (o < filters)[:, None] & (c < channels)[None, :]
+    )
+
+
+def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    """Convolve every lane's images with the lane's weights."""
+    lanes, filters = w.shape[:2]
+    rows, columns = geometry.output(x.shape[2], x.shape[3])
+    out = _empty(x, len(x), lanes * filters, rows, columns)
+    _launch(convolve_kernel, (len(x) * rows * columns, filters), x, w, out, geometry, (x, w, out))
+    return out
+
+
+def of_input(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, int]) -> Tensor:
+    """The gradient of the images, of height and width `size`, from that of the outputs."""
+    lanes, channels = w.shape[0], w.shape[4]
+    out = _empty(g, len(g), lanes * channels, *size)
+    _launch(of_input_kernel, (len(g) * size[0] * size[1], channels), g, w, out, geometry, (out, w, g))
+    return out
+
+
+def of_weight(g: Tensor, x: Tensor, geometry: Geometry, lanes: int) -> Tensor:
+    """The gradient of the weights from that of the outputs."""
+    filters, channels = g.shape[1] // lanes, x.shape[1] // lanes
+    out = x.new_empty(lanes, filters, *geometry.kernel, channels)
+    taps = geometry.kernel[0] * geometry.kernel[1]
+    _launch(of_weight_kernel, (filters, channels), g, x, out, geometry, (x, out, g), times=taps)
+    return out
+
+
+def _launch(
+    kernel: Any,
+    extent: tuple[int, int],
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    geometry: Geometry,
+    like: tuple[Tensor, Tensor, Tensor],
+    times: int = 1,
+) -> None:
+    """Run a kernel on the inputs `a` and `b` for all lanes.
+
+    Args:
+        extent: numbers of rows and columns of the product.
+        like: images, weights and outputs, for their sizes.
+        times: number of such products per lane.
+    """
+    x, w, y = like
+    channels, filters = w.shape[4], w.shape[1]
+    blocks = ODD_BLOCKS if channels % 16 or filters % 16 else BLOCKS
+    grid = times * triton.cdiv(extent[0], blocks["BLOCK_M"]), triton.cdiv(extent[1], blocks["BLOCK_N"]), len(w)
+    sizes = len(x), channels, *x.shape[2:], filters, *y.shape[2:]
+    shape = (*geometry.kernel, *geometry.stride, *geometry.padding)
+    kernel[grid](_in_order(a), _in_order(b), out, *sizes, *shape, *blocks.values(), **OPTIONS)
+
+
+def _in_order(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last if tensor.dim() == 4 else torch.contiguous_format)
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)

@@ -1,0 +1,132 @@
+"""The Triton kernels of `bench/engine/lanes/norm_relu.py`.
+
+Samples are `[samples, channels, height, width]` in the channels-last memory format, where channels are those of all
+lanes. Each program has some channels: it goes over all their pixels once for sums, and once more for the results. Sums
+are float32.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bench.engine.lanes.normalising import in_order
+
+BLOCKS = {"BLOCK_M": 128, "BLOCK_C": 16}
+"""Pixels and channels; 16 channels in bfloat16 are the least that a GPU reads at a time."""
+OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
+
+
+@triton.jit
+def forward_kernel(
+    x, residual, weight, bias, mean, var, out, new_mean, new_var, batch_mean, batch_scale, pixels, channels, momentum,
+    eps, RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """The outputs of some channels, and their statistics."""
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    real = c < channels
+    # Sums of differences from the first pixel, because squares of large means would leave few digits for the variance.
+    first = tl.load(x + c, real, 0.0).to(tl.float32)
+    total, squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32), tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for start in range(0, pixels, BLOCK_M):
+        m = start + tl.arange(0, BLOCK_M)
+        inside = (m < pixels)[:, None] & real[None, :]
+        away = tl.load(x + m[:, None] * channels + c[None, :], inside, 0.0).to(tl.float32) - first[None, :]
+        away = tl.where(inside, away, 0.0)
+        total += away
+        squares += away * away
+    away = tl.sum(total, 0) / pixels
+    spread = tl.maximum(tl.sum(squares, 0) / pixels - away * away, 0.0)
+    middle, scale = first + away, tl.rsqrt(spread + eps)
+    tl.store(batch_mean + c, middle, real)
+    tl.store(batch_scale + c, scale, real)
+    before = tl.load(mean + c, real, 0.0)
+    tl.store(new_mean + c, before + momentum * (middle - before), real)
+    before = tl.load(var + c, real, 0.0)
+    tl.store(new_var + c, before + momentum * (spread * (pixels / (pixels - 1)) - before), real)
+    scale = scale * tl.load(weight + c, real, 0.0)
+    offset = tl.load(bias + c, real, 0.0)
+    for start in range(0, pixels, BLOCK_M):
+        m = start + tl.arange(0, BLOCK_M)
+        inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
+        found = (tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :]) * scale[None, :] + offset[None, :]
+        if RESIDUAL:
+            found += tl.load(residual + at, inside, 0.0).to(tl.float32)
+        tl.store(out + at, tl.where(found > 0, found, 0.0).to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def backward_kernel(
+    g, x, out, weight, batch_mean, batch_scale, of_x, of_weight, of_bias, of_residual, pixels, channels,
+    RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """The gradients of some channels. What the ReLU lets pass is the gradient of the residual."""
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    real = c < channels
+    middle, scale = tl.load(batch_mean + c, real, 0.0), tl.load(batch_scale + c, real, 0.0)
+    total, products = tl.zeros((BLOCK_M, BLOCK_C), tl.float32), tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for start in range(0, pixels, BLOCK_M):
+        m = start + tl.arange(0, BLOCK_M)
+        inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
+        passed = tl.where(tl.load(out + at, inside, 0.0) > 0, tl.load(g + at, inside, 0.0).to(tl.float32), 0.0)
+        total += passed
+        products += passed * (tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :])
+    of_offset, of_scale = tl.sum(total, 0), tl.sum(products, 0) * scale
+    tl.store(of_bias + c, of_offset, real)
+    tl.store(of_weight + c, of_scale, real)
+    slope = scale * tl.load(weight + c, real, 0.0)
+    level, tilt = of_offset / pixels, of_scale * scale / pixels
+    for start in range(0, pixels, BLOCK_M):
+        m = start + tl.arange(0, BLOCK_M)
+        inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
+        passed = tl.where(tl.load(out + at, inside, 0.0) > 0, tl.load(g + at, inside, 0.0).to(tl.float32), 0.0)
+        away = tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :]
+        found = (passed - level[None, :] - away * tilt[None, :]) * slope[None, :]
+        tl.store(of_x + at, found.to(of_x.dtype.element_ty), inside)
+        if RESIDUAL:
+            tl.store(of_residual + at, passed.to(of_residual.dtype.element_ty), inside)
+
+
+def forward(
+    x: Tensor,
+    residual: Sequence[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Outputs, new running mean and variance, and the batch's mean and 1 / standard deviation."""
+    x, *residual = map(in_order, (x, *residual))
+    out = torch.empty_like(x)
+    found = [torch.empty_like(weight) for _ in range(4)]
+    given = [t.contiguous() for t in (weight, bias, mean, var)]
+    forward_kernel[_grid(x)](
+        x, residual[0] if residual else x, *given, out, *found, *_sizes(x), momentum, eps, bool(residual),
+        **BLOCKS, **OPTIONS,
+    )  # fmt: skip
+    return out, found[0], found[1], found[2], found[3]
+
+
+def backward(
+    g: Tensor, x: Tensor, out: Tensor, weight: Tensor, batch_mean: Tensor, batch_scale: Tensor, has_residual: bool
+) -> list[Tensor]:
+    """The gradients of samples, weight, bias and, where there is one, the residual."""
+    g, x, out = map(in_order, (g, x, out))
+    given = [t.contiguous() for t in (weight, batch_mean, batch_scale)]
+    found = [torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)]
+    found += [torch.empty_like(g)] if has_residual else []
+    backward_kernel[_grid(x)](g, x, out, *given, *found[:3], found[-1], *_sizes(x), has_residual, **BLOCKS, **OPTIONS)
+    return found
+
+
+def _grid(x: Tensor) -> tuple[int]:
+    return (triton.cdiv(x.shape[1], BLOCKS["BLOCK_C"]),)
+
+
+def _sizes(x: Tensor) -> tuple[int, int]:
+    """Numbers of pixels and of channels."""
+    return x.numel() // x.shape[1], x.shape[1]

@@ -1,0 +1,155 @@
+"""BatchNorm, the sum with a residual, and a ReLU of all networks of a cohort as one operation.
+
+As operations of their own, the sum and the ReLU read and write all samples once more each, and so do their derivatives.
+On a GPU in bfloat16 the operation and its derivative are kernels (`bench/engine/lanes/norm_kernels.py`), which round
+once; elsewhere they consist of PyTorch's operations. Lanes are channels, as in `bench/engine/lanes/norm.py`, and images
+are in the channels-last memory format.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.library import custom_op
+
+from bench.engine.lanes.normalising import backward_by_hand, channels_apart, channels_merged, in_order, samples_merged
+
+_aten = torch.ops.aten
+
+
+def norm_relu(
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *rest: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The ReLU of normalised samples `[samples, channels, height, width]` plus the residual.
+
+    Args:
+        mean, var: running statistics; the new ones are returned, too.
+        rest: momentum of the running statistics, and epsilon.
+    """
+    out, mean, var, _, _ = _NormRelu.apply(x, residual, weight, bias, mean, var, *rest)
+    return out, mean, var
+
+
+class _NormRelu(Function):
+    """Returns the samples, new running mean and variance, and the batch's mean and 1 / standard deviation."""
+
+    @staticmethod
+    def forward(x: Tensor, residual: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = _forward(x, [] if residual is None else [residual], *args)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, residual, weight, *_, ctx.eps = inputs
+        ctx.has_residual = residual is not None
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, output[0], weight, *output[3:])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, of_weight, of_bias, *of_residual = _Backward.apply(g, *ctx.saved_tensors, ctx.has_residual, ctx.eps)
+        return of_x, of_residual[0] if of_residual else None, of_weight, of_bias, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        lanes, (x, residual) = info.batch_size, args[:2]
+        x = samples_merged(x, in_dims[0], lanes)
+        residual = None if residual is None else samples_merged(residual, in_dims[1], lanes)
+        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[2:6], in_dims[2:6], strict=True)]
+        out, *rest = _NormRelu.apply(x, residual, *channels, *args[6:])
+        return (out.unflatten(1, (lanes, -1)), *(channels_apart(t, lanes) for t in rest)), (1, 0, 0, 0, 0)
+
+
+class _Backward(Function):
+    """Returns the gradients for the samples, the weight, the bias and, where there is one, the residual."""
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        return tuple(_backward(*args[:-1]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        g, x, out, weight, _, _, ctx.has_residual, ctx.eps = inputs
+        ctx.save_for_backward(g, x, out, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The second derivative, which methods such as Per-FedAvg need."""
+        g, x, out, weight = ctx.saved_tensors
+
+        def plain(g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+            passed = g * (out > 0)
+            found = backward_by_hand(passed, x, weight, weight, weight, training=True, eps=ctx.eps)
+            return (*found, passed) if ctx.has_residual else found
+
+        of_g, of_x, of_weight = torch.func.vjp(plain, g, x, weight)[1](gradients)
+        return of_g, of_x, None, of_weight, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        lanes = info.batch_size
+        samples = [samples_merged(t, dim, lanes) for t, dim in zip(args[:3], in_dims[:3], strict=True)]
+        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[3:6], in_dims[3:6], strict=True)]
+        of_x, of_weight, of_bias, *rest = _Backward.apply(*samples, *channels, *args[6:])
+        of_channels = [channels_apart(t, lanes) for t in (of_weight, of_bias)]
+        of_samples = [t.unflatten(1, (lanes, -1)) for t in (of_x, *rest)]
+        return (of_samples[0], *of_channels, *of_samples[1:]), (1, 0, 0, *[1] * len(rest))
+
+
+@custom_op("pfleague::lane_norm_relu", mutates_args=())
+def _forward(
+    x: Tensor,
+    residual: Sequence[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`residual`: no tensor, or one."""
+    if _has_kernels(x, *residual):
+        found: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _kernels().forward(
+            x, residual, weight, bias, mean, var, momentum, eps
+        )
+        return found
+    out, *batch, mean, var = _aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, momentum, eps)
+    return in_order(sum(residual, out).relu()), mean, var, batch[0], batch[1]
+
+
+@custom_op("pfleague::lane_norm_relu_backward", mutates_args=())
+def _backward(
+    g: Tensor, x: Tensor, out: Tensor, weight: Tensor, batch_mean: Tensor, batch_scale: Tensor, has_residual: bool
+) -> list[Tensor]:
+    if _has_kernels(g, x, out):
+        of_all: list[Tensor] = _kernels().backward(g, x, out, weight, batch_mean, batch_scale, has_residual)
+        return of_all
+    passed = in_order(_aten.threshold_backward(g, out, 0))
+    statistics = None, None, batch_mean, batch_scale
+    rest = True, 0.0, [True, True, True]  # the statistics are those of the batch, so that epsilon is not read
+    of_x, *found = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
+    return [in_order(of_x), *found, *([passed] if has_residual else [])]
+
+
+@_forward.register_fake
+def _(x: Tensor, residual: Sequence[Tensor], weight: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return in_order(torch.empty_like(x)), *(torch.empty_like(weight) for _ in range(4))
+
+
+@_backward.register_fake
+def _(g: Tensor, x: Tensor, out: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
+    found = [in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
+    return [*found, in_order(torch.empty_like(g))] if rest[-1] else found
+
+
+def _has_kernels(*samples: Tensor) -> bool:
+    """Return whether the kernels can take these tensors; they index with 32 bits."""
+    return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in samples)
+
+
+def _kernels() -> Any:
+    from bench.engine.lanes import norm_kernels  # imports Triton, which only GPUs need
+
+    return norm_kernels

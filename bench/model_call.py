@@ -1,0 +1,155 @@
+"""Run a model value on inputs, inside or outside a loss; its buffers are explicit inputs and outputs."""
+
+import contextlib
+import copy
+import threading
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.engine import lanes
+from bench.engine.lanes.norm import LaneBatchNorm, masked
+from bench.errors import UserError
+from bench.params import Params, Spec
+
+Stats = Literal["batch", "frozen"]
+
+
+class Arithmetic(NamedTuple):
+    """What the networks of a cell compute with, in training and in evaluation.
+
+    Attributes:
+        bf16: matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
+        lane_kernels: a GPU runs the package's own kernels (`bench/engine/lanes/`): convolutions, normalisation, SGD.
+    """
+
+    bf16: bool = False
+    lane_kernels: bool = False
+
+
+PLAIN = Arithmetic()
+
+
+class _Call(nn.Module):
+    """Lets `functional_call` reach any method of the network."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, method: str, *args: Tensor) -> Any:
+        return getattr(self.net, method)(*args)
+
+
+class _Templates(threading.local):
+    """One copy of each module per thread and mode, because `functional_call` swaps the module's tensors in place."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, bool, bool, Arithmetic], _Call] = {}
+
+    def get(self, spec: Spec, training: bool, on_gpu: bool, arithmetic: Arithmetic) -> _Call:
+        at = (spec.arch, training, on_gpu, arithmetic)
+        if at not in self.known:
+            self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
+            if on_gpu:
+                lanes.with_lanes(self.known[at], convolutions=arithmetic.lane_kernels)
+            elif arithmetic.bf16:
+                batchnorm_in_float32(self.known[at])
+            if training:
+                refuse_single_values(self.known[at])
+        return self.known[at]
+
+
+def batchnorm_in_float32(net: nn.Module) -> None:
+    """Convert inputs of BatchNorm to float32: under `vmap` it requires inputs with the dtype of its weights."""
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.register_forward_pre_hook(lambda _, args: (args[0].float(),))
+
+
+class SingleValueError(UserError):
+    """BatchNorm is given one value per channel, which has no variance."""
+
+
+def refuse_single_values(net: nn.Module) -> None:
+    """Let the BatchNorm layers of a network in training raise `SingleValueError` for a batch without a variance."""
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm | LaneBatchNorm):
+            layer.register_forward_pre_hook(_check_values)
+
+
+def _check_values(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+    if args[0].numel() == args[0].shape[1]:
+        raise SingleValueError(
+            "a batch of one sample gives BatchNorm one value per channel, which has no variance: make the method's "
+            "batches larger (its settings about batches), or take a model with GroupNorm"
+        )
+
+
+_templates = _Templates()
+
+
+class Forward:
+    """The argument `model` of a loss: `model(w, x)`, `model.features(w, x)`, `model.head(w, z)`.
+
+    With `stats="batch"`, BatchNorm uses the statistics of the batch and updates the buffers of `w`; with
+    `stats="frozen"`, it uses the buffers and never updates them. `moved(w)` returns the buffers after all calls so far.
+    With `padded`, the samples of a batch and their weights, BatchNorm leaves out samples of weight 0; given other
+    samples, it cannot know which those are and raises `PaddingUnknownError`.
+    """
+
+    def __init__(
+        self,
+        *,
+        frozen: bool = False,
+        arithmetic: Arithmetic = PLAIN,
+        padded: tuple[Tensor | None, Tensor] | None = None,
+    ) -> None:
+        self._frozen = frozen
+        self._arithmetic = arithmetic
+        self._padded = padded
+        # Keyed by the `id` of the buffers, so that `w.with_weights(...)` updates the buffers of `w`. The original
+        # buffers are stored beside the updated ones so that no other tensor can get the same `id`.
+        self._moved: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, w: Params, x: Tensor, stats: Stats = "batch") -> Tensor:
+        """Logits `[samples, classes]`."""
+        return self.call("forward", w, x, stats=stats)
+
+    def features(self, w: Params, x: Tensor, stats: Stats = "batch") -> Tensor:
+        """The input of the head, `[samples, width]`."""
+        return self.call("features", w, x, stats=stats)
+
+    def head(self, w: Params, z: Tensor, stats: Stats = "batch") -> Tensor:
+        """Logits `[samples, classes]` from features `z [samples, width]`; `w` may be the head alone."""
+        return self.call("head", w, z, stats=stats)
+
+    def call(self, method: str, w: Params, *args: Tensor, stats: Stats = "batch") -> Tensor:
+        """Call the network's method of that name on `args` with the tensors of `w`."""
+        training = stats == "batch" and not self._frozen
+        current = w.with_buffers(self.moved(w)).tensors()
+        if training:
+            for entry in w.spec.buffers:
+                current[entry.name] = current[entry.name].clone()
+        named = {f"net.{name}": tensor for name, tensor in current.items()}
+        template = _templates.get(w.spec, training, lanes.on_gpu(w.weights), self._arithmetic)
+        out: Tensor
+        with contextlib.ExitStack() as how:
+            if self._arithmetic.bf16:
+                # No cache: it would keep a traced tensor after the end of its trace.
+                how.enter_context(torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False))
+            if self._padded is not None:
+                x, weight = self._padded
+                how.enter_context(masked(template, weight if args[0] is x else "unknown"))
+            out = functional_call(template, named, (method, *args), tie_weights=False)
+        out = out.to(w.weights.dtype) if self._arithmetic.bf16 else out
+        if training and w.spec.buffers:
+            moved = torch.cat([current[e.name].reshape(-1) for e in w.spec.buffers])
+            self._moved[id(w.buffers)] = (w.buffers, moved)
+        return out
+
+    def moved(self, w: Params) -> Tensor:
+        """The buffers of `w` after the calls so far, `[b]`."""
+        return self._moved.get(id(w.buffers), (w.buffers, w.buffers))[1]

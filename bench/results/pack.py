@@ -1,0 +1,129 @@
+"""A run as one small file to publish: what its cells found, without checkpoints, logs and locks (docs/verify.md)."""
+
+import io
+import json
+import lzma
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+from bench.errors import UserError, shortage
+from bench.results.results import load_run
+from bench.store import inside
+from bench.store.documents import read_json
+from bench.store.store import COLUMNS, FINISHED, RECORDS
+
+SUFFIX = ".tar.xz"
+LEFT_OUT = ("timeline", "hits")
+"""Tables that are not packed: they would be most of the file, and the ledger has the seconds of every round, the table
+of clients how many samples were right."""
+FILES = (
+    "settings.json", "status.json", "timing.json", "partition.json",
+    *(f"{name}.csv" for name in COLUMNS if name not in LEFT_OUT),
+)  # fmt: skip
+"""What is packed of a finished cell, beside the `relations.json` that some methods leave."""
+PACKED = (*FILES, "relations.json")
+MOST_FILES, MOST_BYTES = 50_000, 2_000_000_000
+"""Limits of an archive, as a small one may hold any number of bytes."""
+TUNING = Path("report", "tables", "tuning.csv")
+"""Budgets and chosen settings of a sweep."""
+TRIALS = "trials_*.csv"
+"""Beside it: the trials of each method and task, in the order of its rows."""
+_MEMBER = re.compile(rf"run\.json|tuning\.csv|trials_[0-9]{{1,9}}\.csv|[0-9a-f]{{16}}/({'|'.join(PACKED)})")
+
+
+def pack(run: Path, file: Path) -> int:
+    """Pack the finished cells of a run; the same cells give the same bytes. Returns how many cells there are.
+
+    Trials of a sweep have no test figures and are left out; the tables of budgets, chosen settings and trials that the
+    sweep's report made are packed in their place.
+
+    Raises:
+        UserError: it is not a run, or none of its cells has finished.
+    """
+    view = load_run(run)
+    reported = [cell for cell in view.cells if cell.settings.protocol != "tuning"]
+    finished = {cell.id: cell for cell in reported if cell.status.state in FINISHED}
+    if not finished:
+        raise UserError(f"{run}: none of its {len(reported)} cells has finished, so there is nothing to pack")
+    kept = {cell.id for cell in reported}
+    info = {key: value for key, value in view.info.items() if key != "history"}
+    if isinstance(machine := info.get("machine"), dict):
+        info["machine"] = {key: value for key, value in machine.items() if key != "host"}
+    info["cells"] = [entry for entry in view.info["cells"] if entry["id"] in kept]
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        _add(archive, "run.json", json.dumps(info, indent=1, ensure_ascii=False).encode())
+        tables = (run / TUNING).parent
+        for table in (tables / TUNING.name, *sorted(tables.glob(TRIALS), key=lambda path: (len(path.name), path.name))):
+            if inside.is_file(table):
+                _add(archive, table.name, inside.read_bytes(table))
+        for name in PACKED:  # files of a kind beside each other: they compress each other
+            for id in sorted(finished):
+                if inside.is_file(path := finished[id].folder / name):
+                    _add(archive, f"{id}/{name}", _status(path) if name == "status.json" else inside.read_bytes(path))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    inside.replace(file, lzma.compress(content.getvalue(), preset=6))
+    return len(finished)
+
+
+def _status(file: Path) -> bytes:
+    """A cell's status without the checksums of the files that are not packed."""
+    status = read_json(file)
+    for name in (*LEFT_OUT, *(record for record in RECORDS if record not in PACKED)):
+        status["checksums"].pop(name, None)
+    return json.dumps(status, indent=1).encode()
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Make a run folder of a packed run; only files that `pack` writes are taken, and nothing else is written.
+
+    Raises:
+        UserError: the file is no packed run, holds anything else or too much, or something lies in the folder.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty: give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _extract(file, folder)
+        load_run(folder)
+    except BaseException:
+        for path in folder.iterdir():
+            inside.remove(path)
+        raise
+
+
+def _extract(file: Path, folder: Path) -> None:
+    try:
+        with tarfile.open(file, "r:xz") as archive:
+            size = 0
+            for count, member in enumerate(archive, start=1):
+                size += member.size
+                if count > MOST_FILES or size > MOST_BYTES:
+                    raise UserError(
+                        f"{file} holds more than {MOST_FILES} files or {MOST_BYTES / 1e9:g} GB: nothing was unpacked. "
+                        "If you know where it is from: tar -xJf unpacks it"
+                    )
+                if not member.isreg() or not _MEMBER.fullmatch(member.name):
+                    raise UserError(f"{file} is not a packed run: `bench pack` writes no {member.name[:60]!a}")
+                content = archive.extractfile(member)
+                place = folder / member.name
+                place.parent.mkdir(exist_ok=True)
+                if content is None or place.exists():
+                    raise UserError(f"{file} is not a packed run: {member.name} is in it twice")
+                with open(place, "wb") as target:
+                    shutil.copyfileobj(content, target)
+    except (EOFError, ValueError, lzma.LZMAError, tarfile.TarError) as error:
+        raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
+    except OSError as error:
+        if shortage(error):
+            raise
+        raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Without times and owners, which would make other bytes of the same results."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))

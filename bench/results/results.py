@@ -1,0 +1,273 @@
+"""What a run found: its cells as tables, and the figures that reports print of the rounds that their protocols choose.
+
+How rounds are chosen is in `bench/results/reported_round.py`.
+"""
+
+import base64
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from bench.errors import UserError
+from bench.results.reported_round import WINDOW, accuracy_curves, chosen_rounds, selection_curve
+from bench.settings import Settings
+from bench.store import documents
+from bench.store.documents import first_error, read_json, read_run_file
+from bench.store.store import COLUMNS, REMOVED, Status, read_status
+from bench.store.tables import read_table
+
+if TYPE_CHECKING:
+    from bench.results.saved_models import KeptModel
+
+FIGURE_COLUMNS = (
+    "method",
+    "label",
+    "dataset",
+    "alpha",
+    "case",
+    "seed",
+    "cell",
+    "status",
+    "protocol",
+    "metric",
+    "on",
+    "mean",
+    "selection",
+    "round",
+    "value",
+    "derived",
+)
+
+
+@dataclass(frozen=True)
+class CellView:
+    """One cell of a run, read from its folder."""
+
+    id: str
+    label: str
+    settings: Settings
+    folder: Path
+    status: Status
+
+    def table(self, name: str) -> pd.DataFrame:
+        """`metrics`, `clients` or `ledger`; empty where nothing was written yet."""
+        return read_table(self.folder, name)
+
+    def hits(self, metric: str = "pm", on: str = "local", round: int | None = None) -> pd.DataFrame:
+        """Which test samples the models of a round classified correctly: `client`, `sample` and `correct`.
+
+        Args:
+            metric: `gm` or `pm`; a figure that is derived from the other has none of its own.
+            on: `local`, or `global` (of gm; the client is -1).
+            round: None: the last one.
+
+        Returns:
+            A row for each test sample of each client; `sample` is its position in the data set. Empty where the cell
+            kept none.
+
+        Raises:
+            UserError: the table holds something else.
+        """
+        table, tests = self.table("hits"), documents.read(self.folder, "tests.json")
+        table = table[(table["metric"] == metric) & (table["on"] == on)]
+        table = table[table["round"] == (table["round"].max() if round is None else round)]
+        if tests is None or not len(table):
+            return pd.DataFrame(columns=["client", "sample", "correct"])
+        at = np.frombuffer(base64.b64decode(tests[on]), "<i4").astype(np.int64)
+        try:
+            bits = np.frombuffer(base64.b64decode(table["bits"].iloc[0], validate=True), np.uint8)
+        except ValueError as error:
+            raise UserError(f"{self.folder}/hits.csv is damaged ({error})") from None
+        clients = np.repeat(tests["clients"], tests["samples"]) if on == "local" else np.full(len(at), -1)
+        correct = np.unpackbits(bits, count=len(at)).astype(bool)
+        return pd.DataFrame({"client": clients, "sample": at, "correct": correct})
+
+    def model(self, client: int | None = None, data_root: Path | str = "data") -> "KeptModel":
+        """The generic model, or a client's personalized one, as a module that takes raw samples: of the reported round
+        with `--keep best`, of the last one with `--keep all`.
+
+        Raises:
+            UserError: the cell is not done, kept no such model, or its data is not there.
+        """
+        from bench.results.saved_models import load_model
+
+        return load_model(self, client, data_root)
+
+    @property
+    def name(self) -> str:
+        """E.g. `scd digits alpha=0.1 seed=0`."""
+        return cell_name(self.settings)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run folder: the content of `run.json` and its cells in the grid's order."""
+
+    path: Path
+    info: dict[str, Any]
+    cells: list[CellView]
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """One row per cell and figure, as `tidy` has it; read again at every use."""
+        return tidy(self.path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
+        from bench.results.summary import to_html
+
+        return to_html(self.path, self.results)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv` of all cells, with a column `cell` in front."""
+        return self._all("metrics")
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """`clients.csv` of all cells, with a column `cell` in front."""
+        return self._all("clients")
+
+    @cached_property
+    def ledger(self) -> pd.DataFrame:
+        """`ledger.csv` of all cells, with a column `cell` in front."""
+        return self._all("ledger")
+
+    def _all(self, name: str) -> pd.DataFrame:
+        frames = {cell.id: cell.table(name) for cell in self.cells}
+        return pd.concat([frame.assign(cell=id) for id, frame in frames.items()])[["cell", *COLUMNS[name]]]
+
+
+def load_run(run: Path | str) -> RunView:
+    """Read a run folder. A cell whose files are damaged or another cell's is `interrupted`, with the reason.
+
+    Raises:
+        UserError: it is not one, its `run.json` is damaged, or another version of pFLeague wrote it.
+    """
+    run = Path(run)
+    info = read_run_file(run)
+    if info is None:
+        raise UserError(f"{run} is not a run: it has no run.json. Give the folder that `bench run` printed.")
+    cells = []
+    for entry in info["cells"]:
+        try:
+            settings = Settings(**entry["settings"])
+        except ValidationError as error:
+            text = first_error(error)
+            raise UserError(f"{run}/run.json: cell {entry['id']} was written by another version: {text}") from None
+        folder = run / entry["id"]
+        cells.append(CellView(entry["id"], entry["label"], settings, folder, read_status(folder, settings)))
+    return RunView(run, info, cells)
+
+
+def other_cells(run: Path) -> list[CellView]:
+    """Cells that lie in a run folder and are not in its `run.json`: of earlier settings, code or data.
+
+    Raises:
+        UserError: it is no run folder.
+    """
+    current = {cell.id for cell in load_run(run).cells}
+    found = []
+    for file in sorted(run.glob("*/settings.json")):
+        name = file.parent.name
+        if name not in current and not name.endswith(REMOVED) and not file.parent.is_symlink():
+            try:
+                settings = Settings(**read_json(file))
+            except (UserError, ValidationError, TypeError):
+                continue  # written by another version, or damaged: nobody can say what it was
+            found.append(CellView(file.parent.name, settings.name, settings, file.parent, read_status(file.parent)))
+    return found
+
+
+def tidy(run: Path) -> pd.DataFrame:
+    """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
+
+    Columns: `FIGURE_COLUMNS`. `round` is the round the value is from, `derived` whether the metric follows from SCD's
+    Remark 4.1 instead of the method itself.
+    """
+    rows = [row for cell in load_run(run).cells for row in _rows(cell)]
+    return pd.DataFrame(rows, columns=list(FIGURE_COLUMNS)).astype({"alpha": float, "value": float, "round": "Int64"})
+
+
+def reported_figures(cell: CellView) -> list[dict[str, Any]]:
+    """The accuracies that a report shows of a cell, at the round that its protocol chooses: `metric`, `on`, `mean`,
+    `round`, `value` and others. Empty where the cell is not done."""
+    figures = _figures(cell) if cell.status.state == "done" else []
+    wanted = "best" if cell.settings.protocol == "paper" else "validation"
+    chosen = [figure for figure in figures if figure["selection"] == wanted]
+    return chosen or [figure for figure in figures if figure["selection"] == "last"]
+
+
+def cell_name(settings: Settings) -> str:
+    """What people call a cell, e.g. `scd digits alpha=0.1 seed=0`."""
+    return f"{settings.name} {task_name(settings)} seed={settings.seed}"
+
+
+def task_name(settings: Settings) -> str:
+    """What people call a cell's task, e.g. `digits alpha=0.1`."""
+    alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
+    name = dataset_name(settings)
+    case = f"{settings.case}, ".removeprefix(f"{name}, ").removesuffix(", ")  # labelled data sets stand in the case too
+    return " ".join([name, *([case] if case else []), *alpha])
+
+
+def dataset_name(settings: Settings) -> str:
+    """What tables call the data set: a user's own arrays by the name given to them, or by their file's."""
+    options = settings.dataset_options
+    return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
+
+
+def _rows(cell: CellView) -> list[dict[str, Any]]:
+    settings = cell.settings
+    common = {
+        "method": settings.method,
+        "label": cell.label,
+        "dataset": dataset_name(settings),
+        "alpha": settings.alpha,
+        "case": settings.case,
+        "seed": settings.seed,
+        "cell": cell.id,
+        "status": cell.status.state,
+        "protocol": settings.protocol,
+    }
+    nothing = {"metric": "", "on": "", "mean": "", "selection": "", "round": None, "value": None, "derived": False}
+    figures = _figures(cell) if cell.status.state == "done" else []
+    return [{**common, **figure} for figure in figures or [nothing]]
+
+
+def _figures(cell: CellView) -> list[dict[str, Any]]:
+    curves = accuracy_curves(cell.table("metrics"))
+    alike = _rounds_alike(cell) if any(metric == "lm" for _, metric, *_ in curves) else set()
+    figures = []
+    for (split, metric, on, mean), curve in curves.items():
+        if split != "test":
+            continue
+        eligible = curve[curve.index.isin(alike)] if metric == "lm" else curve
+        last = int(curve.index[-1])
+        chosen = {"last": last, "tail": last}
+        chosen |= chosen_rounds(eligible, selection_curve(curves, metric), cell.settings.protocol)
+        figures += [
+            {
+                "metric": metric,
+                "on": on,
+                "mean": mean,
+                "selection": selection,
+                "round": round_,
+                "value": eligible.iloc[-WINDOW:].mean() if selection == "tail" else curve[round_],
+                "derived": metric in cell.status.derived,
+            }
+            for selection, round_ in chosen.items()
+        ]
+    return figures
+
+
+def _rounds_alike(cell: CellView) -> set[int]:
+    """The rounds in which the same number of local models was scored as in the last one."""
+    clients = cell.table("clients")
+    scored = clients[clients["metric"] == "lm"].groupby("round")["client"].nunique()
+    return set(scored.index[scored == scored.iloc[-1]]) if len(scored) else set()

@@ -1,0 +1,184 @@
+"""Models to use of a finished cell: what `bench run --keep` left of it, as a torch module that takes raw samples.
+
+`best` keeps the evaluated models of the reported round, in `models/gm` and `models/pm`, as their rounds may differ;
+`all` the whole last state, from which they are made again; `server` of that the server's part only.
+"""
+
+import copy
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from bench.engine.device_data import Normalisation
+from bench.errors import UserError
+from bench.federation.cell_data import load_all
+from bench.federation.federation import Federation
+from bench.federation.scores import Evaluation
+from bench.federation.snapshot import Packer, unpack
+from bench.model_call import batchnorm_in_float32
+from bench.params import Params
+from bench.store import checkpoint, inside
+from bench.store.documents import read_json
+
+if TYPE_CHECKING:
+    from bench.results.results import CellView
+
+METRICS = ("gm", "pm")
+FOLDER = "models"
+
+
+class KeptModel(nn.Module):
+    """A model of a finished cell, ready to predict (in `eval` mode): logits `[n, classes]` of raw samples.
+
+    Raw is what lies in the data set: `[n, channels, height, width]` images with values 0 .. 255, arrays as in the
+    file, or token numbers. Training goes on as with any module.
+
+    Attributes:
+        network: the model itself, which takes normalised samples.
+        mean, std: per channel; they normalise, in their own dtype. Empty for tokens.
+        bf16: products are in bfloat16, as in the cell's evaluation.
+        classes: names of the classes; may be empty.
+        round: the round that the model is from.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        normalisation: Normalisation,
+        *,
+        bf16: bool = False,
+        classes: tuple[str, ...] = (),
+        round: int = 0,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        if bf16:
+            batchnorm_in_float32(network)
+        self.register_buffer("mean", normalisation.mean)
+        self.register_buffer("std", normalisation.std)
+        self.bf16 = bf16
+        self.classes = classes
+        self.round = round
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits `[n, classes]`."""
+        weights = next(self.network.parameters())
+        seen = Normalisation(self.mean, self.std).apply(x, weights.dtype) if self.mean.numel() else x.long()
+        with torch.autocast(weights.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=False):
+            out: Tensor = self.network(seen)
+        return out.to(weights.dtype)
+
+
+def load_model(cell: "CellView", client: int | None = None, data_root: Path | str = "data") -> KeptModel:
+    """The generic model of a cell, or the personalized one of a client.
+
+    Where a method trains no generic model, it is the mean of the personalized ones; where it trains no personalized
+    models, they are the generic one (Remark 4.1 of the SCD paper), as in results.
+
+    Raises:
+        UserError: the cell is not done, kept no such model, or its data is not there.
+    """
+    if cell.status.state != "done":
+        raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
+    settings = cell.settings
+    dataset, partition, public = load_all(settings, Path(data_root))
+    federation = Federation(settings, dataset=dataset, partition=partition, public=public)
+    if client is not None and client not in federation.clients.ids:
+        raise UserError(f"{cell.name} trained no client {client}; there are {federation.clients.ids}")
+    found = _of_reported_round(cell, federation, client)
+    params, round = found or (_of_last_state(cell, federation, client), settings.rounds)
+    if params is None:
+        raise UserError(f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client")
+    predictor = KeptModel(
+        _network(params),
+        Normalisation.of(dataset, params.weights.dtype),
+        bf16=settings.precision == "bf16",
+        classes=dataset.classes,
+        round=round,
+    )
+    return predictor.eval()
+
+
+def keep_reported(folder: Path, version: int, evaluation: Evaluation, protocol: str, clients: list[int]) -> None:
+    """Keep the models just evaluated if their round is the reported one so far, in place of those kept before."""
+    from bench.results.reported_round import (
+        reported_round,  # loads pandas, which has a thread, and workers are forked before
+    )
+    from bench.store.tables import read_table
+
+    metrics = read_table(folder, "metrics")
+    for metric in METRICS:
+        if reported_round(metrics, metric, protocol) != version:
+            continue
+        models = {-1: evaluation.generic}
+        if metric == "pm":
+            models = {i: evaluation.personal.get(i, evaluation.generic) for i in clients}
+        packer = Packer()
+        plain = packer.pack({i: model for i, model in models.items() if model is not None})
+        inside.make_folder(folder, folder / FOLDER)
+        saved = checkpoint.Checkpoint(version, packer.tensors, {"models": plain})
+        checkpoint.Writer(folder / FOLDER / metric).save(saved, generations=1)
+
+
+def has_kept(folder: Path, keep: str) -> bool:
+    """Whether a finished cell's folder has what `--keep` would have left there."""
+    if keep == "best":
+        return (folder / FOLDER).is_dir()
+    states = sorted(folder.glob("checkpoint/*/state.json"))
+    return bool(states) and (keep == "server" or "known" in read_json(states[-1])["rest"]["federation"])
+
+
+def _of_reported_round(
+    cell: "CellView", federation: Federation, client: int | None
+) -> tuple[Params | None, int] | None:
+    metric = METRICS[client is not None]
+    from bench.results.reported_round import reported_round
+
+    wanted = reported_round(cell.table("metrics"), metric, cell.settings.protocol)
+    for saved in checkpoint.load(cell.folder / FOLDER / metric):
+        if saved.version == wanted:  # else a run before this one kept it
+            models = unpack(saved.rest["models"], saved.tensors, federation.server.specs)
+            return models.get(-1 if client is None else client), saved.version
+    return None
+
+
+def _of_last_state(cell: "CellView", federation: Federation, client: int | None) -> Params | None:
+    saved = next((one for one in checkpoint.load(cell.folder / "checkpoint")), None)
+    if saved is None or saved.version != cell.settings.rounds:
+        raise UserError(f"{cell.name}: no model was kept. {_remedy(cell)}")
+    plain, evaluator, trains = saved.rest["federation"], federation.evaluator, federation.method.trains
+    if "known" in plain:
+        federation.restore(saved.tensors, plain)
+    elif trains == "pm" or (client is not None and trains == "both") or federation.clients.local_buffers:
+        raise UserError(f"{cell.name}: `--keep server` kept nothing of the clients. {_remedy(cell)}")
+    else:
+        federation.server.state = unpack(plain, saved.tensors, federation.server.specs)["server"]
+    if client is None or trains == "gm":
+        personal = evaluator.personal(saved.version) if trains == "pm" else {}
+        return evaluator.generic(saved.version, personal)
+    return evaluator.personal(saved.version, [client])[client]
+
+
+def _remedy(cell: "CellView") -> str:
+    only = f"method={cell.settings.method},seed={cell.settings.seed}"
+    out = shlex.quote(str(cell.folder.parent))
+    return (
+        f"Run it again with its models: bench run --grid GRID --out {out} --only {only} --fresh --keep best "
+        "(the reported round; --keep all: the last one)"
+    )
+
+
+def _network(params: Params) -> nn.Module:
+    """The network of a model value, with weights of its own."""
+    network = copy.deepcopy(params.spec.module).to_empty(device="cpu").to(params.weights.dtype)
+    own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    with torch.no_grad():
+        for name, tensor in params.tensors().items():
+            own[name].copy_(tensor)
+    return network

@@ -1,0 +1,67 @@
+"""A run's accuracies in short, as `bench results` prints them and a notebook shows them."""
+
+import html
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+_REPORTED = {"honest": "validation", "paper": "best"}
+
+
+def summary(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """For each protocol a title and a table: a row for each label, GM and PM for each task, in percent.
+
+    Means and standard deviations are over seeds; brackets mark what is derived by SCD's Remark 4.1.
+
+    Args:
+        figures: the rows of `bench.results.results.tidy`.
+    """
+    # without a figure are the trials of a sweep: they have no test split
+    done = figures[(figures["status"] == "done") & figures["value"].notna()]
+    for protocol, rows in done.groupby("protocol", sort=False):
+        selection = _REPORTED[str(protocol)]
+        selection = selection if selection in set(rows["selection"]) else "last"
+        title = f"accuracy (%), protocol {protocol}, round: {selection}, mean ± std over seeds"
+        yield title, _table(rows[(rows["selection"] == selection) & (rows["mean"] != "equal")].copy())
+
+
+def undone(figures: pd.DataFrame) -> str:
+    """What is not in the summary, e.g. `not in the table: 2 waiting`; empty where nothing is left out."""
+    counts = Counter(figures[figures["status"] != "done"].drop_duplicates("cell")["status"])
+    left = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    return left and f"not in the table: {left}"
+
+
+def to_html(run: Path, figures: pd.DataFrame) -> str:
+    """The summary for a notebook."""
+    texts = [f"<b>{html.escape(str(run))}</b>", html.escape(undone(figures))]
+    texts += [f"{html.escape(title)}{table.to_html(border=0)}" for title, table in summary(figures)]
+    return "<br>".join(text for text in texts if text)
+
+
+def _table(figures: pd.DataFrame) -> pd.DataFrame:
+    alpha = figures["alpha"].map(lambda value: "" if value != value else f" α={value:g}")
+    figures["task"] = (figures["dataset"] + " " + figures["case"]).str.strip() + alpha
+    tasks = list(dict.fromkeys(figures["task"]))
+    entries = {}
+    for label, rows in figures.groupby("label", sort=False):
+        own = [(task, rows[rows["task"] == task]) for task in tasks]
+        entries[str(label)] = {
+            f"{task} {metric.upper()}": _entry(here, metric, on)
+            for task, here in own
+            for metric, on in (("gm", "global"), ("pm", "local"))
+        }
+    return pd.DataFrame.from_dict(entries, orient="index")
+
+
+def _entry(task: pd.DataFrame, metric: str, on: str) -> str:
+    rows = task[task["metric"] == metric]
+    here = rows[rows["on"] == on]
+    rows = here if not here.empty else rows
+    if rows.empty:
+        return "-"
+    values = 100 * rows["value"]
+    text = f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
+    return f"({text})" if rows["derived"].any() else text

@@ -1,0 +1,1 @@
+"""Forecasts of a run's time, memory and bytes."""

@@ -1,0 +1,1 @@
+"""Checks of a run's files, and cells that are computed again."""

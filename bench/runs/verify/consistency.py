@@ -1,0 +1,178 @@
+"""Whether the files of a finished cell agree with each other: what one says follows from others (docs/verify.md).
+
+Nothing is computed again, so this is done for every cell. A mean over clients follows from the clients' counts, their
+sizes from the partition, the rounds from the settings: who edits one number has to edit all that follow from it.
+"""
+
+import base64
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.results.results import CellView
+from bench.runs.verify.recorded_path import impossible
+from bench.store.documents import read_json
+from bench.store.store import COLUMNS
+
+ROUNDING = 1e-12
+"""Largest relative difference of two means of the same float64 numbers: their sums may be rounded differently."""
+
+_ALWAYS = ("metrics", "clients", "ledger")
+"""Tables that every finished cell has; it may be older than the others."""
+
+_Row = dict[str, str]
+_Counts = dict[tuple[str, str, str], dict[int, tuple[int, int]]]
+"""Correct and all samples by client, for each round, metric and split."""
+
+
+def disagreement(cell: CellView) -> str | None:
+    """Return the first thing in which the files of a finished cell disagree, or None.
+
+    Any error of reading means that a file was edited.
+    """
+    return next(_disagreements(cell), None)
+
+
+def _disagreements(cell: CellView) -> Iterator[str]:
+    partition = read_json(cell.folder / "partition.json")
+    tables = {name: read_rows(cell.folder, name) for name in COLUMNS if (cell.folder / f"{name}.csv").exists()}
+    yield from _state(cell, tables)
+    yield from _rounds(cell, tables)
+    yield from _rows_of_clients(tables["clients"], partition)
+    counts = _counts(tables["clients"])
+    if cell.status.state == "done" and cell.settings.new_client_epochs:
+        yield from _everybody(counts, partition)
+    yield from _means(tables["metrics"], counts, partition)
+    if cell.status.derived == ["pm"]:
+        yield from _one_model(tables["metrics"], counts)
+    if "hits" in tables:
+        yield from _hits(tables["hits"], counts, read_json(cell.folder / "tests.json"))
+
+
+def read_rows(folder: Path, name: str) -> list[_Row]:
+    """The rows of a table as they are written, which is faster than `read_table` for many small ones."""
+    with open(folder / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def _state(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
+    """The status: how many rounds there are, and that each table has a checksum, which `read_status` compares."""
+    status, rounds = cell.status, cell.settings.rounds
+    if path := impossible(status.path, cell.settings):
+        yield f"status.json: {path}"
+    if status.total != rounds or (status.state == "done" and status.rounds != rounds) or status.rounds > rounds:
+        yield f"status.json: {status.rounds} of {status.total} rounds, settings.json: {rounds}"
+    for name in dict.fromkeys((*_ALWAYS, *tables)):
+        if name not in status.checksums:
+            yield f"status.json has no checksum of {name}.csv"
+
+
+def _rounds(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
+    every, last = cell.settings.eval_every, cell.settings.rounds
+    done = range(1, cell.status.rounds + 1)
+    scored = [version for version in done if version % every == 0 or version == last]
+    for name, expected in (("ledger", list(done)), ("work", list(done)), ("metrics", scored), ("clients", scored)):
+        found = [int(row["round"]) for row in tables[name]] if name in tables else expected
+        if name in ("metrics", "clients"):
+            found = list(dict.fromkeys(found))
+        if found != expected:
+            yield f"{name}.csv has rounds {_short(found)}, by the settings {_short(expected)}"
+
+
+def _short(rounds: list[int]) -> str:
+    texts = [str(one) for one in rounds]
+    return ", ".join(texts if len(texts) < 8 else [*texts[:3], "...", *texts[-2:]]) or "none"
+
+
+def _rows_of_clients(rows: list[_Row], partition: dict[str, Any]) -> Iterator[str]:
+    seen = set()
+    for line, row in enumerate(rows, start=2):
+        client, split, correct, samples = int(row["client"]), row["split"], int(row["correct"]), int(row["samples"])
+        size = partition[f"n_{split}"][client]
+        if samples != size:
+            yield f"clients.csv, line {line}: client {client} has {samples} {split} samples, by partition.json {size}"
+        if not 0 <= correct <= samples:
+            yield f"clients.csv, line {line}: {correct} of {samples} samples are correct"
+        key = row["round"], row["metric"], split, client
+        if key in seen:
+            yield f"clients.csv, line {line}: client {client} a second time"
+        seen.add(key)
+
+
+def _counts(rows: list[_Row]) -> _Counts:
+    found: _Counts = defaultdict(dict)
+    for row in rows:
+        key = row["round"], row["metric"], row["split"]
+        found[key][int(row["client"])] = int(row["correct"]), int(row["samples"])
+    return found
+
+
+def _everybody(counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
+    """Generic and personalized models are scored on all clients but new ones, whose metrics are `new0` and so on."""
+    new = {client for (_, metric, _), own in counts.items() if metric.startswith("new") for client in own}
+    for (round_, metric, split), own in counts.items():
+        sizes = zip(partition["n_train"], partition[f"n_{split}"], strict=True)
+        everybody = {client for client, (train, scored) in enumerate(sizes) if train and scored}
+        if metric in ("gm", "pm") and own.keys() != everybody - new:
+            yield f"clients.csv: {metric} of round {round_} ({split}) is not of all clients"
+
+
+def _means(rows: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
+    """The accuracies in `metrics.csv` are means over the rows of `clients.csv`; only a common test set is apart."""
+    expected = _expected(counts, partition)
+    found: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for line, row in enumerate(rows, start=2):
+        key, value = _key(row), float(row["value"])
+        found[key].add(row["quantity"])
+        if row["quantity"] == "accuracy":
+            mean = expected.get(key, round(value * partition["n_global_test"]) / max(1, partition["n_global_test"]))
+            if not math.isclose(value, mean, rel_tol=ROUNDING, abs_tol=ROUNDING):
+                yield f"metrics.csv, line {line}: accuracy {value}, by the counts of correct samples {mean}"
+    common = {key for key in found if key[2:] == ("global", "", "test")} if partition["n_global_test"] else set()
+    for key in sorted(found.keys() | expected.keys()):
+        if found.get(key) != {"accuracy", "loss"} or key not in expected.keys() | common:
+            yield f"metrics.csv and clients.csv do not have the same rows: {','.join(key)}"
+
+
+def _expected(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...], float]:
+    """The accuracies that follow from the clients' counts."""
+    expected: dict[tuple[str, ...], float] = {}
+    for (round_, metric, split), own in counts.items():
+        shares = {client: correct / samples for client, (correct, samples) in own.items()}
+        sizes = {client: partition["n_train"][client] for client in own}
+        weighted = math.fsum(sizes[client] * share for client, share in shares.items()) / sum(sizes.values())
+        expected[round_, metric, "local", "train_size", split] = weighted
+        expected[round_, metric, "local", "equal", split] = math.fsum(shares.values()) / len(shares)
+        if metric == "gm" and (split == "validation" or not partition["n_global_test"]):
+            correct, samples = (sum(of) for of in zip(*own.values(), strict=True))
+            expected[round_, metric, "global", "", split] = correct / samples
+    return expected
+
+
+def _key(row: _Row) -> tuple[str, ...]:
+    return tuple(row[column] for column in ("round", "metric", "on", "mean", "split"))
+
+
+def _one_model(rows: list[_Row], counts: _Counts) -> Iterator[str]:
+    """Where a method trains a generic model only, the personalized figures are that model's."""
+    values = {(*_key(row), row["quantity"]): row["value"] for row in rows if row["on"] == "local"}
+    wrong = [key for key, value in values.items() if key[1] == "pm" and values.get((key[0], "gm", *key[2:])) != value]
+    if wrong or any(counts.get((key[0], "gm", key[2])) != own for key, own in counts.items() if key[1] == "pm"):
+        yield "its personalized model is the generic one, and their figures differ"
+
+
+def _hits(rows: list[_Row], counts: _Counts, tests: dict[str, Any]) -> Iterator[str]:
+    """`hits.csv` has as many ones for each client as it has correct samples."""
+    owners = np.repeat(tests["clients"], tests["samples"])
+    for line, row in enumerate(rows, start=2):
+        if row["on"] == "local":
+            bits = np.unpackbits(np.frombuffer(base64.b64decode(row["bits"]), np.uint8), count=len(owners))
+            found = np.bincount(owners, weights=bits)
+            own = counts[row["round"], row["metric"], "test"]
+            if any(found[client] != correct for client, (correct, _) in own.items()):
+                yield f"hits.csv, line {line}: other numbers of correct samples than clients.csv"

@@ -1,0 +1,246 @@
+"""Check that the results of a run can be computed again (docs/verify.md).
+
+Of all cells the id must follow from the settings, the data and the present code, and the files must agree with each
+other and with the partition that the settings make. Of cells drawn at random the numbers are computed again.
+"""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.errors import UserError
+from bench.results.results import CellView, RunView
+from bench.runs.cell_runner import CellRunner
+from bench.runs.launch import work
+from bench.runs.plan import PlannedCell, plan
+from bench.runs.verify.consistency import disagreement
+from bench.runs.verify.drift import Shift, shift
+from bench.runs.verify.recomputed import Agreement, Recomputed, compare
+from bench.settings import Settings
+from bench.store.documents import read_json
+from bench.store.store import FINISHED, is_unsound
+
+if TYPE_CHECKING:
+    from bench.runs.verify.judge import Judge
+
+WITNESSES = 2
+"""Cells of other seeds that are computed again for each one that has other numbers on another path."""
+
+_Pair = tuple[CellView, PlannedCell]
+_Known = dict[Path, tuple[CellView, Recomputed]]
+
+
+@dataclass(frozen=True)
+class CellVerdict:
+    """The result for one cell; `text` explains it in one line."""
+
+    cell: CellView
+    outcome: Agreement
+    text: str
+    apart: dict[str, float] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of a verification: a verdict for each cell that failed or was computed again.
+
+    Attributes:
+        stopped: whether the user stopped it.
+        shifts: by run folder, a figure that lies above or below the ones computed here as rounding cannot explain.
+    """
+
+    verdicts: tuple[CellVerdict, ...]
+    stopped: bool = False
+    shifts: dict[Path, Shift] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a check failed."""
+        return bool(self.shifts) or any(verdict.outcome == "wrong" for verdict in self.verdicts)
+
+    @property
+    def unconfirmed(self) -> list[Path]:
+        """Folders of the runs of which cells were computed again and none came out as it was, or but for rounding."""
+        outcomes = {run: {verdict.outcome for verdict in own} for run, own in by_run(self.verdicts).items()}
+        return [run for run, seen in outcomes.items() if "drifted" in seen and not seen & {"same", "near"}]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check was made, none failed, and no run is left unconfirmed."""
+        return not (self.stopped or self.wrong or self.unconfirmed)
+
+
+def by_run(verdicts: Sequence[CellVerdict]) -> dict[Path, list[CellVerdict]]:
+    """The verdicts of each run folder."""
+    ordered = sorted(verdicts, key=lambda verdict: verdict.cell.folder.parent)
+    return {run: list(own) for run, own in groupby(ordered, key=lambda verdict: verdict.cell.folder.parent)}
+
+
+def verify(
+    runs: Sequence[RunView],
+    count: int,
+    seed: int,
+    scratch: Path,
+    options: str,
+    runner: CellRunner,
+    data_root: Path,
+    judge: "Judge | None" = None,
+) -> Checked:
+    """Check ids and tables of all finished cells, and compute `count` of the cells again.
+
+    Args:
+        runs: what to verify.
+        count: number of cells drawn from all runs together; all cells if there are fewer.
+        seed: seed of this draw.
+        scratch: an empty folder for the new cells.
+        options: JSON of `bench.runs.cell.Options`.
+        runner: computes the cells.
+        data_root: folder of the data files.
+        judge: scores the new cells in place of the processes that train them, which have `blind` among their options.
+
+    Raises:
+        UserError: no cell has finished, data is missing, or the judge cannot have them.
+    """
+    failed, sound = check_files(runs, data_root, judge)
+    order = np.random.default_rng(seed).permutation(len(sound)).tolist()
+    drawn = [sound[index] for index in sorted(order[:count])]
+    known: _Known = {}
+
+    def compute(pairs: Sequence[_Pair]) -> bool:
+        """Compute cells again, compare, and say whether it came to its end."""
+        different = list({mine.id: mine for _, mine in pairs}.values())
+        if judge:
+            judge.hand_out(scratch, different)
+        if not work(scratch, different, options, runner, None, quiet=True, verbose=False):
+            return False
+        folders = {mine.id: judge.score(mine, scratch / mine.id) if judge else scratch / mine.id for mine in different}
+        known.update((cell.folder, (cell, compare(cell, folders[mine.id]))) for cell, mine in pairs)
+        return True
+
+    completed = compute(drawn) and compute(_witnesses(known, [sound[index] for index in order]))
+    again = [_verdict(cell, found, known) for cell, found in known.values()]
+    shifts = {run: shift([verdict.apart for verdict in own]) for run, own in by_run(again).items()}
+    return Checked((*failed, *again), not completed, {run: found for run, found in shifts.items() if found})
+
+
+def check_files(
+    runs: Sequence[RunView], data_root: Path, judge: "Judge | None" = None
+) -> tuple[list[CellVerdict], list[tuple[CellView, PlannedCell]]]:
+    """Check ids, partitions and tables of all finished cells; nothing is computed again.
+
+    Args:
+        runs, data_root, judge: as of `verify`.
+
+    Returns:
+        A verdict for each cell that is wrong, and the other finished cells, each as it would be planned here.
+
+    Raises:
+        UserError: as of `verify`.
+    """
+    cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
+    finished = [cell for cell in cells if cell.status.state in FINISHED]
+    failed = [CellVerdict(cell, "wrong", cell.status.reason) for cell in cells if _damaged(cell)]
+    if not finished and not failed:
+        names = ", ".join(str(run.path) for run in runs)
+        raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
+    here = judge.plan(finished) if judge else plan([cell.settings for cell in finished], data_root, download=False)
+    sound = []
+    for cell, mine in zip(finished, here, strict=True):
+        if wrong := _wrong(cell, mine):
+            failed.append(CellVerdict(cell, "wrong", wrong))
+        else:
+            sound.append((cell, mine))
+    copies = _copies([cell for cell, _ in sound])
+    failed += [CellVerdict(cell, "wrong", copies[cell.folder]) for cell, _ in sound if cell.folder in copies]
+    return failed, [pair for pair in sound if pair[0].folder not in copies]
+
+
+def _copies(cells: Sequence[CellView]) -> dict[Path, str]:
+    """What is wrong with cells that have all the numbers of another seed's, by folder."""
+    first: dict[tuple[object, ...], CellView] = {}
+    copies = {}
+    for cell in cells:
+        sums = cell.status.checksums.get("metrics"), cell.status.checksums.get("clients")
+        other = first.setdefault((cell.folder.parent, cell.status.state, *sums), cell)
+        if cell.status.state == "done" and _same_but_seed(cell, other):
+            copies[cell.folder] = f"metrics.csv and clients.csv are the same as of seed {other.settings.seed}"
+    return copies
+
+
+def _damaged(cell: CellView) -> bool:
+    """Return whether a cell that had finished was damaged or changed since."""
+    return is_unsound(cell.status)
+
+
+def _wrong(cell: CellView, here: PlannedCell) -> str | None:
+    """Return what is wrong with a cell's files, or None; edited ones may hold anything."""
+    try:
+        return _identity(cell, here) or _partition(cell, here) or disagreement(cell)
+    except (UserError, csv.Error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return f"its files are not what a cell writes ({type(error).__name__}: {error})"
+
+
+def _identity(cell: CellView, here: PlannedCell) -> str | None:
+    """Return what is wrong with a cell's settings or id, or None."""
+    if Settings(**(read_json(cell.folder / "settings.json") or {})) != cell.settings:
+        return "its settings.json is not what run.json says of it"
+    if here.id != cell.id:
+        return (
+            f"its id would be {here.id} here: the method's code, the data or the settings are not those it was run with"
+        )
+    return None
+
+
+def _partition(cell: CellView, here: PlannedCell) -> str | None:
+    """Return what is wrong with a cell's partition, or None."""
+    made = json.loads(json.dumps(here.record))
+    if cell.status.partition != {key: made[key] for key in ("hash", "summary")}:
+        return "status.json: its partition is not the one that its settings make here"
+    if read_json(cell.folder / "partition.json") != made:
+        return "partition.json: its partition is not the one that its settings make here"
+    return None
+
+
+def _witnesses(known: _Known, others: Sequence[_Pair]) -> list[_Pair]:
+    """Choose cells of other seeds for each cell that has other numbers: they show whether all cells have."""
+    chosen: dict[Path, _Pair] = {}
+    for cell, found in known.values():
+        if found.outcome in ("near", "drifted"):
+            alike = [pair for pair in others if _differ_by_seed(cell, pair[0])]
+            alike.sort(key=lambda pair: pair[0].folder not in known.keys() | chosen.keys())
+            chosen.update((pair[0].folder, pair) for pair in alike[:WITNESSES])
+    return [pair for folder, pair in chosen.items() if folder not in known]
+
+
+def _differ_by_seed(one: CellView, other: CellView) -> bool:
+    """Whether two cells of a run have the same path, and the same settings but for the seed."""
+    return (
+        one.folder.parent == other.folder.parent and one.status.path == other.status.path and _same_but_seed(one, other)
+    )
+
+
+def _same_but_seed(one: CellView, other: CellView) -> bool:
+    seed = one.settings.seed
+    return seed != other.settings.seed and one.settings == other.settings.model_copy(update={"seed": seed})
+
+
+def _verdict(cell: CellView, found: Recomputed, known: _Known) -> CellVerdict:
+    """Judge a cell that was computed again.
+
+    Other numbers on another path are sound where that path computes other numbers: then every cell has others. Where a
+    cell of another seed, with the same shapes and kernels, has the same numbers, this one should have them too.
+    """
+    text = f"{found.text}, on another path ({found.paths})" if found.paths else found.text
+    others = [other.outcome for one, other in known.values() if _differ_by_seed(cell, one)]
+    if found.outcome in ("near", "drifted") and "same" in others:
+        count = f"{others.count('same')} of {len(others)} cells of other seeds"
+        return CellVerdict(
+            cell, "wrong", f"looks edited, for {count} have the same numbers here and it has not: {text}"
+        )
+    return CellVerdict(cell, found.outcome, text, found.apart)

@@ -1,0 +1,260 @@
+"""What the small files of a run must look like (docs/run-store.md): each is checked as a whole before anything uses it.
+
+They may come from somebody else, or be damaged; nothing in them is trusted to have a type, a length or a range.
+"""
+
+import base64
+import binascii
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from bench.errors import UserError
+from bench.store import inside
+
+DEEPEST = 32
+"""So many levels may JSON be nested; ours has at most a dozen."""
+
+CELL_ID = r"^[0-9a-f]{16}$"
+"""What the name of a cell's folder is: an id, which cannot lead anywhere else."""
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+"""Of the kinds of documents that were read so far."""
+
+_Count = Annotated[int, Field(ge=0)]
+_T = TypeVar("_T")
+
+
+class _Document(BaseModel):
+    """A file of which we need these keys; it may have more."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Entry(_Document):
+    """A cell in `run.json`."""
+
+    id: Annotated[str, Field(pattern=CELL_ID)]
+    label: str
+    settings: dict[str, Any]
+
+
+class _Command(_Document):
+    """A command of the run's history."""
+
+    time: str
+    command: str
+
+
+class RunFile(_Document):
+    """`run.json`."""
+
+    grid: str
+    cells: list[_Entry]
+    published: str | None = None
+    created: str = ""
+    command: str = ""
+    time: str = ""
+    commit: str | None = None
+    source: str = ""
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] | str = {}
+    history: list[_Command] = []
+    notes: list[str] = []
+
+
+class _Partition(_Document):
+    """`partition.json`."""
+
+    hash: str
+    summary: str
+    n_train: Annotated[list[_Count], Field(min_length=1)]
+    n_test: list[_Count]
+    n_validation: list[_Count] | None = None
+    n_global_test: _Count = 0
+    counts: list[Annotated[list[_Count], Field(min_length=1)]]
+
+    @model_validator(mode="after")
+    def _of_equal_length(self) -> "_Partition":
+        lists: list[list[Any]] = [self.n_train, self.n_test, self.counts, self.n_validation or self.n_train]
+        if len(set(map(len, lists))) > 1 or len(set(map(len, self.counts))) > 1:
+            raise ValueError("its lists are not of equal length")
+        return self
+
+
+class _Tests(_Document):
+    """`tests.json`."""
+
+    clients: list[_Count]
+    samples: list[_Count]
+    local: str
+    everywhere: Annotated[str, Field(alias="global")]
+
+    @model_validator(mode="after")
+    def _of_equal_length(self) -> "_Tests":
+        _size(self.everywhere)
+        if len(self.clients) != len(self.samples) or _size(self.local) != 4 * sum(self.samples):
+            raise ValueError("its lists are not of equal length")
+        return self
+
+
+class _Shown(_Document):
+    """The samples of one client in `samples.json`."""
+
+    client: _Count
+    labels: list[str]
+    images: str
+
+
+class _Samples(_Document):
+    """`samples.json`."""
+
+    shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=3, max_length=3)]
+    clients: list[_Shown]
+
+    @model_validator(mode="after")
+    def _of_equal_length(self) -> "_Samples":
+        channels, height, width = self.shape
+        if any(_size(one.images) != len(one.labels) * channels * height * width for one in self.clients):
+            raise ValueError("its images do not have its shape")
+        return self
+
+
+class _Relations(_Document):
+    """`relations.json`."""
+
+    clients: Annotated[list[_Count], Field(min_length=1)]
+    n_train: list[_Count]
+    matrices: dict[str, list[list[float]]]
+
+    @model_validator(mode="after")
+    def _square(self) -> "_Relations":
+        count = len(self.clients)
+        if any(len(matrix) != count or {*map(len, matrix)} != {count} for matrix in self.matrices.values()):
+            raise ValueError("a matrix is not clients by clients")
+        if len(self.n_train) != count:
+            raise ValueError("its lists are not of equal length")
+        return self
+
+
+class _Timing(_Document):
+    """`timing.json`."""
+
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    steps: dict[str, _Count] = {}
+
+
+KINDS: dict[str, type[BaseModel]] = {
+    "partition.json": _Partition,
+    "tests.json": _Tests,
+    "samples.json": _Samples,
+    "relations.json": _Relations,
+    "timing.json": _Timing,
+}
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file, or None where there is none.
+
+    Raises:
+        UserError: it is damaged, nested too deeply, or no file.
+    """
+    try:
+        content = json.loads(inside.read_bytes(path))
+        if _is_deep(content):
+            raise RecursionError
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise UserError(f"cannot read or write {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): delete it and give the command that wrote it again") from None
+    except RecursionError:
+        raise UserError(f"{path} is damaged (more than {DEEPEST} levels deep): `bench` wrote no such file") from None
+    return content
+
+
+def id_of(folder: Path) -> str:
+    """The id of the cell whose folder this is; empty where the folder's name is no id."""
+    return folder.name if re.fullmatch(CELL_ID, folder.name) else ""
+
+
+def read_run_file(run: Path) -> dict[str, Any] | None:
+    """Content of a run's `run.json`, or None where there is none.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    content: dict[str, Any] | None = read_json(run / "run.json")
+    if content is not None:
+        checked(RunFile, content, run / "run.json")
+    return content
+
+
+def checked(kind: type[_T], content: Any, path: Path) -> _T:
+    """The content of a file as the kind of document that it should be.
+
+    Raises:
+        UserError: it is not; the message names the first place that is wrong.
+    """
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    try:
+        document: _T = _ADAPTERS[kind].validate_python(content)
+    except ValidationError as error:
+        remedy = "delete it and give the command that wrote it again"
+        raise UserError(f"{path} is damaged ({first_error(error)}): {remedy}") from None
+    return document
+
+
+def first_error(error: ValidationError) -> str:
+    """The first problem in one line: its place in the document, and what is wrong."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    return ": ".join(part for part in (place, problem["msg"]) if part).replace("\n", " ")
+
+
+def problem(path: Path) -> str:
+    """What is wrong with a file of a cell, of those in `KINDS`: `missing`, `damaged`; empty where it is sound."""
+    if not path.exists() and not path.is_symlink():
+        return "missing"
+    if not inside.is_file(path):
+        return "not a file"
+    stat = path.stat()
+    return _known_problem(path, stat.st_size, stat.st_mtime_ns)
+
+
+def read(folder: Path, name: str) -> Any:
+    """Content of a cell's document, one of `KINDS`; None where there is none or it is damaged."""
+    return None if problem(folder / name) else read_json(folder / name)
+
+
+@functools.cache
+def _known_problem(path: Path, size: int, time: int) -> str:
+    try:
+        checked(KINDS[path.name], read_json(path), path)
+    except (UserError, OSError):
+        return "damaged"
+    return ""
+
+
+def _size(text: str) -> int:
+    """Bytes of a text in base64."""
+    try:
+        return len(base64.b64decode(text, validate=True))
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _is_deep(content: Any) -> bool:
+    level = [content] if isinstance(content, dict | list) else []
+    for _ in range(DEEPEST):
+        children = (child for one in level for child in (one.values() if isinstance(one, dict) else one))
+        level = [child for child in children if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,402 @@
+"""The run store: `RUN/run.json` and one folder per cell, `RUN/<cell id>/` (docs/run-store.md).
+
+Small files are replaced as a whole (temporary file in the same folder, fsync, rename, fsync of the folder). Tables grow
+by one write per version; a checkpoint remembers their sizes, and a resumed cell cuts them back to it, so a killed cell
+ends with the bytes of an undisturbed one.
+"""
+
+import contextlib
+import csv
+import errno
+import fcntl
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, ValidationError
+
+from bench.config.identity import may_be_same
+from bench.errors import UserError
+from bench.settings import Settings
+from bench.store import documents, inside
+from bench.store.documents import read_json as read_json
+
+CellState = Literal["waiting", "running", "done", "failed", "diverged", "interrupted"]
+
+FINISHED: tuple[CellState, ...] = ("done", "diverged")
+"""A second run skips these: nothing would come out differently."""
+
+COLUMNS = {
+    "metrics": ("round", "metric", "on", "mean", "split", "quantity", "value"),
+    "clients": ("round", "metric", "client", "split", "correct", "samples"),
+    "hits": ("round", "metric", "on", "bits"),
+    "ledger": (
+        "round",
+        "seconds",
+        "settled",
+        "up",
+        "down_distinct",
+        "down_receivers",
+        "up_buffers",
+        "down_distinct_buffers",
+        "down_receivers_buffers",
+    ),
+    "work": ("round", "steps", "samples", "server_steps", "server_samples"),
+    "timeline": ("round", "client", "kind", "start", "end"),
+}
+"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `hits` has which test samples a model classified correctly, as bits
+(cells from before it was kept have none), `ledger` bytes and simulated seconds (`seconds`: when a version was there,
+`settled`: when its personalized models were, too), `work` the batches trained on and the samples read (cells from
+before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
+wall time."""
+
+RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "relations.json")
+"""Files of a cell that its checksums cover beside the tables, where it has them (cells from before that have none of
+them). How long it took, `timing.json`, is no result and differs after an interruption."""
+
+REMEDY = "the next `bench run` does the cell again"
+"""How the reason ends for which a finished cell is not used."""
+
+_COVERED = {*RECORDS, *(f"{name}.csv" for name in COLUMNS)}
+_LOCK = "lock"
+REMOVED = ".removed"
+"""What the name of a cell's folder ends with while it is removed."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class BusyError(Exception):
+    """Another living process works in the folder.
+
+    Attributes:
+        holder: that process, `pid@host`.
+    """
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(f"{folder.name} is held by process {holder}")
+        self.holder = holder
+
+
+@dataclass(frozen=True)
+class Status:
+    """What `status.json` holds. No wall time: that is in `timing.json`.
+
+    Attributes:
+        state: `waiting` when there is no file yet.
+        rounds: server versions done; `total`: server versions asked for.
+        reason: why the cell failed, diverged or was interrupted.
+        path: what the bytes depend on besides the settings (device, executor, lanes, dtype, torch, CPU).
+        backend: what steps run on once they are recorded: the fastest backend, or what was left after a failure.
+        steps: `fallen back` where a backend failed or a loss runs one by one, else `as planned`. How many steps were
+            recorded is in `timing.json`, as it differs after an interruption.
+        derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
+        partition: `hash` and `summary`.
+        checksums: of the tables of a finished cell by name, and of `RECORDS` by file name.
+        cell: id of the cell, so that a copied folder is told from the cell whose name it has; empty in older cells.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    state: CellState = "waiting"
+    rounds: int = 0
+    total: int = 0
+    reason: str = ""
+    path: dict[str, Any] = field(default_factory=dict)
+    backend: str = ""
+    steps: str = ""
+    derived: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    partition: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
+    cell: str = ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole: a reader sees the old content or the new one, never a part."""
+    inside.replace(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file as a whole."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_status(folder: Path, settings: Settings | None = None) -> Status:
+    """Status of a cell.
+
+    It is `interrupted`, so that the next run continues the cell and nothing treats it as done, where its status file is
+    damaged, where it says `running` but no process holds it (it was killed), and where a finished cell is not sound:
+    see `_fault`.
+
+    Args:
+        folder: the cell's folder.
+        settings: what the cell should have computed; None: not compared.
+    """
+    if folder.is_symlink():
+        return Status("interrupted", reason=f"its folder is a link: remove it, and {REMEDY}")
+    try:
+        content = read_json(folder / "status.json")
+        status = Status() if content is None else documents.checked(Status, content, folder / "status.json")
+    except UserError:
+        return Status("interrupted", reason=f"status.json: damaged; {REMEDY}")
+    if status.state == "running" and not is_locked(folder):
+        return replace(status, state="interrupted", reason="its process was killed")
+    if status.state in FINISHED and (fault := _fault(folder, status, settings)):
+        return replace(status, state="interrupted", reason=f"{fault}; {REMEDY}")
+    return status
+
+
+def is_unsound(status: Status) -> bool:
+    """Whether a cell had finished and is not used, as its files are damaged, changed or another cell's."""
+    return status.state == "interrupted" and status.reason.endswith(REMEDY)
+
+
+def _fault(folder: Path, status: Status, settings: Settings | None) -> str:
+    """Why a finished cell cannot be used: the first fault of its files, or an empty string.
+
+    Every file on which a number rests agrees with its checksum, or at least is what it should be; the rounds are all
+    there; and the settings are those of the cell that the run names.
+    """
+    total = status.total if settings is None else settings.rounds
+    if status.total != total or not 0 <= status.rounds <= total:
+        return f"status.json: {status.rounds} of {status.total} rounds, where the cell has {total}"
+    if status.state == "done" and status.rounds != total:
+        return f"status.json: {status.rounds} of {total} rounds, which is not done"
+    known = {name if name in RECORDS else f"{name}.csv": value for name, value in status.checksums.items()}
+    if strange := known.keys() - _COVERED:
+        return f"status.json: checksum of an unknown file {min(strange)[:40]!r}"
+    if settings is not None and (fault := identity_fault(folder, status, settings)):
+        return fault
+    if "settings.json" in known and (others := [name for name in _COVERED - known.keys() if (folder / name).exists()]):
+        return f"{min(others)}: not a file of this cell"
+    if wrong := [file for file, value in known.items() if _checksum(folder / file) != value]:
+        return f"{', '.join(wrong)}: changed or damaged since (checksum)"
+    needed = {"partition.json"} | ({"tests.json"} if (folder / "hits.csv").exists() else set())
+    for file in RECORDS[1:]:
+        fault = documents.problem(folder / file)
+        if fault and (fault != "missing" or file in needed):
+            return f"{file}: {fault}"
+    return ""
+
+
+def identity_fault(folder: Path, status: Status, settings: Settings) -> str:
+    """Say that a cell's folder is another cell's, or cannot be told from one; empty where it is that of the settings.
+
+    Ids are not computed for it, so that neither methods nor plug-ins are imported.
+    """
+    if status.cell not in ("", folder.name):
+        return f"status.json: of cell {status.cell[:40]!r}, whose folder was copied here"
+    try:
+        content = read_json(folder / "settings.json")
+        if content is None:
+            return "settings.json: missing"
+        stored = Settings(**content)
+    except (UserError, ValidationError, TypeError):
+        return "settings.json: damaged"
+    if may_be_same(stored, settings):
+        return ""
+    return f"settings.json: of another cell ({stored.name[:40]!r}, seed {stored.seed}), whose folder was copied here"
+
+
+def read_timing(folder: Path) -> dict[str, Any]:
+    """Content of `timing.json`: how long a cell took. Empty where there is none or it is damaged."""
+    return documents.read(folder, "timing.json") or {}
+
+
+def checksum(path: Path, size: int | None = None) -> str:
+    """Checksum of a file, or of its first `size` bytes."""
+    with open(path, "rb") as file:
+        if size is None:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return hashlib.blake2b(file.read(size), digest_size=16).hexdigest()
+
+
+def _checksum(path: Path) -> str:
+    """The same for a file that is read many times; empty where there is none, or only a link to one."""
+    if not inside.is_file(path):
+        return ""
+    stat = path.stat()
+    return _known_checksum(path, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.cache
+def _known_checksum(path: Path, size: int, time: int) -> str:
+    return checksum(path, size)
+
+
+def write_status(folder: Path, status: Status) -> None:
+    """Replace `status.json`."""
+    write_json(folder / "status.json", asdict(status))
+
+
+def record_checksums(folder: Path) -> dict[str, str]:
+    """Checksums of those of `RECORDS` that a cell has, by file name."""
+    return {name: checksum(folder / name) for name in RECORDS if (folder / name).exists()}
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed process left half-written, and what is no file or folder where a cell needs one."""
+    for path in folder.rglob(f"*{inside.TEMPORARY}"):
+        inside.remove(path)
+    for path in folder.iterdir():
+        if path.is_symlink() or (path.suffix in (".json", ".csv", ".txt") and path.is_dir()):
+            inside.remove(path)
+
+
+def remove_leftovers(folder: Path, status: Status) -> None:
+    """Remove what a cell that is done does not need: checkpoints of rounds before the last, where a kill left them."""
+    if status.state == "done" and not (folder / "checkpoint").is_symlink():
+        with contextlib.suppress(OSError):  # somebody else removed them, or `--keep` asked for the last state
+            for path in (folder / "checkpoint").glob("*"):
+                if path.name.isdigit() and int(path.name) < status.total:
+                    inside.remove(path)
+            (folder / "checkpoint").rmdir()
+
+
+def remove_cell(folder: Path) -> None:
+    """Remove a cell's folder. It is renamed first, so that what a kill leaves is no cell (`removed_cells`).
+
+    Raises:
+        BusyError: another process works on the cell.
+    """
+    gone = folder if folder.name.endswith(REMOVED) else folder.with_name(folder.name + REMOVED)
+    with locked(folder):
+        if gone != folder and gone.exists():  # of an earlier removal that was killed
+            inside.remove(gone)
+        folder.rename(gone)
+        inside.remove(gone)
+    inside.sync_folder(folder.parent)
+
+
+def removed_cells(run: Path) -> list[Path]:
+    """Folders that were left where the removal of a cell was killed.
+
+    Earlier versions removed file by file: a folder with the name of a cell and no `settings.json` that `run.json` does
+    not list is one of theirs.
+    """
+    listed = {entry["id"] for entry in (documents.read_run_file(run) or {"cells": []})["cells"]}
+    return [
+        folder
+        for folder in sorted(run.iterdir())
+        if folder.is_dir() and not folder.is_symlink() and folder.name not in listed and _is_left(folder)
+    ]
+
+
+def _is_left(folder: Path) -> bool:
+    if re.fullmatch(rf"[0-9a-f]{{16}}{re.escape(REMOVED)}", folder.name):
+        return True
+    return bool(re.fullmatch("[0-9a-f]{16}", folder.name)) and not (folder / "settings.json").exists()
+
+
+def forget(folder: Path) -> None:
+    """Remove everything a cell has, but for its lock.
+
+    Raises:
+        BusyError: another process works on the cell.
+    """
+    if not folder.exists():
+        return
+    with locked(folder):
+        clear(folder)
+
+
+def clear(folder: Path, keep: Sequence[str] = (_LOCK,)) -> None:
+    """Remove everything in a folder but for some names."""
+    for path in folder.iterdir():
+        if path.name not in keep:
+            inside.remove(path)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a folder against other processes, on this machine and on file systems that share `flock`.
+
+    The kernel lets go of the lock when its process ends, however it ends, so there are no stale locks. The file's text
+    (`pid@host`) is for people.
+
+    Raises:
+        BusyError: another process holds it, and `wait` is not set.
+        UserError: the file system has no locks.
+    """
+    with inside.update(folder / _LOCK) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise BusyError(folder, file.read(100).strip() or "(no name yet)") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise UserError(
+                f"{folder}: its file system has no locks ({error.strerror}), so two runs could spoil each other's "
+                "files there. Mount it with locks (Lustre: -o flock) or choose another place with --out"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}@{socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a living process holds the folder."""
+    try:
+        with open(inside.open_file(folder / _LOCK, os.O_RDONLY)) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, NotADirectoryError, UserError):
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+class Tables:
+    """The growing tables of a cell, `<name>.csv` each. Floats are written by `repr`: equal values, equal bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = {name: folder / f"{name}.csv" for name in COLUMNS}
+
+    def restart(self) -> None:
+        """Leave only the headers."""
+        for name, path in self._paths.items():
+            write_text(path, ",".join(COLUMNS[name]) + "\n")
+
+    def append(self, name: str, version: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add the rows of one version with a single write.
+
+        Raises:
+            ValueError: a row has a column that the table lacks, or lacks one.
+        """
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        for row in rows:
+            full = {"round": version, **row}
+            if set(full) != set(COLUMNS[name]):
+                raise ValueError(f"a row of {name}.csv needs {COLUMNS[name]}, got {tuple(full)}")
+            writer.writerow(full[column] for column in COLUMNS[name])
+        with inside.append(self._paths[name]) as file:
+            file.write(buffer.getvalue())
+
+    def sync(self) -> dict[str, list[Any]]:
+        """Bring all tables to the disk and return their sizes in bytes and checksums."""
+        marks = {}
+        for name, path in self._paths.items():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                marks[name] = [os.fstat(file.fileno()).st_size, checksum(path)]
+        return marks
+
+    def cut(self, marks: Mapping[str, Sequence[Any]]) -> bool:
+        """Cut every table back to a checkpoint; False (and nothing cut) where one is shorter or other than it was."""
+        if set(marks) != set(self._paths) or not all(path.exists() for path in self._paths.values()):
+            return False
+        if any(checksum(self._paths[name], size) != known for name, (size, known) in marks.items()):
+            return False
+        for name, (size, _) in marks.items():
+            os.truncate(self._paths[name], size)
+        return True

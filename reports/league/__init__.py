@@ -1,0 +1,1 @@
+"""The league: its rule, its page, its entries."""

@@ -1,0 +1,202 @@
+"""What is published of a league's entry: a folder from which somebody else can verify it (docs/league.md)."""
+
+import csv
+import importlib.metadata
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from bench.config.identity import cell_id, declared_checksum, sources
+from bench.errors import UserError
+from bench.plugin import FILE_MODULE, METHODS, OURS
+from bench.results.pack import TUNING
+from bench.results.results import CellView, RunView, task_name
+from bench.store import inside
+from bench.store.store import FINISHED, read_timing
+from reports.league.rule import REFERENCES, evaluations_on_tests
+from reports.tables.table import Column, Table, TableEntry, to_latex, words
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_BEST = 3
+"""So many of the league stand beside a method, and the references."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A folder to publish, and what its reader will find wanting."""
+
+    folder: Path
+    warnings: tuple[str, ...]
+
+
+def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -> Exported:
+    """Gather in a folder what a publication needs of an entry.
+
+    Args:
+        entry: the packed run.
+        run: the same unpacked.
+        page: the league's page, with the entry on it.
+        study: name of the league's study.
+
+    Raises:
+        UserError: the method's code here is not what the entry was computed with, or the page is not there.
+    """
+    name = run.cells[0].label
+    _check_code(entry, run)
+    tables = {figure: _beside(page / f"main_{figure}.csv", name, figure, study) for figure in ("pm", "gm")}
+    code = _own_files(run.cells[0].settings.method)
+    out.mkdir(parents=True, exist_ok=True)
+    inside.replace(out / entry.name, entry.read_bytes())
+    for file, place in code.items():
+        inside.make_folder(out, (out / place).parent)
+        inside.replace(out / place, file.read_bytes())
+    facts = _facts(run) | {"entry": entry.name, "study": study, "plugin": next(iter(code.values()), None)}
+    texts = {f"table_{figure}.tex": to_latex(table) for figure, table in tables.items()}
+    texts |= {"settings.yaml": _settings(run), "environment.txt": _installed()}
+    engine = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    texts |= {one: engine.get_template(one).render(facts) for one in engine.list_templates()}
+    for one, text in texts.items():
+        inside.replace(out / one, text.encode())
+    return Exported(out, tuple(facts["warnings"]))
+
+
+def _check_code(entry: Path, run: RunView) -> None:
+    """Refuse code under which the cells would have other ids: nobody could verify the entry with it."""
+    for cell in run.cells:
+        if cell_id(cell.settings, declared_checksum(cell.settings)) != cell.id:
+            raise UserError(
+                f"{entry}: {cell.name} was computed with other code than that of the method {cell.settings.method!r} "
+                "here, so nobody could verify it. Run it again, or restore the file as it was"
+            )
+
+
+def _own_files(method: str) -> dict[Path, Path]:
+    """The files of a plug-in's method and their places in the folder, its own first; none for a method that is
+    installed."""
+    item = METHODS.get(method)
+    if not item.__module__.startswith(FILE_MODULE):
+        return {}
+    file = Path(inspect.getfile(item))
+    found = sources(item.__module__, file)
+    own = [path for module, path in found.items() if module.partition(".")[0] not in OURS]
+    return {path: path.relative_to(file.parent) for path in own if path.is_relative_to(file.parent)}
+
+
+def _beside(file: Path, method: str, figure: str, study: str) -> Table:
+    """The method beside a few others as a table of the width of a page: tasks below each other.
+
+    Args:
+        file: the page's main table, the best method first.
+    """
+    if not file.exists():
+        raise UserError(f"there is no {file}: `bench league report` makes it")
+    rows: dict[str, dict[str, TableEntry]] = {}
+    with open(file, encoding="utf-8", newline="") as lines:
+        for line in csv.DictReader(lines):
+            rows.setdefault(line["row"], {})[line["column"]] = _entry(line)
+    if method not in rows:
+        raise UserError(f"{file} has no {method!r}: `bench league report` makes the page with it")
+    ranked = [row for row, entries in rows.items() if entries["tier"].value is not None]
+    others = [row for row in (*REFERENCES, *ranked[:_BEST]) if row in rows and row != method]
+    shown = [method, *dict.fromkeys(others)]
+    caption = (
+        f"{figure.upper()} accuracy on test samples in percent, means over seeds, on each task of {study}: {method} "
+        f"beside {len(shown) - 1} of the league's {len(rows) - 1} other methods, all tuned with one budget. Tiers, "
+        "rank intervals and marks are among all of them. Bold: the best of the task; ≈: equivalent to it; †: "
+        "undecided; in brackets: not trained by the method, or not ranked."
+    )
+    return Table(
+        f"{method}_{figure}",
+        f"{method} in the league",
+        caption,
+        "Task",
+        tuple(map(Column, shown)),
+        tuple((column, tuple(rows[row][column] for row in shown)) for column in rows[method]),
+    )
+
+
+def _entry(line: dict[str, Any]) -> TableEntry:
+    if not line["value"]:
+        return words(line["note"])
+    decimals = len(line["value"].partition(".")[2])
+    return TableEntry(
+        float(line["value"]), note=line["note"], mark=line["mark"], derived=bool(line["derived"]), decimals=decimals
+    )
+
+
+def _settings(run: RunView) -> str:
+    """The settings that tuning chose, by task."""
+    chosen = {task_name(cell.settings): {"lr": cell.settings.lr, **cell.settings.hp} for cell in run.cells}
+    head = f"# What tuning chose for {run.cells[0].label}, by task. All other settings are the league's.\n"
+    return head + yaml.safe_dump(chosen, sort_keys=False)
+
+
+def _installed() -> str:
+    names = sorted(f"{one.name}=={one.version}" for one in importlib.metadata.distributions())
+    return "".join(f"{name}\n" for name in names)
+
+
+def _facts(run: RunView) -> dict[str, Any]:
+    """What the templates say of an entry, all of it read from the entry."""
+    done = [cell for cell in run.cells if cell.status.state in FINISHED]
+    info, commit = run.info, run.info["commit"] or ""
+    warnings = []
+    if not commit:
+        warnings.append("the harness was no git checkout: no commit says which code computed this entry")
+    elif commit.endswith("-dirty"):
+        warnings.append(
+            f"the harness had edits that are in no commit ({commit}): others can verify it with {commit[:-6]} only if "
+            "the edits change no results"
+        )
+    if missing := len(run.cells) - len(done):
+        warnings.append(f"{missing} cells are missing: the method has no rank")
+    return {
+        "method": run.cells[0].label,
+        "cells": len(done),
+        "diverged": sum(cell.status.state == "diverged" for cell in done),
+        "tasks": len({task_name(cell.settings) for cell in done}),
+        "seeds": ", ".join(map(str, sorted({cell.settings.seed for cell in done}))),
+        "commit": commit.removesuffix("-dirty") or "unknown",
+        "version": info["versions"]["pFLeague"],
+        "versions": ", ".join(f"{name} {version}" for name, version in info["versions"].items()),
+        "machine": ", ".join(f"{name} {value}" for name, value in info["machine"].items()),
+        "date": info["time"],
+        "year": info["time"][:4],
+        "command": info["command"],
+        "minutes": sum(map(_seconds, done)) / 60,
+        "evaluations": sum(map(evaluations_on_tests, done)),
+        "warnings": warnings,
+        **_budget(run.path / TUNING.name),
+    }
+
+
+def _budget(table: Path) -> dict[str, Any]:
+    """Trials, rounds and hours of tuning, summed over tasks."""
+    with open(table, encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    total = {
+        name: sum(float(line["value"]) for line in lines if line["column"] == name)
+        for name in ("trials", "pruned", "rounds trained", "hours")
+    }
+    trials = sorted({int(line["value"]) for line in lines if line["column"] == "trials"})
+    return {
+        "trials": int(total["trials"]),
+        "trials_each": ", ".join(map(str, trials)),
+        "pruned": int(total["pruned"]),
+        "tuning_rounds": int(total["rounds trained"]),
+        "tuning_hours": total["hours"],
+        "ranges": sorted({line["note"] for line in lines if line["column"] == "range"}),
+    }
+
+
+def _seconds(cell: CellView) -> float:
+    return float(read_timing(cell.folder).get("seconds", 0.0))

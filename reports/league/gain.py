@@ -1,0 +1,181 @@
+"""Is personalizing worth it? Against what needs no method, and on the way to what no method may do."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from reports.league.rule import task_weights
+from reports.page.cells import anchor
+from reports.page.sections import Section
+from reports.reading.figure import Figure, scores
+from reports.reading.load import Store
+from reports.statistics.inference import LEVEL, Summary, holm, p_value, summarise
+from reports.tables.accuracy import PM
+from reports.tables.standings import Family, family
+from reports.tables.table import Column, Table, TableEntry, number, probability, words
+
+ALONE = ("local", "finetune")
+"""What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
+BOUND = "centralized"
+"""What no method may do: pool all clients' data."""
+LEAST_ROOM = 1.0
+"""Percentage points between the two, for a personalization score."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number for each row and task, and its mean over tasks by the league's rule with an interval over seeds.
+
+    Attributes:
+        by_task: rows x tasks.
+        means: of each row, with Student's interval of that row by itself.
+        corrected: of the rows that are compared, with intervals that hold all at once (Bonferroni), so that of the
+            highest holds as well, which is chosen because it is the highest.
+    """
+
+    by_task: pd.DataFrame
+    means: dict[str, Summary]
+    corrected: dict[str, Summary]
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Personalized models beside the two references.
+
+    Attributes:
+        compared: which rows may be compared.
+        gain: points above the better of `ALONE`.
+        p: that the mean gain is 0, with Holm's correction; of the rows that are compared.
+        score: the gain as a share of the way to `BOUND`, nan where there is no room; None where the store has no bound.
+    """
+
+    compared: Family
+    gain: Measure
+    p: dict[str, float]
+    score: Measure | None
+
+
+def gains(store: Store, chosen: str) -> Gains | None:
+    """Gains and personalization scores; None where a task has none of `ALONE`."""
+    methods = {cell.row: cell.view.settings.method for cell in store.cells}
+    accuracies = {row: by_seed(store, row, PM, chosen) for row in store.rows}
+    simple = [row for row in store.rows if methods[row] in ALONE]
+    means = pd.DataFrame({row: accuracies[row].mean() for row in simple})
+    if means.empty or means.isna().all(axis="columns").any():
+        return None
+    best = pd.DataFrame({task: accuracies[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
+    above = {row: own - best for row, own in accuracies.items() if row not in simple}
+    compared = family(store, store.tasks, PM, chosen)
+    tested = [row for row in above if row in compared.scores]
+    gain = _measure(store, above, tested)
+    weights = task_weights(store, store.tasks)
+    p = holm([p_value((above[row] @ weights).dropna().to_numpy()) for row in tested])
+    bound = next((row for row in store.rows if methods[row] == BOUND), None)
+    score = None if bound is None else _measure(store, _scores(above, above[bound]), tested)
+    return Gains(compared, gain, dict(zip(tested, p, strict=True)), score)
+
+
+def _scores(above: Mapping[str, pd.DataFrame], room: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Personalization scores seed by seed, units x tasks, linear in the accuracies of a seed (delta method).
+
+    Their mean over seeds is the ratio of the means. Ratios seed by seed would be of seeds without room, too.
+    """
+    wide = room.mean().where(room.mean() >= LEAST_ROOM)
+    scores = {row: one.mean() / wide for row, one in above.items()}
+    return {row: scores[row] + (one - room * scores[row]) / wide for row, one in above.items()}
+
+
+def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence[str]) -> Measure:
+    """From values by row, units x tasks, and the rows that are compared."""
+    by_task = pd.DataFrame({row: one.mean() for row, one in by_seed.items()}).T
+    tasks = [task for task in store.tasks if task in by_task and by_task[task].notna().any()]
+    weights = task_weights(store, tasks)
+    values = {
+        row: (one[tasks] @ weights).dropna().to_numpy() if tasks else np.array([]) for row, one in by_seed.items()
+    }
+    corrected = {row: summarise(values[row], LEVEL / len(tested)) for row in tested}
+    return Measure(by_task, {row: summarise(one) for row, one in values.items()}, corrected)
+
+
+def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame:
+    """Accuracy in percent, units x tasks; nan where there is none."""
+    found = {task: scores(store, row, task, figure, chosen) for task in store.tasks}
+    return pd.DataFrame({task: pd.Series(units, dtype=float) for task, units in found.items()}).sort_index()
+
+
+def gain_section(store: Store, found: Gains | None) -> Section:
+    """The two tables, where the store has what they compare with."""
+    tables = [] if found is None else [_gain_table(store, found)]
+    if found is not None and found.score is not None:
+        tables.append(_score_table(store, found.compared, found.score))
+    return Section("gain", "Is it worth it?", tables=tuple(tables))
+
+
+def _gain_table(store: Store, found: Gains) -> Table:
+    caption = (
+        "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
+        "(`finetune`) on each task, each tuned with the same budget. Below 0, a method is not worth its trouble there. "
+        "Which of the two is better is read off the same seeds, so gains are understated if anything. Mean: over the "
+        "tasks of a data family, then over families. 95 %: Student's interval of that mean over seeds, paired by seed, "
+        f"of each method by itself: of many, some miss. {_CORRECTED} p: that the mean is 0, with Holm's correction "
+        "over the methods."
+    )
+    rows = _rows(store, found.compared, found.gain)
+    tested = tuple(
+        (row, (*entries[:5], probability(found.p.get(row, np.nan)), *entries[5:])) for row, entries in rows.items()
+    )
+    columns = _columns(*_INTERVALS, "p (Holm)", *store.tasks)
+    return Table("gain", "Gain over what needs no method", caption + _BRACKETS, "Method", columns, tested)
+
+
+def _score_table(store: Store, compared: Family, score: Measure) -> Table:
+    caption = (
+        "PM accuracy on a scale from 0, the better of training alone and FedAvg with fine-tuning, to 1, one model "
+        "trained on all clients' data at once and then fine-tuned by every client (`centralized`, with the same "
+        f"budget). No score where these two are less than {LEAST_ROOM:g} points apart: the scale has no length there. "
+        "Above 1, a method is better than that. Mean: over the tasks of a data family that have a score, then over "
+        "families. 95 %: Student's interval by the delta method, of each method by itself. "
+        f"{_CORRECTED} The ends of the scale are estimated from the same few seeds (five leave four degrees of "
+        "freedom), and so is which tasks have one: where the ends lie close together, the true interval is wider."
+    )
+    rows = tuple(_rows(store, compared, score).items())
+    columns = _columns(*_INTERVALS, *store.tasks)
+    return Table("score", "Personalization score", caption + _BRACKETS, "Method", columns, rows)
+
+
+_INTERVALS = ("mean", "95 % low", "95 % high", "corrected low", "corrected high")
+_CORRECTED = (
+    "Corrected: intervals that all hold at once with 95 % probability (Bonferroni); read these of a leading one."
+)
+_BRACKETS = " [ ]: a generic model, or `centralized`; not compared, and listed last."
+
+
+def _columns(*names: str) -> tuple[Column, ...]:
+    return tuple(map(Column, names))
+
+
+def _rows(store: Store, compared: Family, found: Measure) -> dict[str, tuple[TableEntry, ...]]:
+    """Mean with its two intervals, then a number per task; rows that are compared first, the best first."""
+
+    def place(row: str) -> tuple[bool, float, str]:
+        mean = found.means[row].mean
+        return row in compared.left_out, math.inf if math.isnan(mean) else -mean, row
+
+    rows = {}
+    for row in sorted(found.means, key=place):
+        one = found.means[row]
+        entries = [number(value, signed=True) for value in (one.mean, one.low, one.high)]
+        all_hold = found.corrected.get(row)
+        entries += (
+            [words("–")] * 2 if all_hold is None else [number(x, signed=True) for x in (all_hold.low, all_hold.high)]
+        )
+        entries += [
+            replace(number(float(found.by_task[task][row]), signed=True), link=anchor(row, task))
+            for task in store.tasks
+        ]
+        derived = compared.left_out.get(row) == "derived"
+        rows[row] = tuple(replace(entry, derived=derived) for entry in entries)
+    return rows

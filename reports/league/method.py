@@ -1,0 +1,129 @@
+"""One method of a league against all others: `bench league report --method NAME`."""
+
+from dataclasses import replace
+from typing import Any
+
+from reports.league.gain import by_seed
+from reports.league.pictures import means
+from reports.league.rule import REFERENCES, ranked, task_weights
+from reports.league.wins import counted, outcome_text
+from reports.page.sections import Section
+from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
+from reports.reading.figure import Figure
+from reports.reading.load import Store
+from reports.statistics.inference import LEVEL, Comparison, holm, paired
+from reports.statistics.ranking import Ranked
+from reports.tables.accuracy import GM, PM
+from reports.tables.standings import Family
+from reports.tables.table import Column, Table, TableEntry, number, probability, words
+
+
+def method_section(store: Store, method: str, chosen: str) -> Section:
+    """Tables and pictures of one method, for the models that it trains.
+
+    Args:
+        store: cells of a league.
+        method: a row.
+        chosen: which round is reported.
+    """
+    points, tables, pictures = [], [], []
+    for figure in (PM, GM):
+        compared, places = ranked(store, figure, chosen)
+        if method not in places:
+            points.append(f"{figure.name}: not compared ({compared.left_out.get(method, 'no other method is')}).")
+            continue
+        pairs = _pairs(store, compared, method, figure, chosen)
+        points.append(_said(method, figure, places, pairs))
+        tables.append(_table(store, compared, places, method, figure, pairs))
+        pictures.append(_picture(store, compared, method, figure, chosen))
+    return Section(
+        "method", f"{method} against all others", points=tuple(points), tables=tuple(tables), pictures=tuple(pictures)
+    )
+
+
+def _pairs(store: Store, compared: Family, method: str, figure: Figure, chosen: str) -> dict[str, Comparison]:
+    """The method's mean over tasks minus that of each other model, paired by seed, p corrected for their number."""
+    weights = task_weights(store, store.tasks)
+    accuracies = {row: by_seed(store, row, figure, chosen) for row in compared.scores}
+    seeds = {row: dict(zip(one.index, one.to_numpy() @ weights, strict=True)) for row, one in accuracies.items()}
+    mine = seeds.pop(compared.clones.get(method, method))
+    pairs = {row: paired(mine, other) for row, other in seeds.items()}
+    corrected = holm([pair.p for pair in pairs.values()])
+    return {row: replace(pair, p=p) for (row, pair), p in zip(pairs.items(), corrected, strict=True)}
+
+
+def _said(method: str, figure: Figure, places: dict[str, Ranked], pairs: dict[str, Comparison]) -> str:
+    place = places[method]
+    sure = [pair.difference > 0 for pair in pairs.values() if pair.p < LEVEL]
+    return (
+        f"{figure.name}: rank {place.first} to {place.last} of {len(pairs) + 1}, tier {place.tier}. Of the "
+        f"{len(pairs)} others, the mean over tasks is surely above that of {sum(sure)} and surely below that of "
+        f"{len(sure) - sum(sure)}."
+    )
+
+
+def _table(
+    store: Store,
+    compared: Family,
+    places: dict[str, Ranked],
+    method: str,
+    figure: Figure,
+    pairs: dict[str, Comparison],
+) -> Table:
+    own = compared.clones.get(method, method)
+    tasks = counted(compared.scores, own, store.margin)
+    rows = []
+    for row in sorted(places, key=lambda row: (-places[row].mean, row)):
+        first = compared.clones.get(row, row)
+        if row == method:
+            continue
+        if first == own:
+            rows.append((row, (words(f"= {method}"), *[words("–")] * 7)))
+            continue
+        pair = pairs[first]
+        points = [number(x, signed=True) for x in (pair.difference, pair.low, pair.high)]
+        counts = [TableEntry(tasks[first][one], decimals=0) for one in ("win", "tie", "undecided", "loss")]
+        rows.append((row, (*points, probability(pair.p), *counts)))
+    caption = (
+        f"{figure.text}. Difference: percentage points of {method} above the other, mean over the tasks of a data "
+        "family, then over families; 95 %: Student's interval of that mean over seeds, paired by seed, of each pair by "
+        f"itself; p: that it is 0, with Holm's correction over the {len(pairs)} other models. Wins and losses: tasks "
+        f"on which one is surely better. {outcome_text(store.margin)} Tie: the lower mean is equivalent to the higher "
+        "one. Undecided: none of these, which is no sign of equality. Corrected for the number of other models, task "
+        "by task. The others are in the order of their ranks."
+    )
+    columns = ("difference", "95 % low", "95 % high", "p (Holm)", "wins", "ties", "undecided", "losses")
+    title = f"{figure.name}: {method} minus each other method"
+    return Table(f"method_{figure.name.lower()}", title, caption, "Other", tuple(map(Column, columns)), tuple(rows))
+
+
+def _picture(store: Store, compared: Family, method: str, figure: Figure, chosen: str) -> Picture:
+    """The method on each task, beside the best of the others and the references."""
+    own = compared.clones.get(method, method)
+    others = means(store, [row for row in compared.scores if row != own], figure, chosen)
+    trained = [row for row in REFERENCES if row in compared.scores and row != method]
+    generic = [row for row in REFERENCES if figure == PM and compared.left_out.get(row) == "derived"]
+    shown = means(store, [method, *trained, *generic], figure, chosen)
+    lines: dict[str, dict[str, Any]] = {
+        (f"[{row}]" if row in generic else row): {
+            "color": COLOURS[k], "marker": "ovs^"[k], "ls": "", "ms": 7 if k == 0 else 5,
+            "markerfacecolor": "white" if row in generic else COLOURS[k],
+        }
+        for k, row in enumerate(shown.index)
+    }  # fmt: skip
+    best: dict[str, Any] = {"color": "#111111", "marker": "|", "ls": "", "ms": 12, "markeredgewidth": 1.6}
+    places = range(len(store.tasks))
+    with drawing([""], 1, (6.5, 0.9 + 0.34 * len(store.tasks)), share=False) as (canvas, axes):
+        for at in places[::2]:
+            axes[0].axhspan(at - 0.5, at + 0.5, color="#f4f6f8", zorder=0, linewidth=0)
+        axes[0].plot(others.max(), places, **best)
+        for style, (_, accuracies) in reversed(list(zip(lines.values(), shown.iterrows(), strict=True))):
+            axes[0].plot(accuracies, places, **style)
+        axes[0].set_yticks(places, [f"{task} ({others[task].idxmax()})" for task in store.tasks])
+        axes[0].set(xlabel=f"{figure.name} accuracy (%)", ylim=(len(store.tasks) - 0.5, -0.5))
+        legend(canvas, {**lines, "best other": best})
+        caption = (
+            f"{figure.text}, mean over seeds. Black: the best of the other methods that are compared, named in "
+            "brackets beside the task; chosen on these very numbers, so it is too high. Hollow: a generic model."
+        )
+        return finish(canvas, f"method_{figure.name.lower()}", f"{figure.name}: {method} task by task", caption)

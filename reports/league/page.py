@@ -1,0 +1,292 @@
+"""The league's page: ranks with intervals, and which method under which heterogeneity (docs/league.md)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reports.league.findings import findings
+from reports.league.gain import BOUND, gain_section, gains
+from reports.league.method import method_section
+from reports.league.pictures import heat_map, means, rank_picture
+from reports.league.rule import by_case, evaluations_on_tests, family_mean, ranked
+from reports.league.trials import best_by_trials, trials_picture, trials_table
+from reports.league.wins import win_matrix, wins
+from reports.page.cells import Recompute, anchor, cells_section
+from reports.page.page import write_page
+from reports.page.sections import Section
+from reports.pictures import new_clients
+from reports.pictures.profiles import performance_profiles
+from reports.pictures.tradeoff import tradeoff
+from reports.reading.figure import Figure, scores
+from reports.reading.generic_models import equal_models
+from reports.reading.load import Cell, Store, load
+from reports.statistics.best import Standing
+from reports.statistics.ranking import Ranked
+from reports.tables import cost, fairness
+from reports.tables.accuracy import GM, PM, selection
+from reports.tables.standings import Family, column_marks, derived_rows, family
+from reports.tables.table import Column, Mark, Table, TableEntry, number, words
+
+_HERE = Path(__file__).resolve().parent
+_LEADERS = 3  # methods that are named per task
+
+
+def write_league(runs: Sequence[Path], out: Path, title: str, method: str | None = None) -> Path:
+    """Write the page of unpacked entries and return the path of its `index.html`.
+
+    Args:
+        runs: the unpacked entries.
+        out: the page's folder.
+        title: of the page.
+        method: of one of the entries; the page begins with it against all others.
+
+    Raises:
+        UserError: a folder is not a run, or entries contradict each other.
+    """
+    store = by_case(load(list(runs)))
+    chosen = selection(store)
+    found = gains(store, chosen)
+    sections = [
+        findings(store, chosen, found),
+        *([] if method is None else [method_section(store, method, chosen)]),
+        *(part for figure in (PM, GM) for part in _by_figure(store, figure, chosen, method)),
+        gain_section(store, found),
+        *_clients(store, chosen),
+        *_newcomers(store),
+        _spread(store, chosen, method),
+        cells_section(store, _recompute(store)),
+        Section("entries", "Who computed what", tables=(_entries(store),)),
+    ]
+    cells = len(store.cells)
+    summary = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {cells} cells; every method tuned with one budget."
+    return write_page(replace(store, runs=(_common(store.runs),)), out, title, summary, sections)
+
+
+def _recompute(store: Store) -> Recompute:
+    """The command that checks an entry by computing all its cells again."""
+    study = str(store.runs[0]["grid"])
+    with_us = {file.name for file in shipped(study)}
+
+    def command(cells: Sequence[Cell]) -> str:
+        entry = cells[0].view.folder.parent
+        place = f"reports/league/entries/{study}/{entry.name}" if entry.name in with_us else entry.name
+        return f"bench verify {place} --cells {sum(path.is_dir() for path in entry.iterdir())}"
+
+    return command
+
+
+def _common(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `run.json` says alike in all entries: the league's definition. The rest stands in the table of entries."""
+    return {name: value for name, value in runs[0].items() if all(run.get(name) == value for run in runs)}
+
+
+def _entries(store: Store) -> Table:
+    """Who computed what."""
+    columns = ("created", "commit", "machine", "versions")
+    cells = {cell.view.id: cell.view for cell in store.cells}
+    rows = []
+    for run in store.runs:
+        own = (cells[entry["id"]] for entry in run["cells"] if entry["id"] in cells)
+        tests = number(sum(map(evaluations_on_tests, own)), decimals=0)
+        rows.append((str(run.get("command", "–")), (tests, *(words(_text(run.get(name, "–"))) for name in columns))))
+    caption = (
+        "The commands behind the entries; `bench verify ENTRY` computes cells again. Test evaluations: rounds of all "
+        "cells of an entry in which models were evaluated on test samples; of each cell one round is reported."
+    )
+    heads = tuple(map(Column, ("test evaluations", *columns)))
+    return Table("entries", "Entries", caption, "Command", heads, tuple(rows))
+
+
+def _text(value: Any) -> str:
+    return ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _by_figure(store: Store, figure: Figure, chosen: str, method: str | None) -> tuple[Section, Section]:
+    standing, leaders = _standing(store, figure, chosen), _best_by_task(store, figure, chosen)
+    found = wins(store, figure, chosen, method)
+    return standing, leaders if found.empty else replace(leaders, pictures=(win_matrix(store, found, figure),))
+
+
+def _standing(store: Store, figure: Figure, chosen: str) -> Section:
+    compared, places = ranked(store, figure, chosen)
+    by_task = means(store, store.rows, figure, chosen)
+    mean = {str(row): float(value) for row, value in family_mean(store, by_task).items()}
+    order = sorted(store.rows, key=lambda row: (row not in places, *_falling(places.get(row), mean[row]), row))
+    accuracies = _accuracies(store, figure, chosen)
+    rows = []
+    for row in order:
+        place = places.get(row)
+        tier, interval = _place(row, compared, place)
+        derived = compared.left_out.get(row) == "derived"
+        average, *figures = (replace(entry, derived=derived) for entry in (number(mean[row]), *accuracies[row]))
+        odds = words("–") if place is None else number(place.mean)
+        rows.append((row, (tier, interval, average, odds, *figures)))
+    name, columns = figure.name.lower(), tuple(map(Column, ("tier", "rank", "mean", "log-odds", *store.tasks)))
+    title, caption = f"{figure.name} with standard deviations over seeds", _caption(figure)
+    whole = Table(f"spread_{name}", title, caption, "Method", columns, tuple(rows))
+    short = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
+    table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=short)
+    shown = [row for row in order if row in places] or order
+    ranks = (rank_picture(places, figure),) if places else ()
+    return Section(
+        f"standing_{name}",
+        f"{figure.name}: who stands where",
+        tables=(table,),
+        pictures=(*ranks, heat_map(by_task.loc[shown], figure)),
+        more=(whole,),
+    )
+
+
+def _falling(place: Ranked | None, mean: float) -> tuple[float, ...]:
+    """By log-odds where there is a rank, else by the mean; what has none comes last."""
+    value = mean if place is None else place.mean
+    return (math.isnan(value), -value)
+
+
+def _caption(figure: Figure) -> str:
+    generic = "= GM: on that task every client's model has as many samples right as the generic one, in all seeds. "
+    return (
+        f"{figure.text}, percent; a number leads to its settings. Tier: methods whose rank intervals overlap that of "
+        "the tier's first. Rank: an interval that holds the true rank of every method at once with 95 % probability "
+        "over seeds. Mean: over the tasks of a data family, then over families. Log-odds: of the accuracies, averaged "
+        "alike; ranks are of this mean, and rows are in its order. It can differ from that of the accuracies: from 98 "
+        "to 99 % the log-odds rise as much as from 50 to 67 %. Bold, ≈, †: the task's best, equivalent to it, "
+        f"undecided. {generic if figure == PM else ''}[ ]: a generic model on the clients' "
+        "tests, or `centralized`, which no method may do; shown below the others and not ranked. A method without a "
+        "cell, or that does not train this model, has no rank."
+    )
+
+
+def _accuracies(store: Store, figure: Figure, chosen: str) -> dict[str, list[TableEntry]]:
+    """By row, an entry for each task."""
+    generic = _generic(store) if figure == PM else set()
+    entries: dict[str, list[TableEntry]] = {row: [] for row in store.rows}
+    for task in store.tasks:
+        marks, _ = column_marks(store, task, figure, chosen)
+        for row in store.rows:
+            note = "= GM" if (row, task) in generic else ""
+            entry = _entry(store, row, task, figure, chosen, marks.get(row, ""))
+            entries[row].append(replace(entry, note=note) if note else entry)
+    return entries
+
+
+def _generic(store: Store) -> set[tuple[str, str]]:
+    """Rows and tasks whose personalized models are the generic one, of methods that train some of their own."""
+    cells = equal_models(store.figures, {cell.view.id: cell.view for cell in store.cells})
+    same = cells.groupby(["row", "task"]).all()
+    return {(str(row), str(task)) for row, task in same[same].index}
+
+
+def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry, TableEntry]:
+    """Tier and rank interval, or why there is none."""
+    if place is None:
+        return words(compared.left_out.get(row, "–")), words("–")
+    note = f"= {compared.clones[row]}" if row in compared.clones else ""
+    ranks = f"{place.first}" if place.first == place.last else f"{place.first}–{place.last}"
+    return TableEntry(place.tier, decimals=0, note=note), words(ranks)
+
+
+def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> TableEntry:
+    found = list(scores(store, row, task, figure, chosen).values())
+    if not found:
+        return words("–")
+    spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
+    return TableEntry(float(np.mean(found)), spread, mark=mark, n=len(found), link=anchor(row, task))
+
+
+def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
+    """Which methods lead under which heterogeneity, and how many cannot be told apart from the first."""
+    table_of_means = means(store, store.rows, figure, chosen)
+    methods = {cell.row: cell.view.settings.method for cell in store.cells}
+    generic = _generic(store) if figure == PM else set()
+    rows = []
+    for task in store.tasks:
+        mean = {str(row): float(value) for row, value in table_of_means[task].items()}
+        compared = family(store, [task], figure, chosen)
+        marks, _ = column_marks(store, task, figure, chosen)
+        order = sorted(compared.scores, key=lambda row: -mean[row])
+        left_out = (row for row in mean if compared.left_out.get(row) == "derived" and methods[row] != BOUND)
+        derived = sorted(left_out, key=lambda row: -mean[row])
+        entries = [
+            TableEntry(mean[row], note=f"{row} (= GM)" if (row, task) in generic else row, link=anchor(row, task))
+            for row in order[:_LEADERS]
+        ]
+        entries += [words("–")] * (_LEADERS - len(order))
+        entries += _ahead(compared.standings(store.margin).get(order[0]) if order else None)
+        best_derived = (TableEntry(mean[row], note=row, derived=True, link=anchor(row, task)) for row in derived[:1])
+        entries += list(best_derived) or [words("–")]
+        entries.append(number(sum(marks.get(row, "") in ("equal", "near") for row in order[1:]), decimals=0))
+        rows.append((task, (*entries, number(len(order), decimals=0))))
+    ahead = tuple(Column(name, "first minus best other") for name in ("points", "95 % low", "95 % high"))
+    leading, others = ("first", "second", "third"), ("best derived", "not worse than the first", "methods compared")
+    columns = (*map(Column, leading), *ahead, *map(Column, others))
+    caption = (
+        f"{figure.text}, percent. First minus best other: by log-odds, in points at the other's level, with the "
+        "interval that holds for every method against the best of the others at once, so that it allows for the choice "
+        "of the first, and for noisy methods that may be the best. Best derived: the best generic model on the same "
+        "tests, which is not ranked here. "
+        "Not worse: equivalent to the first, or undecided. A clone counts with the model that it is."
+        + (" (= GM): its personalized models are its generic one there." if figure == PM else "")
+    )
+    name = figure.name.lower()
+    table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows))
+    return Section(f"which_{name}", f"{figure.name}: who leads on which task", tables=(table,))
+
+
+def _ahead(standing: Standing | None) -> list[TableEntry]:
+    """Points of a method above the best of the others, with their simultaneous interval."""
+    if standing is None:
+        return [words("–")] * 3
+    return [number(x, signed=True) for x in (standing.difference, standing.low, standing.high)]
+
+
+def _clients(store: Store, chosen: str) -> list[Section]:
+    """Share of clients that are worse off than alone."""
+    found = fairness.gains(fairness.client_accuracies(store, chosen), store)
+    if found.empty:
+        return []
+    share = found.assign(worse=100.0 * (found["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
+    share = share.reindex(columns=store.tasks)
+    worse = share.assign(mean=family_mean(store, share))
+    derived = derived_rows(store, store.tasks, PM)
+    columns = tuple(Column(name) for name in ("mean", *store.tasks))
+    rows = []
+    for row in sorted(map(str, worse.index), key=lambda row: (row in derived, float(worse["mean"][row]), row)):
+        numbers = {name: number(float(worse[name][row]), decimals=1) for name in worse}
+        links = {task: anchor(row, task) for task in store.tasks}
+        entries = (replace(numbers[c.name], derived=row in derived, link=links.get(c.name, "")) for c in columns)
+        rows.append((row, tuple(entries)))
+    caption = (
+        "Percent of clients whose personalized model is less accurate on their own test data than `local`'s. Mean: "
+        "over the tasks of a data family, then over families. [ ]: a generic model, or `centralized`."
+    )
+    table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, tuple(rows))
+    return [Section("worse_off", "Who loses", tables=(table,))]
+
+
+def _newcomers(store: Store) -> list[Section]:
+    """The clients that no training saw, where a task has some: its column above is of those that took part."""
+    found = new_clients.newcomers(store)
+    return (
+        [Section("newcomers", "New clients", tables=(new_clients.newcomer_table(store, found),))] if len(found) else []
+    )
+
+
+def _spread(store: Store, chosen: str, method: str | None) -> Section:
+    """How often a method is good, and what it takes: bytes, steps, trials."""
+    drawn = (performance_profiles(store, chosen), tradeoff(store, cost.totals(store), chosen))
+    pictures = tuple(one for one in drawn if one is not None)
+    trials = best_by_trials(store)
+    tables = () if trials.empty else (trials_table(store, trials),)
+    if tables:
+        pictures += (trials_picture(store, trials, chosen, method),)
+    return Section("spread", "How often, and at what cost", pictures=pictures, more=tables)
+
+
+def shipped(study: str) -> list[Path]:
+    """The entries that come with the harness."""
+    return sorted((_HERE / "entries" / study).glob("*.tar.xz"))

@@ -1,0 +1,82 @@
+"""The league's rule: how tasks are called, how much each counts, and who has a rank."""
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from bench.data import Floats
+from bench.results.results import CellView
+from reports.reading.figure import Figure
+from reports.reading.load import Store
+from reports.statistics.ranking import Ranked, family_weights, rank
+from reports.tables.standings import Family, family
+
+REFERENCES = ("fedavg", "local", "finetune")
+"""The entries that every method is shown beside."""
+
+
+def by_case(store: Store) -> Store:
+    """The same cells with each task called by its case's name alone, as a league names its tasks.
+
+    Where several data sets have a case of one name, tasks keep their whole names.
+    """
+    cases = {cell.task: cell.view.settings.case or cell.task for cell in store.cells}
+    often = Counter(cases.values())
+    names = {task: case if often[case] == 1 else task for task, case in cases.items()}
+    cells = tuple(replace(cell, task=names[cell.task]) for cell in store.cells)
+    return Store(store.runs, cells, store.figures.assign(task=store.figures["task"].map(names)))
+
+
+def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
+    """The data set behind each task: its tasks count together as much as another data set's."""
+    found = {cell.task: cell.view.settings.dataset for cell in store.cells}
+    return [found[task] for task in tasks]
+
+
+def task_weights(store: Store, tasks: Sequence[str]) -> Floats:
+    """What each task counts where these tasks are averaged; sum 1."""
+    return family_weights(data_families(store, tasks))
+
+
+def family_mean(store: Store, found: pd.DataFrame) -> pd.Series:
+    """Mean over tasks of a data family, then over families; nan for a row without a task that others have.
+
+    Args:
+        found: rows x tasks; a task that is nan in all rows does not count.
+    """
+    whole = found.dropna(axis="columns", how="all")
+    tasks = [str(task) for task in whole.columns]
+    if not tasks:
+        return pd.Series(np.nan, found.index)
+    return pd.Series(whole.to_numpy(dtype=float) @ task_weights(store, tasks), found.index)
+
+
+def positions(places: Mapping[str, Ranked]) -> dict[str, int]:
+    """Ranks by the mean alone, 1 is best; clones share one and count once."""
+    return {
+        row: 1 + len({other.mean for other in places.values() if other.mean > place.mean})
+        for row, place in places.items()
+    }
+
+
+def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str, Ranked]]:
+    """The rows that may be compared on all tasks, and their ranks; a clone stands where its first one does."""
+    compared = family(store, store.tasks, figure, chosen)
+    if len(compared.scores) < 2:
+        return compared, {}
+    tasks = [np.array(rows) for rows in zip(*compared.scores.values(), strict=True)]
+    found = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks)), strict=True))
+    return compared, found | {row: found[first] for row, first in compared.clones.items()}
+
+
+def evaluations_on_tests(cell: CellView) -> int:
+    """In how many rounds a cell's models were evaluated on test samples."""
+    file = cell.folder / "metrics.csv"
+    if not file.exists():
+        return 0
+    with open(file, encoding="utf-8", newline="") as lines:
+        return len({line["round"] for line in csv.DictReader(lines) if line["split"] == "test"})

@@ -1,0 +1,142 @@
+"""How every cell was set and how it ended: the tables that the numbers of a page are traced back to."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from reports.page.sections import Section
+from reports.reading.load import Cell, Store, setting_text
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+Recompute = Callable[[Sequence[Cell]], str]
+"""The command that computes the cells of a row and task again."""
+
+
+def anchor(row: str, task: str) -> str:
+    """Where on the page the settings of a row and task stand."""
+    return re.sub(r"\s+", "-", f"{row}/{task}")
+
+
+def cells_section(store: Store, recompute: Recompute | None = None) -> Section:
+    """Settings, states, paths and partitions; what is not done stands in plain sight."""
+    undone = [cell for cell in store.cells if cell.state != "done"]
+    letters = {path: f"path {k}" for k, path in enumerate(dict.fromkeys(map(_path, store.cells)), start=1)}
+    seen = (_cells_table("undone", "Cells that are not done", undone, letters),) if undone else ()
+    more = (
+        _tasks_table(store),
+        _settings_table(store, recompute),
+        _cells_table("cells", "Every cell", store.cells, letters),
+        _partitions_table(store.cells),
+        _paths_table(letters),
+    )
+    return Section("all_cells", "Cells", tables=seen, more=more)
+
+
+def _cells_table(name: str, title: str, cells: Sequence[Cell], letters: dict[str, str]) -> Table:
+    heads = ("task", "seed", "cell", "state", "rounds", "wall seconds", "partition", "path", "remarks")
+    rows = tuple((cell.row, tuple(_cell_entries(cell, letters))) for cell in cells)
+    caption = "State and cost of each; partitions and paths are explained in the tables below."
+    return Table(name, title, caption, "Method", tuple(map(Column, heads)), rows)
+
+
+def _cell_entries(cell: Cell, letters: dict[str, str]) -> Iterator[TableEntry]:
+    status, timing = cell.view.status, cell.json("timing") or {}
+    yield from map(words, (cell.task, cell.seed, cell.view.id, cell.state))
+    yield number(status.rounds, decimals=0)
+    yield number(timing["seconds"], decimals=1) if "seconds" in timing else words("–")
+    yield words(str(status.partition.get("hash", "–")))
+    yield words(letters[_path(cell)])
+    yield words("; ".join(part for part in (status.reason, *status.warnings) if part) or "–")
+
+
+def _partitions_table(cells: Sequence[Cell]) -> Table:
+    """Each partition once: all methods of a task and seed have the same one."""
+    found = {(cell.task, cell.seed): status for cell in cells if (status := cell.view.status.partition)}
+    heads = tuple(map(Column, ("seed", "partition", "summary")))
+    rows = tuple(
+        (task, tuple(words(str(text)) for text in (seed, one.get("hash", "–"), one.get("summary", "–"))))
+        for (task, seed), one in found.items()
+    )
+    caption = "How the samples are spread over the clients, the same for all methods of a task and seed."
+    return Table("partitions", "Partitions", caption, "Task", heads, rows)
+
+
+def _paths_table(letters: dict[str, str]) -> Table:
+    caption = "Machine and way of computing of the cells; on one path a cell has the same bytes every time."
+    rows = tuple((letter, (words(path),)) for path, letter in letters.items())
+    return Table("paths", "Paths", caption, "Path", (Column("what it is"),), rows)
+
+
+def _path(cell: Cell) -> str:
+    return ", ".join(f"{name} {value}" for name, value in cell.view.status.path.items()) or "–"
+
+
+def _tasks_table(store: Store) -> Table:
+    """Settings that are the same for all methods of a task; those of all tasks are in the caption."""
+    flat = _flat(store)
+    names = [name for name in _names(flat) if _shared(flat, name) and _fixed_by_task(flat, name)]
+    common = [name for name in names if len({str(settings[name]) for settings in flat.values()}) == 1]
+    own = [name for name in names if name not in common]
+    of_task = {task: settings for (_, task), settings in flat.items()}
+    rows = tuple((task, tuple(words(_setting(of[name])) for name in own)) for task, of in of_task.items())
+    first = next(iter(flat.values()))
+    caption = f"Common to all cells: {', '.join(setting_text(name, first[name]) for name in common)}."
+    return Table("tasks", "Settings of tasks", caption, "Task", tuple(map(Column, own)), rows)
+
+
+def _settings_table(store: Store, recompute: Recompute | None) -> Table:
+    """Settings that differ between the methods of a task, per row and task, with the cells that they are of.
+
+    Those that only some methods have share a column: of one each, with many methods, most entries would be empty.
+    """
+    flat = _flat(store)
+    shared = [name for name in _names(flat) if _shared(flat, name)]
+    own = [name for name in shared if not _fixed_by_task(flat, name)]
+    own = [name for name in own if any(str(settings[name]) != row for (row, _), settings in flat.items())]
+    rows = []
+    for (row, task), settings in flat.items():
+        cells = store.of(row, task)
+        entries = [task, *(_setting(settings[name]) for name in own), _special(settings, shared)]
+        entries += [recompute(cells)] if recompute else []
+        rows.append((row, tuple(map(words, (*entries, " ".join(cell.view.id for cell in cells))))))
+    again = ["computed again by"] if recompute else []
+    heads = ("task", *(name.removeprefix("hp.") for name in own), "hyperparameters", *again, "cells")
+    columns = tuple(map(Column, heads))
+    anchors = tuple(anchor(*key) for key in flat)
+    caption = (
+        "What each method was set to on each task, beside the task's own settings, and the ids of its cells by seed."
+    )
+    return Table("settings", "Settings of methods", caption, "Method", columns, tuple(rows), anchors=anchors)
+
+
+_SKIPPED = {"seed", "label", "case"}
+
+
+def _flat(store: Store) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(cell.row, cell.task): cell.flat for cell in store.cells}
+
+
+def _names(flat: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+    return [
+        name for name in dict.fromkeys(name for settings in flat.values() for name in settings) if name not in _SKIPPED
+    ]
+
+
+def _shared(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> bool:
+    return all(name in settings for settings in flat.values())
+
+
+def _fixed_by_task(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> bool:
+    """Whether all methods of each task have the same value."""
+    return len({(task, str(settings[name])) for (_, task), settings in flat.items()}) == len({task for _, task in flat})
+
+
+def _special(settings: dict[str, Any], shared: Collection[str]) -> str:
+    """Settings that not all methods have."""
+    skipped = {*shared, *_SKIPPED}
+    found = [setting_text(name, value) for name, value in settings.items() if name not in skipped and value is not None]
+    return ", ".join(found) or "–"
+
+
+def _setting(value: Any) -> str:
+    return "–" if value is None else setting_text("", value)[1:]

@@ -1,0 +1,270 @@
+"""The report of one or several runs: one HTML page that needs nothing else, and its tables and figures as files."""
+
+import base64
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.errors import UserError
+from bench.runs.remarks import run_remarks
+from bench.store import inside
+from reports.page import client_relations
+from reports.page.cells import cells_section
+from reports.page.method_portraits import portraits
+from reports.page.sections import Section
+from reports.pictures import figures, new_clients, samples, timeline
+from reports.pictures.headline import headline
+from reports.pictures.profiles import interval_estimates, performance_profiles
+from reports.pictures.tradeoff import tradeoff
+from reports.published import speedup
+from reports.published.comparison import comparison, published_table
+from reports.published.measures import MEASURES
+from reports.reading.load import Store, load
+from reports.reading.setting import described
+from reports.statistics.best import MARGIN
+from reports.tables import accuracy, cost, fairness
+from reports.tables.html import environment
+from reports.tables.latex import Latex, arranged, check, display_names
+from reports.tables.pool_error import pool_table
+from reports.tables.standings import standings_table
+from reports.tables.table import FILTER_ROWS, Table, to_csv, to_latex, to_markdown
+
+
+def write_report(
+    runs: list[Path],
+    out: Path | None = None,
+    extra: Sequence[Section] = (),
+    *,
+    selection: str | None = None,
+    targets: Mapping[str, float] | None = None,
+    tuned: Sequence[str] = (),
+    latex: Latex | None = None,
+    margin: float = MARGIN,
+) -> Path:
+    """Write the report of the runs, merged, and return the path of its `index.html`.
+
+    Beside it stand `main.md`, `main.csv`, `main.tex`, `tables/` with every other table in the same three formats, and
+    `figures/` with each picture as PNG and SVG. The same runs give the same bytes.
+
+    Args:
+        runs: run folders.
+        out: where to write; default: `report` in the first run.
+        selection: which round is reported instead of the protocol's choice: a key of `accuracy.SELECTION_TEXT`.
+        targets: of `cost.read_targets`.
+        tuned: what a study tuned for, `gm`, `pm` or both: the main table marks these alone; empty: all.
+        extra: parts that stand before all others.
+        latex: how `main.tex` is arranged.
+        margin: of equivalence, in percentage points.
+
+    Raises:
+        UserError: a folder is not a run, no cell of it is done, or `latex` leaves no task.
+    """
+    folder = out or runs[0] / "report"
+    for place in (folder, folder / "tables", folder / "figures"):
+        inside.check_place(folder if out else runs[0], place)
+    store = replace(load(runs), margin=margin)
+    if store.figures.empty:
+        states = Counter(cell.state for cell in store.cells)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no cells"
+        raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
+    asked = replace(latex or Latex(), names=display_names(store))
+    check(asked, store.tasks)
+    sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned), cells_section(store)]
+    title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
+    remarks = run_remarks([cell.view for cell in store.cells])
+    page = write_page(store, folder, title, _summary(store), sections, remarks)
+    for table in (table for section in sections for table in section.tables if table.id.startswith("main")):
+        _write(page.with_name(f"{table.id}.tex"), to_latex(arranged(table, asked)).encode())
+    return page
+
+
+def write_page(
+    store: Store, out: Path, title: str, summary: str, sections: Sequence[Section], remarks: Sequence[str] = ()
+) -> Path:
+    """Write a page of sections, and each table and figure as files beside it; returns the path of `index.html`.
+
+    It ends in where each of the store's runs comes from.
+    """
+    for name in ("figures", "tables"):
+        inside.make_folder(out, out / name)
+    _write_files(out, [part for section in sections for part in section.all()])
+    page = (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            summary=summary,
+            remarks=remarks,
+            sections=sections,
+            provenance=[_provenance(run) for run in store.runs],
+            data_uri=_data_uri,
+            filter_rows=FILTER_ROWS,
+        )
+    )
+    _write(out / "index.html", page.encode())
+    return out / "index.html"
+
+
+def _write_files(out: Path, sections: Sequence[Section]) -> None:
+    """Tables and pictures; those of an earlier report that are no longer made go."""
+    files: dict[Path, bytes] = {}
+    for section in sections:
+        for table in (*section.tables, *section.more):
+            folder = out if table.id.startswith("main") else out / "tables"
+            files |= {folder / f"{table.id}.{ending}": text.encode() for ending, text in _texts(table).items()}
+        for picture in section.pictures:
+            files |= {
+                out / "figures" / f"{picture.name}.{ending}": getattr(picture, ending) for ending in ("svg", "png")
+            }
+    for old in (*out.glob("main*.*"), *(out / "tables").iterdir(), *(out / "figures").iterdir()):
+        if old not in files and (old.is_symlink() or not old.is_dir()):
+            old.unlink()
+    for path, content in files.items():
+        _write(path, content)
+
+
+def _protocol_sections(
+    store: Store, selection: str | None, targets: Mapping[str, float], tuned: Sequence[str]
+) -> Iterator[Section]:
+    """Everything that compares cells, for each protocol on its own."""
+    done = [protocol for protocol in store.protocols if len(store.of_protocol(protocol).figures)]
+    for position, protocol in enumerate(done):
+        part = store.of_protocol(protocol)
+        for section in _sections(part, selection, targets, tuned):
+            title = section.title if len(done) == 1 else f"{section.title} (protocol {protocol})"
+            yield replace(section, title=title).named("" if position == 0 else f"_{protocol}")
+
+
+def _sections(store: Store, asked: str | None, targets: Mapping[str, float], tuned: Sequence[str]) -> Iterator[Section]:
+    """The page's parts from the cells of one protocol."""
+    chosen = accuracy.selection(store, asked)
+    metrics, costs = store.table("metrics"), cost.totals(store)
+    if (first := headline(store, chosen)) is not None:
+        yield Section("headline", "At a glance", pictures=(first,))
+    yield Section(
+        "accuracy",
+        "Accuracy",
+        tables=(accuracy.main_table(store, chosen, tuned=tuned),),
+        more=(
+            cost.budget_table(store, chosen, costs),
+            accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),
+            accuracy.main_table(
+                store,
+                chosen,
+                (accuracy.PM_EQUAL,),
+                "equal",
+                "Personalized models, every client counting the same",
+                tuned,
+            ),
+            accuracy.all_figures_table(store),
+        ),
+    )
+    printed = list(dict.fromkeys(name for run in store.runs for name in re.findall(r"\w+", run.get("published") or "")))
+    beside = [table for name in printed if set((table := published_table(name)).metrics) & set(MEASURES)]
+    if beside:
+        yield Section("published", "Beside the paper", tables=tuple(comparison(store, table) for table in beside))
+    curves = {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
+    if any(len(curve) for curve in curves.values()):
+        yield Section("convergence", "Convergence", pictures=(figures.convergence(store, curves),))
+    yield _statistics_section(store, chosen)
+    clients = fairness.client_accuracies(store, chosen)
+    if len(clients):
+        yield _client_section(store, clients)
+    if len(curves["PM"]):
+        drawn = [tradeoff(store, costs, chosen)]
+        drawn += [figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
+        pictures = tuple(picture for picture in drawn if picture is not None)
+        wanted = cost.targets(curves["PM"], accuracy.reference(store), targets)
+        shown = [cost.cost_table(store, curves["PM"], costs, wanted)]
+        speedups = speedup.speedup_table(store, curves["PM"], [published_table(name) for name in printed], wanted)
+        yield Section(
+            "cost", "Cost", tables=tuple(shown if speedups is None else [*shown, speedups]), pictures=pictures
+        )
+    if (times := timeline.timelines(store)) is not None:
+        yield Section("timeline", "Time", pictures=(times,))
+    if (related := client_relations.relations(store)) is not None:
+        yield related
+    found = new_clients.newcomers(store)
+    if len(found):
+        yield Section(
+            "newcomers",
+            "New clients",
+            tables=(new_clients.newcomer_table(store, found),),
+            pictures=(new_clients.newcomer_bars(store, found),),
+        )
+    varied = figures.varied(store)
+    if varied:
+        pictures = tuple(figures.sensitivity(store, setting, chosen) for setting in varied)
+        yield Section("sensitivity", "Sensitivity", pictures=pictures)
+    yield Section("data", "Data", pictures=(figures.partitions(store), *samples.pictures(store)))
+    yield Section("methods", "Method by method", parts=tuple(portraits(store, curves, clients)))
+
+
+def _statistics_section(store: Store, chosen: str) -> Section:
+    drawn = [one for one in (interval_estimates(store, chosen), performance_profiles(store, chosen)) if one is not None]
+    said: dict[str, list[str]] = {}
+    for figure in accuracy.HEADLINE:
+        result = accuracy.ranking(store, figure, chosen)
+        if result.too_few:
+            said.setdefault(result.too_few, []).append(figure.name)
+        else:
+            drawn.append(figures.critical_difference(result, figure))
+    aggregates = accuracy.aggregate_table(store, chosen)
+    by_samples = pool_table(store, chosen, accuracy.HEADLINE)
+    return Section(
+        "statistics",
+        "Statistics",
+        " ".join(f"{' and '.join(names)}: {reason}." for reason, names in said.items()),
+        (standings_table(store, chosen, accuracy.HEADLINE), *([aggregates] if aggregates.rows else [])),
+        tuple(drawn),
+        (accuracy.comparison_table(store, chosen), *([by_samples] if by_samples else [])),
+    )
+
+
+def _client_section(store: Store, clients: Any) -> Section:
+    gains = fairness.gains(clients, store)
+    pictures = [figures.histograms(store, clients), figures.distribution(store, clients)]
+    text = "" if len(gains) else "The grid has no `local`: who gains from joining cannot be said."
+    if len(gains):
+        pictures.append(figures.gain_by_size(store, gains))
+    return Section("clients", "Clients", text, (fairness.fairness_table(store, clients),), tuple(pictures))
+
+
+def _summary(store: Store) -> str:
+    states = Counter(cell.state for cell in store.cells)
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    seconds = sum((cell.json("timing") or {}).get("seconds", 0.0) for cell in store.cells)
+    return (
+        f"{described(store)}. {len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells "
+        f"({counts}); protocol {' and '.join(store.protocols)}; {seconds / 60:.1f} minutes of computing, all cells "
+        "added up."
+    )
+
+
+def _provenance(run: dict[str, Any]) -> list[tuple[str, str]]:
+    """What `run.json` says of where the run comes from, as lines of text."""
+    shown = {name: value for name, value in run.items() if name not in ("cells", "history") and value is not None}
+    history = [f"{one['time']}  {one['command']}" for one in run.get("history", [])]
+    lines = {**shown, **({"all commands": "\n".join(history)} if len(history) > 1 else {})}
+    return [
+        (name, value if isinstance(value, str) else yaml.safe_dump(value, sort_keys=False, allow_unicode=True).strip())
+        for name, value in lines.items()
+    ]
+
+
+def _texts(table: Table) -> dict[str, str]:
+    return {"md": to_markdown(table), "csv": to_csv(table), "tex": to_latex(table)}
+
+
+def _data_uri(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file as a whole."""
+    inside.replace(path, content, durable=False)

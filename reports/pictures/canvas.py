@@ -1,0 +1,265 @@
+"""The parts that all pictures have in common: panels, colours, legends, and the two widths in which a picture is kept.
+
+A picture is drawn once and laid out twice: for a page, with the legend beside the panels, and for a phone, with few
+panels side by side and the legend below. Same bytes every time; colours of Okabe and Ito (2008) for colour-blind
+readers.
+"""
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from reports.reading.load import Store
+from reports.tables.accuracy import PM, reference
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+DASHES = ("-", "--", "-.", ":")
+"""Line styles: seven colours by four styles tell 28 methods apart, neighbours even without colour."""
+MARKERS = "osD^vP*X<>ph"
+QUIET = "#b9c0c8"
+"""The colour of methods that are many and not among the best."""
+
+MOST_COLOURED = 12
+"""Of more methods than these, the best and the reference have colours, and the others are one grey."""
+_MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds", "Greys")
+
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555b63",
+    "xtick.color": "#333a42",
+    "ytick.color": "#333a42",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "figure.facecolor": "white",
+    "svg.fonttype": "none",  # text stays text: a third of the size, and it can be searched and edited
+    "svg.hashsalt": "pfleague",  # else names inside the SVG are random
+}
+PANEL = (3.1, 2.3)  # inches
+_ACROSS = 4  # panels side by side at most
+_PAGE, _PHONE = 11.0, 4.0  # inches
+_LINE = 0.19  # inches of a legend's entry
+_LETTER = 0.078  # inches of a letter in a legend, about
+_BOLD = 0.072  # inches of a letter in a panel's title, about
+_TICKS = 0.45  # inches of the numbers and words beside the first panel of a row
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure on its way to files and page.
+
+    Attributes:
+        name: of its files.
+        title, caption: words around it.
+        svg, png: as laid out for a page; `narrow`: SVG for a phone.
+        share: of the page's width that it takes.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: bytes
+    png: bytes
+    narrow: bytes = b""
+    share: float = 1.0
+
+
+class Canvas(MatplotlibFigure):
+    """A figure that knows its panels, so that they can be laid out twice.
+
+    Attributes:
+        blocks, panel, shared: of `drawing`.
+        key: of `legend`.
+        least: inches that it must have, on a phone too: there it is scaled down.
+    """
+
+    blocks: list[list["Axes"]]
+    panel: tuple[float, float]
+    shared: bool
+    key: dict[str, dict[str, Any]]
+    least: float
+
+    def arrange(self, width: float, across: int, *, beside: bool) -> None:
+        """Lay the panels out, `across` side by side at most, on `width` inches at most, and put the legend there."""
+        self.set_layout_engine("constrained")
+        width = max(width, self.least)
+        for old in list(self.legends):
+            old.remove()
+        one_row = sum(map(len, self.blocks)) <= across
+        lines = [math.ceil(len(block) / across) for block in self.blocks]
+        columns = sum(map(len, self.blocks)) if one_row else max(map(_columns, self.blocks, lines))
+        rows = 1 if one_row else sum(lines)
+        aside = 0.5 + _LETTER * max(map(len, self.key), default=0)
+        beside = beside and bool(self.key) and _LINE * (len(self.key) + 1) <= rows * self.panel[1] and aside < width / 3
+        room = (width - (aside if beside else 0)) / columns
+        self._fold_titles(int((room - _TICKS / columns) / _BOLD))
+        scale = min(1.35, max(0.85, room / self.panel[0]))
+        taken = columns * min(room, 1.7 * self.panel[0]) + (aside if beside else 0)
+        below = 0.0
+        handles, labels = self._handles(), list(self.key)
+        if beside:
+            self.legend(handles, labels, loc="outside right upper")
+        elif labels:
+            beside_each_other = max(1, int(taken / aside))
+            below = 0.1 + _LINE * math.ceil(len(labels) / beside_each_other)
+            self.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), beside_each_other))
+        self.set_size_inches(taken, rows * self.panel[1] * (scale if self.shared else 1) + 0.25 + below)
+        self._place(rows, columns, lines, one_row=one_row)
+        self.draw_without_rendering()
+        self.set_layout_engine("none")
+
+    def _fold_titles(self, letters: int) -> None:
+        """Break titles that are wider than their panels, which would run into each other."""
+        for axis in (axis for block in self.blocks for axis in block):
+            axis.set_title(textwrap.fill(axis.get_title().replace("\n", " "), max(letters, 12)))
+
+    def _place(self, rows: int, columns: int, lines: list[int], *, one_row: bool) -> None:
+        grid = self.add_gridspec(rows, columns)
+        top = left = 0
+        for block, deep in zip(self.blocks, lines, strict=True):
+            wide = len(block) if one_row else columns
+            for k, axis in enumerate(block):
+                line, place = divmod(k, wide)
+                axis.set_subplotspec(grid[top + line, left + place])
+                if self.shared:
+                    axis.tick_params(labelleft=place == 0)
+                    axis.yaxis.label.set_visible(place == 0)
+                    below = block[k + wide] if k + wide < len(block) else None
+                    axis.xaxis.label.set_visible(below is None or below.get_xlabel() != axis.get_xlabel())
+            if one_row:
+                left += wide
+            else:
+                top += deep
+
+    def _handles(self) -> list[Any]:
+        from matplotlib.lines import Line2D
+
+        return [Line2D([], [], **style) for style in self.key.values()]
+
+
+@contextmanager
+def drawing(
+    panels: Sequence[str], blocks: int, panel: tuple[float, float] = PANEL, *, share: bool = True
+) -> "Iterator[tuple[Canvas, list[Axes]]]":
+    """Axes for `blocks` x `panels`, a block after the other, at most four side by side.
+
+    Args:
+        panels: what stands in them.
+        blocks: how often.
+        panel: width and height of one, in inches, about.
+        share: whether the panels of a block have the same y axis.
+    """
+    settings: Any = {**mpl.rcParamsDefault, **STYLE}  # a reader's matplotlibrc changes no byte
+    with mpl.rc_context(settings):
+        canvas = Canvas(layout="constrained")
+        canvas.panel, canvas.shared, canvas.least = panel, share, 0.6 * panel[0]
+        canvas.key, canvas.blocks = {}, []
+        for _ in range(blocks):
+            block: list[Axes] = []
+            for _ in panels:
+                block.append(canvas.add_subplot(sharey=block[0] if share and block else None))
+            canvas.blocks.append(block)
+        yield canvas, [axis for block in canvas.blocks for axis in block]
+
+
+def finish(canvas: Canvas, name: str, title: str, caption: str) -> Picture:
+    """The finished drawing, in both formats and both widths."""
+    small = 2 if canvas.panel[0] <= PANEL[0] and sum(map(len, canvas.blocks)) > 2 else 1
+    canvas.arrange(_PHONE, small, beside=False)
+    narrow = _svg(canvas)
+    canvas.arrange(_PAGE, _ACROSS, beside=True)
+    return saved(canvas, name, title, caption, narrow)
+
+
+def saved(canvas: MatplotlibFigure, name: str, title: str, caption: str, narrow: bytes = b"") -> Picture:
+    """A drawing as it is laid out, in both formats."""
+    png = io.BytesIO()
+    canvas.savefig(png, format="png", metadata={"Software": None}, dpi=160)
+    share = min(1.0, canvas.get_figwidth() / _PAGE)
+    return Picture(name, title, caption, _svg(canvas), png.getvalue(), narrow, round(share, 3))
+
+
+def legend(canvas: Canvas, lines: dict[str, dict[str, Any]]) -> None:
+    """One legend for all panels, by label; what is grey is one entry."""
+    quiet = [style for style in lines.values() if style.get("color") == QUIET]
+    canvas.key = {label: style for label, style in lines.items() if style.get("color") != QUIET}
+    if quiet:
+        canvas.key[f"{len(quiet)} others"] = quiet[0]
+
+
+def style_of(k: int) -> dict[str, Any]:
+    """The k-th colour and dash."""
+    return {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k % len(DASHES)]}
+
+
+def styles(store: Store) -> dict[str, dict[str, Any]]:
+    """Every row's style, the same in all pictures; of many rows only the best and the reference have colours."""
+    rows = store.rows
+    if len(rows) <= MOST_COLOURED:
+        return {row: style_of(k) for k, row in enumerate(rows)}
+    means = {row: _mean(store, row) for row in rows}
+    first = sorted(rows, key=lambda row: -means[row])[: MOST_COLOURED - 1]
+    coloured = [row for row in rows if row in (*first, reference(store))]
+    quiet = {"color": QUIET, "linestyle": "-", "linewidth": 0.7, "zorder": 1.5}
+    return {row: style_of(coloured.index(row)) if row in coloured else quiet for row in rows}
+
+
+def task_colours(store: Store) -> dict[str, str]:
+    """A colour per task; tasks that differ in alpha only are shades of one map, the darker the smaller alpha."""
+    groups: dict[str, list[str]] = {}
+    for task in sorted(store.tasks, key=lambda task: -_alpha(task)):
+        groups.setdefault(re.sub(r", α=[^,]*", "", task), []).append(task)
+    if all(len(group) == 1 for group in groups.values()):
+        return dict(zip(store.tasks, _unordered(len(store.tasks)), strict=True))
+    colours: dict[str, str] = {}
+    for k, group in enumerate(groups.values()):
+        shades = mpl.colormaps["viridis_r" if len(groups) == 1 else _MAPS[k % len(_MAPS)]]
+        low, high = (0.22, 0.97) if len(groups) == 1 else (0.4, 0.95)
+        places = np.linspace(low, high, len(group)) if len(group) > 1 else [high]
+        colours |= {task: mpl.colors.to_hex(shades(x)) for task, x in zip(group, places, strict=True)}
+    return {task: colours[task] for task in store.tasks}
+
+
+def _unordered(count: int) -> list[str]:
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
+    return [mpl.colors.to_hex(mpl.colormaps["turbo"](x)) for x in np.linspace(0.05, 0.95, count)]
+
+
+def _alpha(task: str) -> float:
+    found = re.search(r"α=([^,]*)", task)
+    return float(found[1]) if found else math.inf
+
+
+def _mean(store: Store, row: str) -> float:
+    scores = [store.scores(row, task, PM.metric, PM.on, PM.mean, "last") for task in store.tasks]
+    return float(np.mean([np.mean(list(one.values())) for one in scores])) if all(scores) else -math.inf
+
+
+def _columns(block: Sequence[Any], lines: int) -> int:
+    return math.ceil(len(block) / lines) if lines else 1
+
+
+def _svg(canvas: MatplotlibFigure) -> bytes:
+    file = io.BytesIO()
+    canvas.savefig(file, format="svg", metadata={"Date": None, "Creator": None}, dpi=160)
+    return file.getvalue()

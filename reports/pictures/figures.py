@@ -1,0 +1,284 @@
+"""The pictures of a report that are about curves, partitions, clients, settings and ranks."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from bench.data import Floats
+from reports.pictures.canvas import Picture, drawing, finish, legend, style_of, styles
+from reports.reading.figure import Figure
+from reports.reading.load import Store, setting_text
+from reports.statistics.inference import CriticalDifference, summarise
+from reports.tables.accuracy import HEADLINE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DECADE = 10  # settings that span this factor get a logarithmic axis
+_SMALL = 7.5  # points: notes inside a panel
+_LETTER = 0.078  # inches, about
+
+
+def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round") -> Picture:
+    """Accuracy against rounds, megabytes or seconds: a panel per figure and task, mean and band over seeds.
+
+    Args:
+        store: cells of one protocol.
+        curves: `reports.tables.cost.curves` by name of the figure (GM, PM).
+        x: `round`, `megabytes` or `seconds`.
+    """
+    labels = {
+        "round": "rounds",
+        "megabytes": "megabytes sent and received, all clients",
+        "seconds": "simulated seconds",
+    }
+    figures = [figure for figure in HEADLINE if len(curves[figure.name])]
+    lines = styles(store)
+    with drawing(store.tasks, len(figures)) as (canvas, axes):
+        for axis, (figure, task) in zip(axes, _panels(figures, store.tasks), strict=True):
+            curve = curves[figure.name]
+            own = {row: curve[(curve["row"] == row) & (curve["task"] == task)] for row in store.rows}
+            same = coinciding({row: one for row, one in own.items() if len(one)})
+            for row in store.rows:
+                band(axis, own[row], x, lines[row] | _alternating(row, same))
+            _say(axis, same)
+            axis.locator_params("x", integer=x == "round")
+            axis.set(title=task, xlabel=labels[x], ylabel=f"{figure.name} accuracy (%)")
+        legend(canvas, lines)
+        names = " and ".join(figure.text for figure in figures)
+        caption = (
+            f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds. Curves that "
+            "coincide are drawn as one in the colours of all, and named in their panel."
+        )
+        return finish(canvas, f"convergence_{x}", f"Convergence against {labels[x].split(',')[0]}", caption)
+
+
+def coinciding(curves: dict[str, pd.DataFrame]) -> list[list[str]]:
+    """Groups of rows with the same accuracies at the same rounds and seeds: one model under several names."""
+    groups: list[list[str]] = []
+    values = {
+        row: one.sort_values(["seed", "round"])[["round", "accuracy"]].to_numpy(float) for row, one in curves.items()
+    }
+    for row, own in values.items():
+        for group in groups:
+            first = values[group[0]]
+            if first.shape == own.shape and np.allclose(first, own, rtol=1e-9):
+                group.append(row)
+                break
+        else:
+            groups.append([row])
+    return [group for group in groups if len(group) > 1]
+
+
+def _alternating(row: str, groups: list[list[str]]) -> dict[str, Any]:
+    """Dashes that leave room for the other curves in the same place."""
+    group = next((group for group in groups if row in group), [row])
+    if len(group) == 1:
+        return {}
+    dash = 4
+    return {"linestyle": (dash * group.index(row), (dash, dash * (len(group) - 1)))}
+
+
+def _say(axis: "Axes", groups: list[list[str]]) -> None:
+    """The names of curves that coincide, in the panel's corner."""
+    shown = [" = ".join(group) if len(group) < 4 else f"{group[0]} = {len(group) - 1} others" for group in groups[:3]]
+    more = [f"and {len(groups) - 3} more"] if len(groups) > 3 else []
+    axis.text(
+        0.98, 0.03, "\n".join([*shown, *more]), transform=axis.transAxes, ha="right", va="bottom", fontsize=_SMALL,
+        color="#444444",
+    )  # fmt: skip
+
+
+def partitions(store: Store) -> Picture:
+    """Clients x classes of each task's first seed; the darker, the more training samples."""
+    found = {task: _counts(store, task) for task in store.tasks}
+    shown = {task: counts for task, counts in found.items() if counts is not None}
+    most = max((counts.max() for counts in shown.values()), default=1.0)
+    with drawing(list(shown), 1) as (canvas, axes):
+        for axis, (task, counts) in zip(axes, shown.items(), strict=True):
+            image = axis.imshow(
+                counts.T, aspect="auto", origin="lower", cmap="Blues", norm="symlog", vmin=0, vmax=most,
+                interpolation="nearest",
+            )  # fmt: skip
+            axis.grid(visible=False)
+            axis.set(title=task, xlabel="client", ylabel="class")
+            axis.locator_params(integer=True)
+        canvas.colorbar(image, ax=axes, label="training samples", aspect=30, pad=0.01)
+        caption = "Training samples per client and class in the first seed of each task."
+        return finish(canvas, "partitions", "Partitions", caption)
+
+
+def distribution(store: Store, clients: pd.DataFrame) -> Picture:
+    """Share of clients whose personalized model is at or below an accuracy, a panel per task."""
+    lines = styles(store)
+    with drawing(store.tasks, 1) as (canvas, axes):
+        for axis, task in zip(axes, store.tasks, strict=True):
+            for row in store.rows:
+                own = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"]
+                if len(own):
+                    axis.ecdf(own.to_numpy(), **lines[row])
+            axis.set(title=task, xlabel="PM accuracy of a client (%)", ylabel="share of clients")
+        legend(canvas, lines)
+        caption = (
+            "Share of clients (all seeds together) whose personalized model is at or below an accuracy: the further "
+            "right and the steeper, the better for everyone; the left tail are the clients served worst."
+        )
+        return finish(canvas, "clients", "Accuracy client by client", caption)
+
+
+def histograms(store: Store, clients: pd.DataFrame) -> Picture:
+    """How the clients of each row are spread over accuracy: a small histogram per row, a panel per task."""
+    rows = [row for row in store.rows if row in set(clients["row"])]
+    lowest = 10 * math.floor(float(clients["accuracy"].quantile(0.01)) / 10)
+    edges = np.linspace(min(lowest, 90), 100, 26)
+    lines = styles(store)
+    with drawing(store.tasks, 1, panel=(3.1, 0.5 + 0.24 * len(rows))) as (canvas, axes):
+        for axis, task in zip(axes, store.tasks, strict=True):
+            for at, row in enumerate(reversed(rows)):
+                own = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"].to_numpy(float)
+                if not len(own):
+                    continue
+                counts, _ = np.histogram(np.clip(own, edges[0], 100), edges)
+                heights = at + 0.92 * np.sqrt(counts / len(own))
+                axis.stairs(
+                    heights, edges, baseline=at, fill=True, color=lines[row]["color"], alpha=0.75, zorder=3 - at / 99
+                )
+                axis.plot([np.median(own)] * 2, [at, at + 0.3], color="#111111", linewidth=1.2, zorder=4)
+            axis.set(
+                title=task, xlabel="PM accuracy of a client (%)", xlim=(edges[0], 100), ylim=(-0.1, len(rows) + 0.7)
+            )
+            axis.set_yticks(range(len(rows)), list(reversed(rows)))
+            axis.grid(visible=False)
+        caption = (
+            "Clients of all seeds by the test accuracy of their personalized model; the height of a bar is the square "
+            f"root of its share of the clients, what lies below {edges[0]:.0f} % stands in the first bar, a black line "
+            "marks the median."
+        )
+        return finish(canvas, "histograms", "Clients by accuracy", caption)
+
+
+def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
+    """Mean gain over `local` of five groups of clients, by how much training data they have."""
+    lines = {row: style for row, style in styles(store).items() if row in set(gains["row"])}
+    with drawing(store.tasks, 1) as (canvas, axes):
+        for axis, task in zip(axes, store.tasks, strict=True):
+            here = gains[gains["task"] == task]
+            fifth = np.ceil(5 * here["n_train"].rank(pct=True))
+            for row in lines:
+                groups = here[here["row"] == row].groupby(fifth)[["n_train", "gain"]].mean()
+                axis.plot(groups["n_train"], groups["gain"], marker="o", markersize=3, **lines[row])
+            axis.axhline(0, color="#777777", linewidth=0.8)
+            axis.set(title=task, xlabel="training samples of a client", ylabel="gain over local (points)")
+        legend(canvas, lines)
+        caption = (
+            "Gain of the personalized model over training alone, in percentage points: mean over fifths of the clients "
+            "(all seeds together), from those with the least to those with the most training data."
+        )
+        return finish(canvas, "gain", "Who gains from joining", caption)
+
+
+def varied(store: Store) -> list[str]:
+    """Settings with three values or more along one curve: those that a sensitivity picture can show.
+
+    They are numeric, or given by client, as `stragglers` is: then the clients are counted.
+    """
+    names = dict.fromkeys(name for cell in store.cells for name in cell.flat if name not in ("seed", "partition_seed"))
+    return [name for name in names if any(len(points) >= 3 for points in _points(store, name).values())]
+
+
+def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
+    """Accuracy against a numeric setting that the grid varies: mean and standard deviation over seeds."""
+    points = _points(store, setting)
+    panels = list(dict.fromkeys(panel for _, panel in points))
+    curves = list(dict.fromkeys(curve for curve, _ in points))
+    values = [value for entries in points.values() for value in entries]
+    with drawing(panels, len(HEADLINE)) as (canvas, axes):
+        for axis, (figure, panel) in zip(axes, _panels(HEADLINE, panels), strict=True):
+            for k, curve in enumerate(curves):
+                entries = sorted(points.get((curve, panel), {}).items())
+                scores = [store.scores(*names, figure.metric, figure.on, figure.mean, chosen) for _, names in entries]
+                runs = [summarise(list(one.values())) for one in scores]
+                mean, std = [run.mean for run in runs], np.nan_to_num([run.std for run in runs])
+                axis.errorbar(
+                    [x for x, _ in entries], mean, std, marker="o", ms=3, capsize=2, label=curve, **style_of(k)
+                )
+            if min(values) > 0 and max(values) / min(values) >= _DECADE:
+                axis.set_xscale("log")
+            axis.set(title=panel, xlabel=setting_text(setting, "")[:-1], ylabel=f"{figure.name} accuracy (%)")
+        legend(canvas, {curve: style_of(k) for k, curve in enumerate(curves)})
+        caption = "Test accuracy against a setting: mean and standard deviation over seeds."
+        short = setting.removeprefix("hp.")
+        return finish(canvas, f"sensitivity_{short}", f"Sensitivity to {short}", caption)
+
+
+def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
+    """Average ranks on an axis, methods that do not differ significantly joined by a bar (Demsar 2006)."""
+    half = math.ceil(len(result.names) / 2)
+    aside = 1.1 + _LETTER * max(map(len, result.names))  # inches for a name and its rank on either side
+    height = 0.9 + 0.22 * half + 0.12 * len(result.cliques)
+    with drawing([""], 1, panel=(3.2 + 2 * aside, height)) as (canvas, axes):
+        axis, canvas.least = axes[0], 2.5 + 2 * aside
+        worst = len(result.names)
+        top = 0.6 * len(result.cliques)
+        for k, (name, rank) in enumerate(zip(result.names, result.ranks, strict=True)):
+            left = k < half
+            depth = top + 1 + (k if left else worst - 1 - k)
+            edge = 1 if left else worst  # not beyond: the layout makes room for text at the axis' ends
+            axis.plot([rank, rank, edge], [0, depth, depth], color="#444444", linewidth=0.8, clip_on=False)
+            text = f"{name} ({rank:.2f})"
+            axis.text(edge, depth, f"{text} " if left else f" {text}", ha="right" if left else "left", va="center")
+        for level, (first, last) in enumerate(result.cliques):
+            height = 0.4 + 0.6 * level
+            axis.plot([result.ranks[first] - 0.05, result.ranks[last] + 0.05], [height, height], color="k", linewidth=3)
+        ticks = range(1, worst + 1, 1 + worst // 20)
+        axis.set(xlim=(1, worst), ylim=(top + half + 1, 0), yticks=[], xticks=ticks)
+        axis.xaxis.tick_top()
+        axis.grid(visible=False)
+        axis.spines[["left", "bottom"]].set_visible(False)
+        axis.spines["top"].set_visible(True)
+        caption = (
+            f"Average rank over {result.tasks} tasks ({figure.text}; 1 is best; Friedman p = {result.friedman_p:.2g}). "
+            "A bar joins methods that Wilcoxon's signed-rank test with Holm's correction cannot tell apart at 5 %."
+        )
+        return finish(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption)
+
+
+def _panels(figures: Sequence[Figure], tasks: Sequence[str]) -> list[tuple[Figure, str]]:
+    return [(figure, task) for figure in figures for task in tasks]
+
+
+def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> None:
+    """Mean and standard deviation over seeds, where all seeds were evaluated."""
+    if curve.empty or curve[x].isna().all():
+        return
+    by_round = curve.groupby("round")
+    whole = by_round.size() == curve["seed"].nunique()
+    across = by_round[x].mean()[whole] if x != "round" else by_round.size()[whole].index
+    mean, std = by_round["accuracy"].mean()[whole], by_round["accuracy"].std(ddof=1)[whole]
+    axis.plot(across, mean, **line)
+    if std.notna().any():
+        axis.fill_between(across, mean - std, mean + std, color=line["color"], alpha=0.18, linewidth=0)
+
+
+def _counts(store: Store, task: str) -> Floats | None:
+    """`[clients, classes]` training samples of a task's first cell that has a partition."""
+    for cell in store.cells:
+        if cell.task == task and (partition := cell.json("partition")) is not None:
+            return np.array(partition["counts"], dtype=float)
+    return None
+
+
+def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tuple[str, str]]]:
+    """By (curve, panel): the rows and tasks along it, by the value of `setting`."""
+    points: dict[tuple[str, str], dict[float, tuple[str, str]]] = {}
+    for cell in store.cells:
+        given = cell.flat.get(setting)
+        value = len(given) if isinstance(given, dict) and all(isinstance(key, int) for key in given) else given
+        if isinstance(value, int | float):
+            text = setting_text(setting, given)
+            names = [f"{name}, ".replace(f", {text}, ", ", ")[:-2] for name in (cell.row, cell.task)]
+            points.setdefault((names[0], names[1]), {})[value] = (cell.row, cell.task)
+    return points

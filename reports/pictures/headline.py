@@ -1,0 +1,103 @@
+"""The picture that a page begins with: accuracy of all methods over all tasks, with intervals."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.pictures.canvas import Picture, drawing, finish, legend, task_colours
+from reports.reading.figure import Figure, scores
+from reports.reading.load import Store
+from reports.reading.setting import described
+from reports.statistics import inference
+from reports.tables.accuracy import HEADLINE, SELECTION_TEXT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LETTER = 0.07  # inches, about
+
+
+def headline(store: Store, chosen: str) -> Picture | None:
+    """A panel per model, a line per method, the best mean over tasks on top; None where nothing was measured.
+
+    Args:
+        store: cells of one protocol.
+        chosen: which round is reported.
+    """
+    panels = {figure: found for figure in HEADLINE if (found := _measured(store, figure, chosen))}
+    if not panels:
+        return None
+    colours = task_colours(store)
+    rows = max(map(len, panels.values()))
+    each = min(0.6, max(0.2, 0.15 + 0.06 * len(store.tasks))) if rows <= 30 else 0.2
+    width = 4.3 + _LETTER * max(len(row) for found in panels.values() for row in found) / 2
+    with drawing(["all"], len(panels), panel=(width, 0.6 + each * rows)) as (canvas, axes):
+        for axis, (figure, found) in zip(axes, panels.items(), strict=True):
+            _panel(axis, found, colours, derived={row for row in found if _derived(store, row, figure)})
+            models = {"gm": "generic model", "pm": "personalized models"}[figure.metric]
+            axis.set(title=f"{figure.name}: {models}", xlabel="test accuracy (%)")
+        legend(canvas, {task: {"color": colour, "marker": "o", "ls": "-", "ms": 4} for task, colour in colours.items()})
+        caption = (
+            f"{described(store)}. {'; '.join(figure.text for figure in panels)}. Dots: mean over seeds; lines: "
+            "Student's 95 % intervals (on the logit scale, cut at the panel's edge); black marks: mean over tasks, by "
+            f"which methods are ordered. Hollow: derived, not trained by the method. Arrows: below the panel. "
+            f"{SELECTION_TEXT[chosen].capitalize()}."
+        )
+        return finish(canvas, "headline", "Accuracy of all methods", caption)
+
+
+def _measured(store: Store, figure: Figure, chosen: str) -> dict[str, dict[str, inference.Summary]]:
+    """By row, those with the worst mean first: its tasks' accuracies."""
+    found = {}
+    for row in store.rows:
+        own = {task: list(scores(store, row, task, figure, chosen).values()) for task in store.tasks}
+        if any(own.values()):
+            found[row] = {task: inference.summarise(values) for task, values in own.items() if values}
+    return dict(sorted(found.items(), key=lambda entry: _mean(entry[1])))
+
+
+def _mean(tasks: dict[str, inference.Summary]) -> float:
+    return float(np.mean([one.mean for one in tasks.values()]))
+
+
+def _panel(
+    axis: "Axes", found: dict[str, dict[str, inference.Summary]], colours: dict[str, str], derived: set[str]
+) -> None:
+    tasks = list(colours)
+    dots = []
+    reach = []  # what the axis must show: all means, and intervals of what was trained
+    for at, (row, own) in enumerate(found.items()):
+        for task, one in own.items():
+            place = at + 0.6 * (0.5 - (tasks.index(task) + 0.5) / len(tasks))
+            low, high = inference.within_percent(one.mean, (one.high - one.low) / 2)
+            hollow = row in derived
+            if not math.isnan(low):
+                axis.plot([low, high], [place] * 2, color=colours[task], linewidth=1.4, alpha=0.4 if hollow else 0.75)
+            face = "white" if hollow else colours[task]
+            axis.plot(one.mean, place, "o", color=colours[task], markerfacecolor=face, markersize=4)
+            dots.append((one.mean, place, colours[task]))
+            reach += [one.mean] if hollow else [one.mean - one.std, min(100, one.mean + one.std)]
+        if len(own) > 1:
+            axis.plot([_mean(own)] * 2, [at - 0.36, at + 0.36], color="#111111", linewidth=1.3)
+        if at % 2:
+            axis.axhspan(at - 0.5, at + 0.5, color="#f4f6f8", zorder=0, linewidth=0)
+    low, high = max(np.nanmin(reach), _floor([_mean(own) for own in found.values()])), np.nanmax(reach)
+    margin = 0.03 * (high - low) + 0.2
+    axis.set(xlim=(low - margin, min(100, high + margin)), ylim=(-0.6, len(found) - 0.4))
+    for place, colour in ((place, colour) for x, place, colour in dots if x < low - margin):
+        axis.plot(low - margin, place, "<", color=colour, markersize=5, clip_on=False)
+    axis.set_yticks(range(len(found)), list(found))
+    axis.tick_params("y", length=0)
+    axis.grid(visible=False, axis="y")
+    axis.spines["left"].set_visible(False)
+
+
+def _floor(means: list[float]) -> float:
+    """Where the axis may begin: a method far below all others does not press them together."""
+    usual = float(np.quantile(means, 0.25))
+    return usual - 2 * (max(means) - usual) - 5
+
+
+def _derived(store: Store, row: str, figure: Figure) -> bool:
+    return any(figure.metric in cell.view.status.derived for cell in store.cells if cell.row == row)

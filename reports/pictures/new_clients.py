@@ -1,0 +1,86 @@
+"""Clients that took no part in training: their accuracy after some epochs of their own (Figure 3 of the SCD paper)."""
+
+import numpy as np
+import pandas as pd
+
+from bench.data import Floats
+from reports.pictures.canvas import Picture, drawing, finish, legend, styles
+from reports.reading.load import Store
+from reports.statistics import inference
+from reports.tables.accuracy import PM
+from reports.tables.standings import derived_rows
+from reports.tables.table import Column, Table, TableEntry, words
+
+_PREFIX = "new"
+
+
+def newcomers(store: Store) -> pd.DataFrame:
+    """Test accuracy in percent: row, task, seed, epochs, accuracy; empty where a run held no clients out."""
+    metrics = store.table("metrics")
+    chosen = metrics[
+        metrics["metric"].str.fullmatch(_PREFIX + r"\d+")
+        & (metrics["mean"] == "train_size")
+        & (metrics["split"] == "test")
+        & (metrics["quantity"] == "accuracy")
+    ]
+    epochs = chosen["metric"].str.removeprefix(_PREFIX).astype(int)
+    return chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])[["row", "task", "seed", "epochs", "accuracy"]]
+
+
+def newcomer_table(store: Store, found: pd.DataFrame) -> Table:
+    """Mean and standard deviation over seeds, a column per number of epochs and task that has new clients."""
+    epochs, tasks = sorted(found["epochs"].unique()), _with_new(store, found)
+    columns = tuple(Column(_after(k), task) for task in tasks for k in epochs)
+    derived = derived_rows(store, store.tasks, PM)
+    rows = tuple(
+        (row, tuple(_entry(_of(found, row, task, k), row in derived) for task in tasks for k in epochs))
+        for row in store.rows
+    )
+    caption = (
+        "Test accuracy in percent of the clients held out of training, weighted by training size, after the last round "
+        "and some epochs of adapting as the method does; mean ± standard deviation over seeds. [ ]: methods that train "
+        "no personalized models, so that what adapts is a generic one."
+    )
+    return Table("newcomers", "New clients", caption, "Method", columns, rows)
+
+
+def _with_new(store: Store, found: pd.DataFrame) -> list[str]:
+    return [task for task in store.tasks if (found["task"] == task).any()]
+
+
+def newcomer_bars(store: Store, found: pd.DataFrame) -> Picture:
+    """A panel per task that has new clients: for each number of epochs a group of bars, one per method."""
+    lines = styles(store)
+    epochs = sorted(found["epochs"].unique())
+    width, tasks = 0.8 / len(store.rows), _with_new(store, found)
+    with drawing(tasks, 1) as (canvas, axes):
+        for axis, task in zip(axes, tasks, strict=True):
+            for k, row in enumerate(store.rows):
+                values = [_of(found, row, task, one) for one in epochs]
+                means = np.array([one.mean() if len(one) else np.nan for one in values])
+                spread = np.array([one.std(ddof=1) if len(one) > 1 else 0.0 for one in values])
+                places = np.arange(len(epochs)) + (k - (len(store.rows) - 1) / 2) * width
+                axis.bar(places, means, width, yerr=spread, color=lines[row]["color"], error_kw={"linewidth": 0.8})
+            axis.set_xticks(range(len(epochs)), [_after(k) for k in epochs])
+            axis.set(title=task, ylabel="accuracy (%)")
+        legend(canvas, {row: {"color": line["color"], "linewidth": 5} for row, line in lines.items()})
+        caption = (
+            "Accuracy of clients held out of training, by epochs of adapting; lines: standard deviation over seeds."
+        )
+        return finish(canvas, "newcomers", "New clients", caption)
+
+
+def _of(found: pd.DataFrame, row: str, task: str, epochs: int) -> Floats:
+    own = found[(found["row"] == row) & (found["task"] == task) & (found["epochs"] == epochs)]
+    return own["accuracy"].to_numpy(dtype=float)
+
+
+def _after(epochs: int) -> str:
+    return f"{epochs} epoch{'' if epochs == 1 else 's'}"
+
+
+def _entry(values: Floats, derived: bool) -> TableEntry:
+    if not len(values):
+        return words("–")
+    summary = inference.summarise(values)
+    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std, derived=derived)

@@ -1,0 +1,117 @@
+"""Aggregates over all tasks as pictures: performance profiles and interval estimates.
+
+After Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice".
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bench.data import Floats
+from bench.rng import generator
+from reports.pictures.canvas import QUIET, Picture, drawing, finish, legend, styles
+from reports.reading.load import Store
+from reports.statistics import inference
+from reports.tables.accuracy import HEADLINE, aggregates, reference
+from reports.tables.standings import by_unit, complete, derived_rows
+
+_DRAWS = 500
+_POINTS = 150
+
+
+def performance_profiles(store: Store, chosen: str) -> Picture | None:
+    """Share of runs above an accuracy, of the methods that train the model, with pointwise bootstrap bands.
+
+    None where no row has all its figures.
+    """
+    lines = styles(store)
+    found = {}
+    for figure in HEADLINE:
+        derived = derived_rows(store, store.tasks, figure)
+        found[figure] = {
+            row: by_unit(store, row, store.tasks, figure, chosen)
+            for row in store.rows
+            if row not in derived and all(complete(store, row, task, figure, chosen) for task in store.tasks)
+        }
+    shown = {figure: rows for figure, rows in found.items() if rows}
+    if not shown:
+        return None
+    with drawing(["all"], len(shown), panel=(4.6, 2.8)) as (canvas, axes):
+        for axis, (figure, rows) in zip(axes, shown.items(), strict=True):
+            runs = np.concatenate([units for tasks in rows.values() for units in tasks])
+            across = np.unique(np.append(runs, runs.min() - 0.5))
+            if len(across) > _POINTS:
+                across = np.linspace(across[0], across[-1], _POINTS)
+            for row, tasks in rows.items():
+                share, low, high = profile(tasks, across)
+                axis.plot(across, 100 * share, drawstyle="steps-post", **lines[row])
+                if lines[row]["color"] != QUIET:
+                    band: Any = {"color": lines[row]["color"], "alpha": 0.12, "linewidth": 0, "step": "post"}
+                    axis.fill_between(across, 100 * low, 100 * high, **band)
+            axis.set(xlabel=f"{figure.name} accuracy τ (%)", ylabel="runs above τ (%)", ylim=(0, 102))
+        legend(canvas, {row: style for row, style in lines.items() if any(row in rows for rows in shown.values())})
+        caption = (
+            f"Share of all runs ({len(store.tasks)} tasks with their seeds, every task counting the same) with more "
+            "than an accuracy τ, of the methods that train the model; bands: pointwise 95 % percentile bootstrap of "
+            "seeds within tasks (Agarwal et al. 2021), with few seeds too narrow. A curve above another at every τ "
+            "dominates it."
+        )
+        return finish(canvas, "profiles", "Performance profiles", caption)
+
+
+def profile(tasks: list[Floats], across: Floats) -> tuple[Floats, Floats, Floats]:
+    """Share of runs above each accuracy of `across`, mean over tasks, with the ends of its bootstrap band.
+
+    Args:
+        tasks: accuracies by unit, an array per task.
+        across: `[points]`.
+    """
+    rng = generator("profile")
+    above = [(units[:, None] > across).astype(float) for units in tasks]
+    share = np.mean([one.mean(axis=0) for one in above], axis=0)
+    drawn = np.zeros((_DRAWS, len(across)))
+    for one in above:
+        picked = rng.multinomial(len(one), np.full(len(one), 1 / len(one)), size=_DRAWS) / len(one)
+        drawn += picked @ one / len(tasks)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    return share, low, high
+
+
+def interval_estimates(store: Store, chosen: str) -> Picture | None:
+    """Interquartile means and probabilities of improvement with their intervals; None where no row has all figures."""
+    found = {figure: aggregates(store, figure, chosen) for figure in HEADLINE}
+    shown = {figure: rows for figure, rows in found.items() if rows}
+    if not shown:
+        return None
+    lines, base = styles(store), reference(store)
+    rows = [row for row in reversed(store.rows) if any(row in one for one in shown.values())]
+    panels = ["IQM", "P"]
+    with drawing(panels, len(shown), panel=(3.4, 0.6 + 0.2 * len(rows))) as (canvas, axes):
+        for k, (figure, values) in enumerate(shown.items()):
+            middle, better = axes[2 * k : 2 * k + 2]
+            for at, row in enumerate(rows):
+                if row not in values:
+                    continue
+                colour = lines[row]["color"]
+                for axis, one in ((middle, values[row].middle), (better, values[row].better)):
+                    if one is not None:
+                        axis.barh(at, one.high - one.low, 0.5, left=one.low, color=colour, alpha=0.55, linewidth=0)
+                        axis.plot([one.value] * 2, [at - 0.3, at + 0.3], color="#111111", linewidth=1.2)
+            middle.set(title=f"{figure.name}: interquartile mean", xlabel="accuracy (%)")
+            middle.set_yticks(range(len(rows)), rows)
+            middle.set_xlim(*_limits([one.middle for one in values.values()]))
+            better.set(title=f"{figure.name}: P(better than {base})", xlabel="probability", xlim=(0, 1))
+            better.axvline(0.5, color="#777777", linewidth=0.8)
+        caption = (
+            f"Over {len(store.tasks)} tasks, with 95 % intervals as in the table of aggregates: mean of the middle "
+            f"half of all runs; probability of beating {base} on the same task and seed."
+        )
+        return finish(canvas, "intervals", "Intervals over all tasks", caption)
+
+
+def _limits(estimates: list[inference.Bounded]) -> tuple[float, float]:
+    """All values, and intervals as far as ten points beyond."""
+    values = [one.value for one in estimates]
+    ends = [end for one in estimates for end in (one.low, one.high) if not math.isnan(end)] or values
+    return max(min(values) - 10, min(ends)) - 0.5, min(100.0, max(ends) + 0.5)

@@ -1,0 +1,63 @@
+"""Accuracy against what it takes: bytes and steps of a round."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.pictures.canvas import MARKERS, QUIET, Picture, drawing, finish, legend, styles
+from reports.reading.figure import scores
+from reports.reading.load import Store
+from reports.tables.accuracy import HEADLINE
+from reports.tables.standings import derived_rows
+
+_COSTS = {
+    "megabytes": "megabytes a round, all clients",
+    "steps": "steps (batches) a round, all clients",
+}
+
+
+def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
+    """Mean accuracy over tasks against mean cost, a point per method that trains the model; None without a cost.
+
+    Args:
+        store: cells of one protocol.
+        costs: `reports.tables.cost.totals`.
+        chosen: which round is reported.
+    """
+    taken = _taken(store, costs)
+    shown = [name for name in _COSTS if taken[name].notna().any()]
+    if not shown:
+        return None
+    lines = styles(store)
+    derived = {figure: derived_rows(store, store.tasks, figure) for figure in HEADLINE}
+    points: dict[str, dict[str, Any]] = {}
+    with drawing(shown, len(HEADLINE), panel=(4.2, 2.6)) as (canvas, axes):
+        for axis, (figure, name) in zip(axes, [(f, n) for f in HEADLINE for n in shown], strict=True):
+            for k, row in enumerate(store.rows):
+                found = [list(scores(store, row, task, figure, chosen).values()) for task in store.tasks]
+                cost = float(taken[name].get(row, np.nan))
+                if not all(found) or np.isnan(cost) or row in derived[figure]:
+                    continue
+                quiet = lines[row]["color"] == QUIET
+                marker = "." if quiet else MARKERS[k % len(MARKERS)]
+                points[row] = {"color": lines[row]["color"], "marker": marker, "ls": ""}
+                axis.plot(cost, float(np.mean([np.mean(one) for one in found])), **points[row])
+            axis.set(title="", xlabel=_COSTS[name], ylabel=f"{figure.name} accuracy (%)")
+            axis.margins(0.08)
+        legend(canvas, points)
+        caption = (
+            "Mean accuracy over tasks, every task counting the same, against what a round takes of all clients "
+            "together, of the methods that train this model and have a figure on every task: bytes (every receiver of "
+            "a download counts) and steps (batches trained on). The upper left is best."
+        )
+        return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption)
+
+
+def _taken(store: Store, costs: pd.DataFrame) -> pd.DataFrame:
+    """By row: megabytes and steps of a round, mean over seeds, then over tasks."""
+    last = costs.groupby(["row", "task", "seed"]).agg(megabytes=("megabytes", "max"), rounds=("round", "max"))
+    sent = (last["megabytes"] / last["rounds"]).groupby(["row", "task"]).mean().groupby("row").mean()
+    work = store.table("work")
+    steps = work.groupby(["row", "task", "seed"])["steps"].mean().groupby(["row", "task"]).mean().groupby("row").mean()
+    return pd.DataFrame({"megabytes": sent.astype(float), "steps": steps.astype(float)})

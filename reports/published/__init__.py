@@ -1,0 +1,1 @@
+"""Published numbers, and the comparison with them."""

@@ -1,0 +1,237 @@
+"""What the papers' tables print, from our cells: accuracies, rounds to a target, gains, speed, traffic, data."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.reading.figure import Figure
+from reports.reading.load import Cell, Store
+from reports.statistics import inference
+from reports.tables import fairness
+from reports.tables.accuracy import GM, PM, PM_EQUAL
+from reports.tables.table import TableEntry, words
+
+AMBIGUOUS = "ambiguous"
+"""Printed in place of a number."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Our cells in the place of one printed number.
+
+    Attributes:
+        axes: the number's position on the table's axes.
+        cells: ours there, one per seed; `reference`: those of the table's first method at the same position.
+        rivals: of every method of the table at that position, its cells.
+    """
+
+    axes: dict[str, Any]
+    cells: list[Cell]
+    reference: list[Cell]
+    rivals: list[list[Cell]]
+
+
+class Ours:
+    """The cells of one protocol, and what several measures read of them.
+
+    Args:
+        store: the cells.
+        chosen: which round is reported: `best`, `last` or `validation`.
+    """
+
+    def __init__(self, store: Store, chosen: str) -> None:
+        self.store = store
+        self.chosen = chosen
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """Accuracy in percent of every client's personalized model, in the round that `acc` and `client` report."""
+        return fairness.client_accuracies(self.store, self.chosen, PM_EQUAL)
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """Every client's gain over training alone."""
+        return fairness.gains(self.clients, self.store)
+
+
+def measured(ours: Ours, metric: str, place: Place) -> TableEntry:
+    """Our value for one printed number of a metric of `MEASURES`; if no cell is done, the states of the cells.
+
+    `AMBIGUOUS` if the cells of a method there differ in more than the seed, because their mean would mean nothing.
+    """
+    if not any(cell.state == "done" for cell in place.cells):
+        states = Counter(cell.state for cell in place.cells)
+        return words(", ".join(f"{count} {state}" for state, count in states.items()) or "missing")
+    compared = {"relative_speed": [place.reference], "speedup_over_slowest": place.rivals}.get(metric, [])
+    if any(len({(cell.row, cell.task) for cell in cells}) > 1 for cells in (place.cells, *compared)):
+        return words(AMBIGUOUS)
+    return MEASURES[metric](ours, place)
+
+
+def _done(cells: list[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.state == "done"]
+
+
+def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
+    """Mean and standard deviation over seeds; of one client where the table has clients on an axis."""
+    if place.axes.get("client_id", "mean") != "mean":
+        return _client_accuracy(ours, place)
+    if place.axes.get("eval") == "GM":
+        figure = Figure("GM", "gm", "local", "equal")
+    units = {cell.unit for cell in place.cells}
+    entries = {(cell.row, cell.task) for cell in place.cells}
+    scores = [
+        score
+        for row, task in entries
+        for unit, score in ours.store.scores(row, task, figure.metric, figure.on, figure.mean, ours.chosen).items()
+        if unit in units
+    ]
+    derived = any(figure.metric in cell.view.status.derived for cell in place.cells)
+    return _over_seeds(scores, derived=derived)
+
+
+def _client_accuracy(ours: Ours, place: Place) -> TableEntry:
+    """Of the client that the paper calls `c1`, `c2` and so on."""
+    at = int(place.axes["client_id"].removeprefix("c")) - 1
+    own = [_rows_of(ours.clients, cell).sort_values("client")["accuracy"] for cell in place.cells]
+    return _over_seeds([float(one.iloc[at]) for one in own if at < len(one)])
+
+
+def _rounds_to(target: float, ours: Ours, place: Place) -> TableEntry:
+    """Rounds until the first evaluation at or above the target; how many seeds got there, if not all."""
+    found = list(_first_rounds(place.cells, target))
+    there = [one for one in found if math.isfinite(one)]
+    if not there:
+        return words("never")
+    return _over_seeds(there, note=f"({len(there)} of {len(found)} seeds)" if len(there) < len(found) else "")
+
+
+def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
+    """Rounds of the slowest method that reaches the target, divided by the method's own; geometric means over seeds.
+
+    A method counts as having reached it where all its seeds have: else its figure would be that of the lucky ones.
+    """
+    done = [cells for cells in map(_done, [place.cells, *place.rivals]) if cells]
+    rounds = [list(_first_rounds(cells, target)) for cells in done]
+    own, *others = (inference.geometric(one)[0] if all(map(math.isfinite, one)) else math.inf for one in rounds)
+    slowest = max((one for one in others if math.isfinite(one)), default=math.nan)
+    there = sum(map(math.isfinite, rounds[0]))
+    if math.isinf(own):
+        return words(f"{there} of {len(rounds[0])} seeds")
+    return TableEntry(slowest / own, note=f"(n={there})")
+
+
+def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
+    """By seed, the first evaluated round with such a mean personalized accuracy; infinite where there is none."""
+    for cell in _done(cells):
+        metrics = cell.view.table("metrics")
+        curve = metrics[
+            (metrics["metric"] == PM_EQUAL.metric)
+            & (metrics["on"] == PM_EQUAL.on)
+            & (metrics["mean"] == PM_EQUAL.mean)
+            & (metrics["split"] == "test")
+            & (metrics["quantity"] == "accuracy")
+        ]
+        yield float(curve[100 * curve["value"] >= target]["round"].min()) if len(curve) else math.inf
+
+
+def _gain(ours: Ours, place: Place) -> TableEntry:
+    """Gain over training alone: mean over clients, and standard deviation over clients, both averaged over seeds."""
+    own = [_rows_of(ours.gains, cell)["gain"] for cell in place.cells]
+    own = [one for one in own if len(one)]
+    if not own:
+        return words("–")
+    return TableEntry(float(np.mean([one.mean() for one in own])), float(np.mean([one.std(ddof=1) for one in own])))
+
+
+def _new_clients(ours: Ours, place: Place) -> TableEntry:
+    """Accuracy of the clients held out, each counting the same, after the most epochs of adapting."""
+    values = []
+    for cell in _done(place.cells):
+        metrics = cell.view.table("metrics")
+        last = f"new{max(cell.view.settings.new_client_epochs)}"
+        on_test = (metrics["split"] == "test") & (metrics["quantity"] == "accuracy") & (metrics["mean"] == "equal")
+        values += [100 * float(value) for value in metrics[on_test & (metrics["metric"] == last)]["value"]]
+    return _over_seeds(values)
+
+
+def _images_per_second(ours: Ours, place: Place) -> TableEntry:
+    return _over_seeds(list(_throughput(place.cells)))
+
+
+def _relative_speed(ours: Ours, place: Place) -> TableEntry:
+    """In percent of the table's first method."""
+    base, own = list(_throughput(place.reference)), list(_throughput(place.cells))
+    if not base:
+        return words("–")
+    return TableEntry(100 * inference.geometric(own)[0] / inference.geometric(base)[0], note=f"(n={len(own)})")
+
+
+def _throughput(cells: list[Cell]) -> Iterator[float]:
+    """Samples of all local epochs per wall second of the whole cell, by seed: as many clients a round as it takes."""
+    for cell in _done(cells):
+        settings, timing = cell.view.settings, cell.json("timing")
+        if not timing or not timing["seconds"]:
+            continue
+        samples = [n for n in cell.json("partition")["n_train"] if n]
+        selected = max(1, round(settings.participation * cell.trained))
+        yield selected * float(np.mean(samples)) * settings.epochs * settings.rounds / timing["seconds"]
+
+
+def _scalars(ours: Ours, place: Place) -> TableEntry:
+    """Scalars sent, buffers apart; what many clients receive counts once."""
+    totals = []
+    for cell in _done(place.cells):
+        ledger = cell.view.table("ledger")
+        size = np.dtype(cell.view.settings.dtype).itemsize
+        totals.append(float((ledger["up"] + ledger["down_distinct"]).sum() / size))
+    return _over_seeds(totals)
+
+
+def _of_partition(count: Callable[[dict[str, Any]], float], ours: Ours, place: Place) -> TableEntry:
+    """Mean over clients."""
+    return _over_seeds([count(cell.json("partition")) for cell in _done(place.cells)])
+
+
+def _rows_of(frame: pd.DataFrame, cell: Cell) -> pd.DataFrame:
+    return frame[(frame["row"] == cell.row) & (frame["task"] == cell.task) & (frame["seed"] == cell.seed)]
+
+
+def _over_seeds(values: list[float], *, derived: bool = False, note: str = "") -> TableEntry:
+    if not values:
+        return words("–")
+    summary = inference.summarise(values)
+    spread = None if math.isnan(summary.std) else summary.std
+    return TableEntry(summary.mean, spread, note or f"(n={summary.n})", derived=derived, n=summary.n)
+
+
+def _classes(partition: dict[str, Any]) -> float:
+    return float((np.array(partition["counts"]) > 0).sum(axis=1).mean())
+
+
+_TARGET = 70.0  # percent, of the one table that counts rounds
+
+MEASURES: dict[str, Callable[[Ours, Place], TableEntry]] = {
+    "GM": partial(_accuracy, GM),
+    "PM": partial(_accuracy, PM),
+    "acc": partial(_accuracy, PM_EQUAL),
+    "client": partial(_accuracy, PM_EQUAL),
+    "server": partial(_accuracy, Figure("GM", "gm", "global", "")),
+    "rounds_to_70": partial(_rounds_to, _TARGET),
+    "speedup_over_slowest": partial(_speedup, _TARGET),
+    "individual_gain": _gain,
+    "new_clients": _new_clients,
+    "images_per_s": _images_per_second,
+    "relative_speed": _relative_speed,
+    "comcost": _scalars,
+    "classes_per_client": partial(_of_partition, _classes),
+    "train_samples": partial(_of_partition, lambda partition: float(np.mean(partition["n_train"]))),
+    "test_samples": partial(_of_partition, lambda partition: float(np.mean(partition["n_test"]))),
+}
+"""What the papers' metrics are called here. Their speed-ups by not waiting have a table of their own."""

@@ -1,0 +1,101 @@
+"""How much sooner a target is reached by not waiting: Tables 4 and 9 of the SCD paper."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.published.comparison import PublishedTable
+from reports.reading.load import Cell, Store
+from reports.statistics import inference
+from reports.tables.accuracy import PM
+from reports.tables.cost import reached
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+WAITING = ("wait_free", "server", "pm_until_broadcast")
+"""Settings that decide whether clients and the server wait for each other; cells that differ only in them are compared.
+"""
+
+
+def speedup_table(
+    store: Store, curve: pd.DataFrame, printed: list[PublishedTable], own: Mapping[str, float]
+) -> Table | None:
+    """Speed-ups over the cell that waits (`wait_free: off`, no server rule), per method and target; None without one.
+
+    Args:
+        store: cells of one protocol.
+        curve: `reports.tables.cost.curves` of the personalized models.
+        printed: published tables of the run; those of speed-ups give targets and their factors.
+        own: target by task, of `reports.tables.cost.targets`.
+    """
+    pairs = list(_pairs(store))
+    if not pairs:
+        return None
+    factors = {
+        (row.method, row.axes.get("pm_epochs"), float(row.axes["target_acc"])): row.mean
+        for table in printed
+        for row in table.rows
+        if row.metric == "speedup"
+    }
+    rows = []
+    for task in [task for task in store.tasks if task in own]:  # of an unfinished grid, those with a curve
+        for row, base in dict.fromkeys((cell.row, base.row) for cell, base in pairs if cell.task == task):
+            cell = store.of(row, task)[0]
+            for target in sorted({target for _, _, target in factors} | {own[task]}):
+                paper = factors.get((cell.view.label, cell.flat.get("hp.personal_epochs"), target))
+                rows.append((row, tuple(_line(curve, task, row, base, target, paper))))
+    caption = (
+        f"Until the first of two evaluations in a row at or above the target ({PM.text}): the waiting method's rounds, "
+        "seconds per round and seconds, each divided by those of the method in this row; geometric mean, factor of one "
+        "standard deviation, and n: the seeds in which both got there; the figure is about those only. Seconds are "
+        "simulated."
+    )
+    heads = ("task", "compared with", "target %", "rounds", "seconds per round", "speed-up", "paper")
+    return Table("speedup", "Speed-up by not waiting", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+
+
+def _pairs(store: Store) -> Iterator[tuple[Cell, Cell]]:
+    """Every cell with the one that waits and is the same in all else."""
+    waiting = {_all_else(cell): cell for cell in store.cells if _waits(cell)}
+    for cell in store.cells:
+        if not _waits(cell) and (base := waiting.get(_all_else(cell))) is not None:
+            yield cell, base
+
+
+def _waits(cell: Cell) -> bool:
+    return not cell.view.settings.wait_free and cell.view.settings.server is None
+
+
+def _all_else(cell: Cell) -> str:
+    return str(cell.view.settings.model_dump(exclude={*WAITING, "label", "case", "rounds", "eval_every"}))
+
+
+def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, paper: Any) -> Iterator[TableEntry]:
+    found = {name: _by_seed(curve, task, name, target) for name in (row, base)}
+    ratios = [
+        (theirs[0] / ours[0], (theirs[1] / theirs[0]) / (ours[1] / ours[0]), theirs[1] / ours[1])
+        for seed, ours in found[row].items()
+        if (theirs := found[base].get(seed)) is not None
+    ]
+    of = curve[(curve["row"] == row) & (curve["task"] == task)]["seed"].nunique()
+    yield from (words(task), words(base), number(target, decimals=0))
+    for k in range(3):
+        yield _mean([ratio[k] for ratio in ratios], of)
+    yield words("–") if paper is None else number(paper, decimals=2)
+
+
+def _by_seed(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[str, tuple[float, float]]:
+    """Rounds and seconds to the target, of the seeds that reach it."""
+    own = curve[(curve["row"] == row) & (curve["task"] == task)]
+    firsts = {str(seed): reached(group, target) for seed, group in own.groupby("seed")}
+    return {seed: (first[0], first[2]) for seed, first in firsts.items() if not np.isnan(first[0])}
+
+
+def _mean(ratios: list[float], of: int) -> TableEntry:
+    """Geometric mean: as much faster in one seed and slower in another is no speed-up. `of` seeds were compared."""
+    if not ratios:
+        return words(f"– (n=0 of {of})")
+    mean, factor = inference.geometric(ratios)
+    spread = "" if np.isnan(factor) else f"×/÷ {factor:.2f}; "
+    return TableEntry(mean, note=f"({spread}n={len(ratios)} of {of})", decimals=2)

@@ -1,0 +1,28 @@
+"""Which accuracy a table or picture is about."""
+
+from dataclasses import dataclass
+
+from reports.reading.load import Store
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Which accuracy: of which model, on which test data, averaged over clients how."""
+
+    name: str
+    metric: str
+    on: str
+    mean: str
+
+    @property
+    def text(self) -> str:
+        """For captions."""
+        models = {"gm": "generic model", "pm": "personalized models", "lm": "models right after local training"}
+        means = {"train_size": ", weighted by training size", "equal": ", every client counting the same", "": ""}
+        place = "common test set" if self.on == "global" else "clients' local test sets"
+        return f"{self.name}: {models[self.metric]} on the {place}{means[self.mean]}"
+
+
+def scores(store: Store, row: str, task: str, figure: Figure, chosen: str) -> dict[str, float]:
+    """Accuracy in percent by unit (`Store.scores`)."""
+    return store.scores(row, task, figure.metric, figure.on, figure.mean, chosen)

@@ -1,0 +1,355 @@
+"""What a report reads: one or more run folders as one list of cells and one table of figures."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import UserError
+from bench.results.results import CellView, dataset_name, load_run, tidy
+from bench.settings import Settings
+from bench.store import documents
+from bench.store.store import FINISHED, CellState
+from bench.store.tables import read_tables
+from reports.reading.generic_models import without_own
+from reports.statistics.best import MARGIN
+
+TASK_FIELDS = (
+    "dataset",
+    "dataset_options",
+    "partition",
+    "partition_options",
+    "shifts",
+    "alpha",
+    "clients",
+    "participation",
+    "model",
+    "model_options",
+    "pretrained",
+    "validation_share",
+)
+"""Settings that say what is to be learnt from what: cells that differ in one are not rivals but columns of a table."""
+
+_SEED_FIELDS = ("seed", "partition_seed")
+_NAMES = ("row", "task", "seed")
+_PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
+"""Which copy of a cell is shown where several runs have one."""
+_OWN = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
+_SHORT = {"alpha": "α", "participation": "C"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a run.
+
+    Attributes:
+        view: its settings, status and files.
+        row: its row in tables: the label, and the settings in which cells of that label differ.
+        task: its column: data set, and the settings in which tasks of the run differ.
+        seed: as the settings have it, with the partition's own seed where there is one (`0/1`); methods are compared
+            seed by seed.
+        unit: the partition, of which seeds are repeated measurements; the seed where the task has one partition only.
+    """
+
+    view: CellView
+    row: str
+    task: str
+    seed: str
+    unit: str
+
+    @property
+    def state(self) -> str:
+        """As in the store, and `missing` where nothing was written."""
+        return "missing" if self.view.status.state == "waiting" else self.view.status.state
+
+    @property
+    def trained(self) -> int:
+        """How many clients take part in the training of a cell that is done: with samples, and not held out as new."""
+        sizes: list[int] = self.json("partition")["n_train"]
+        return sum(n > 0 for n in sizes) - self.view.settings.new_clients
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Its settings, the method's own as `hp.<name>`."""
+        return _flat(self.view.settings)
+
+    def json(self, name: str) -> Any:
+        """The content of `<name>.json` in the cell's folder; None where there is none or it is damaged."""
+        return documents.read(self.view.folder, f"{name}.json")
+
+
+@dataclass(frozen=True)
+class Store:
+    """Merged runs.
+
+    Attributes:
+        runs: content of each `run.json`, in the order given.
+        cells: every cell once under each of its labels; where runs share one, the finished copy.
+        figures: `bench.results.results.tidy` of the done cells, and `row`, `task`, `seed` of each; `derived` also where
+            row's personalized models are its generic one in every cell.
+        margin: percentage points; methods that differ by less count as equivalent.
+    """
+
+    runs: tuple[dict[str, Any], ...]
+    cells: tuple[Cell, ...]
+    figures: pd.DataFrame
+    margin: float = MARGIN
+
+    @property
+    def rows(self) -> list[str]:
+        """Rows of tables, in the grid's order."""
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks, in the grid's order."""
+        return list(dict.fromkeys(cell.task for cell in self.cells))
+
+    @property
+    def protocols(self) -> list[str]:
+        """Protocols, in the grid's order."""
+        return list(dict.fromkeys(cell.view.settings.protocol for cell in self.cells))
+
+    def of_protocol(self, protocol: str) -> "Store":
+        """The cells of one protocol: rows of the two are never mixed."""
+        cells = tuple(cell for cell in self.cells if cell.view.settings.protocol == protocol)
+        return Store(self.runs, cells, self.figures[self.figures["protocol"] == protocol], self.margin)
+
+    def of(self, row: str, task: str) -> list[Cell]:
+        """The cells, one per seed, behind one entry of a table."""
+        return self._entries.get((row, task), [])
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The CSV file `name` of all done cells below each other, with the `row`, `task`, `seed` of each."""
+        cells = [cell for cell in self.cells if cell.state == "done"]
+        table, lengths = read_tables((cell.view.folder for cell in cells), name)
+        names = pd.DataFrame([(cell.row, cell.task, cell.seed) for cell in cells], columns=list(_NAMES))
+        return pd.concat([table, names.loc[names.index.repeat(lengths)].reset_index(drop=True)], axis=1)
+
+    def selected(self, task: str, wanted: str) -> str:
+        """Which round a task reports: the wanted one, and the last where the task has no such figure at all."""
+        return wanted if (task, wanted) in self._selections else "last"
+
+    def scores(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
+        """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
+
+        A unit of which a seed is missing has the mean of the others: `complete` says whether that is so anywhere.
+        """
+        units: dict[str, list[float]] = {}
+        for seed, score in self.by_seed(row, task, metric, on, mean, selection).items():
+            units.setdefault(self._units[task, seed], []).append(score)
+        return {unit: sum(scores) / len(scores) for unit, scores in units.items()}
+
+    def complete(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> bool:
+        """Whether the row has this figure, or has diverged, in every seed that any row has on the task."""
+        return self.by_seed(row, task, metric, on, mean, selection).keys() == self._expected[task]
+
+    def repeats(self, task: str) -> int:
+        """Seeds of each partition; 1 where every seed has its own."""
+        seeds = self._expected[task]
+        return max(Counter(self._units[task, seed] for seed in seeds).values())
+
+    def chance(self, task: str) -> float:
+        """Accuracy in percent of guessing one of the task's classes; nan where no cell has got as far as its data."""
+        for cell in self.cells:
+            if cell.task == task and (partition := cell.json("partition")) is not None:
+                return 100 / len(partition["counts"][0])
+        return math.nan
+
+    def by_seed(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
+        """Accuracy in percent by seed; a diverged cell counts at chance level."""
+        figure = (metric, on, mean, self.selected(task, selection))
+        found = dict(self._scores.get((row, task, *figure), {}))
+        diverged = [cell.seed for cell in self.of(row, task) if cell.state == "diverged"]
+        if diverged and (found or figure in self._measured[task]) and not math.isnan(chance := self.chance(task)):
+            found |= dict.fromkeys(diverged, chance)
+        return found
+
+    @cached_property
+    def _units(self) -> dict[tuple[str, str], str]:
+        return {(cell.task, cell.seed): cell.unit for cell in self.cells}
+
+    @cached_property
+    def _expected(self) -> dict[str, set[str]]:
+        """The seeds of each task."""
+        seeds: dict[str, set[str]] = {}
+        for cell in self.cells:
+            seeds.setdefault(cell.task, set()).add(cell.seed)
+        return seeds
+
+    @cached_property
+    def _measured(self) -> dict[str, set[tuple[str, ...]]]:
+        """The figures that some row has on a task."""
+        figures: dict[str, set[tuple[str, ...]]] = {task: set() for task in self.tasks}
+        for _, task, *figure in self._scores:
+            figures[task].add(tuple(figure))
+        return figures
+
+    @cached_property
+    def _selections(self) -> set[tuple[str, str]]:
+        return {(key[1], key[-1]) for key in self._scores}
+
+    @cached_property
+    def _entries(self) -> dict[tuple[str, str], list[Cell]]:
+        entries: dict[tuple[str, str], list[Cell]] = {}
+        for cell in self.cells:
+            entries.setdefault((cell.row, cell.task), []).append(cell)
+        return entries
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, ...], dict[str, float]]:
+        scores: dict[tuple[str, ...], dict[str, float]] = {}
+        columns = ["row", "task", "metric", "on", "mean", "selection", "seed", "value"]
+        for *key, seed, value in self.figures[columns].itertuples(index=False):
+            scores.setdefault(tuple(key), {})[seed] = 100 * value
+        return scores
+
+
+def load(runs: list[Path]) -> Store:
+    """Read and merge runs. Trials of a sweep are left out: they have no test figures.
+
+    Raises:
+        UserError: a folder is not a run, or two runs have different cells for one entry of a table.
+    """
+    views = [load_run(run) for run in runs]
+    found: dict[tuple[str, str], CellView] = {}
+    for view in (cell for run in views for cell in run.cells if cell.settings.protocol != "tuning"):
+        known = found.setdefault((view.id, view.label), view)
+        if _PREFERRED.index(view.status.state) < _PREFERRED.index(known.status.state):
+            found[view.id, view.label] = view
+    cells = _named(list(found.values()))
+    _refuse_rivals(cells)
+    _refuse_unpaired(cells)
+    return Store(tuple(view.info for view in views), cells, _figures([tidy(run) for run in runs], cells))
+
+
+def setting_text(name: str, value: Any) -> str:
+    """`α=0.1`, `tau=0.4`: a setting as tables name it."""
+    if name == "shifts":
+        return " + ".join(_shift_text(dict(shift)) for shift in value) or "no shift"
+    shown = f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return f"{_SHORT.get(name, name.removeprefix(_OWN))}={shown}"
+
+
+def _shift_text(shift: dict[str, Any]) -> str:
+    """`label_noise share=0.4`: a shift with its options, but for those that are lists."""
+    given = [setting_text(key, value) for key, value in shift.items() if key != "name" and not isinstance(value, list)]
+    return " ".join([shift["name"], *given])
+
+
+def _named(views: list[CellView]) -> tuple[Cell, ...]:
+    """Give each cell its row, task and seed, each no longer than needed to tell it from the others."""
+    flat = [{**_flat(view.settings), "label": view.label} for view in views]
+    names = list(dict.fromkeys(name for settings in flat for name in settings))
+    row_names = [name for name in names if name not in (*TASK_FIELDS, *_SEED_FIELDS, "label", "case", "protocol")]
+    flat = [_opened(settings) for settings in flat]
+    task_names = {dataset: _task_names(flat, dataset) for dataset in {settings["dataset"] for settings in flat}}
+    tasks = [_task(settings, task_names[settings["dataset"]]) for settings in flat]
+    partitions: dict[str, set[Any]] = {}
+    for settings, task in zip(flat, tasks, strict=True):
+        partitions.setdefault(task, set()).add(_partition_seed(settings))
+    # Within one task only: a learning rate that belongs to the data set does not make two rows of a method.
+    rivals: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for settings, task in zip(flat, tasks, strict=True):
+        rivals.setdefault((settings["label"], task), []).append(settings)
+    vary = {at: [name for name in row_names if _varies(same, name)] for at, same in rivals.items()}
+    cells = []
+    for view, settings, task in zip(views, flat, tasks, strict=True):
+        own = [name for name in vary[settings["label"], task] if name in settings]
+        row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in own)])
+        seed = "/".join(str(settings[name]) for name in _SEED_FIELDS if settings[name] is not None)
+        unit = str(_partition_seed(settings) if len(partitions[task]) > 1 else settings["seed"])
+        cells.append(Cell(view, row, task, seed, unit))
+    return tuple(cells)
+
+
+def _partition_seed(settings: dict[str, Any]) -> int:
+    seed: int = settings["seed"] if settings["partition_seed"] is None else settings["partition_seed"]
+    return seed
+
+
+def _refuse_rivals(cells: tuple[Cell, ...]) -> None:
+    """One seed of one row and task is one cell: another copy, of other code or data, would count its seed twice."""
+    known: dict[tuple[str, ...], Cell] = {}
+    for cell in cells:
+        protocol = cell.view.settings.protocol
+        other = known.setdefault((protocol, cell.row, cell.task, cell.seed), cell)
+        if other is not cell:
+            raise UserError(
+                f"{cell.row} ({cell.task}, seed {cell.seed}, protocol {protocol}) is there twice, as "
+                f"{other.view.folder} and as {cell.view.folder}: the method's code, its data or the version changed in "
+                "between. Report the runs one by one; `bench compare` shows what changed."
+            )
+
+
+def _refuse_unpaired(cells: tuple[Cell, ...]) -> None:
+    """Cells of one task and seed must have had one partition: every comparison of methods is a paired one."""
+    known: dict[tuple[str, ...], tuple[Cell, str]] = {}
+    for cell in cells:
+        if cell.state != "done":
+            continue
+        found = cell.view.status.partition.get("hash", "")
+        other, expected = known.setdefault((cell.view.settings.protocol, cell.task, cell.seed), (cell, found))
+        if found != expected:
+            raise UserError(
+                f"{cell.row} and {other.row} ({cell.task}, seed {cell.seed}) were trained on different partitions of "
+                f"the data ({found} in {cell.view.folder}, {expected} in {other.view.folder}): the data or the "
+                "partition changed in between, so they cannot be compared. Run one of them again with --fresh."
+            )
+
+
+def _opened(settings: dict[str, Any]) -> dict[str, Any]:
+    """The task's options one by one."""
+    opened: dict[str, Any] = {}
+    for name, value in settings.items():
+        if _of_task(name) and isinstance(value, dict):
+            opened |= {f"{name}.{key}": one for key, one in value.items()}
+        else:
+            opened[name] = value
+    return opened
+
+
+def _of_task(name: str) -> bool:
+    return name.partition(".")[0] in TASK_FIELDS
+
+
+def _task_names(flat: list[dict[str, Any]], dataset: str) -> list[str]:
+    """What tasks of a data set are called by: alpha, settings that vary, options that vary between its cells."""
+    own = [settings for settings in flat if settings["dataset"] == dataset]
+    names = [name for name in dict.fromkeys(name for settings in flat for name in settings) if _of_task(name)]
+    return [
+        name for name in names if name == "alpha" or (name != "dataset" and _varies(own if "." in name else flat, name))
+    ]
+
+
+def _task(settings: dict[str, Any], names: list[str]) -> str:
+    given = [setting_text(name.rpartition(".")[2], settings[name]) for name in names if settings.get(name) is not None]
+    return ", ".join([settings["dataset"], *given])
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    """Settings with the method's own beside the common ones, under names that cannot clash; data by given names."""
+    plain = settings.model_dump(exclude={"hp"})
+    return {**plain, "dataset": dataset_name(settings), **{_OWN + name: value for name, value in settings.hp.items()}}
+
+
+def _varies(settings: list[dict[str, Any]], name: str) -> bool:
+    return len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1
+
+
+def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFrame:
+    """Figures of done cells only, each once, with the names of its cell."""
+    names = pd.DataFrame(
+        [(cell.view.id, cell.view.label, cell.row, cell.task, cell.seed) for cell in cells if cell.state == "done"],
+        columns=["cell", "label", *_NAMES],
+    )
+    done = [frame[(frame["status"] == "done") & frame["value"].notna()] for frame in frames]
+    figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
+    once = figures.drop_duplicates(["cell", "label", "metric", "on", "mean", "selection"])
+    named = once.drop(columns="seed").merge(names, on=["cell", "label"])
+    return without_own(named, {cell.view.id: cell.view for cell in cells})

@@ -1,0 +1,299 @@
+"""Comparisons with the best: which method may be called best, which equal it, and which cannot be told apart.
+
+- The model: a block is a task with one of its units (partition or seed), in which all methods share data, initial
+  weights and client sampling. For two methods, the differences of their accuracies' logits vary around the mean of the
+  task, on every task with a variance of its own. The weighted mean over the tasks of those means is estimated.
+- The variance of a pair's mean is the sum of the tasks' variances with their weights. Its degrees of freedom are
+  Satterthwaite's, with the parts that the tasks have on average over the pairs: of a single pair they hang on the
+  variances that the test itself divides by, and far out in the tail that tells equal methods apart.
+- Tasks run on the same seeds may share noise (data, initial weights); Kish's design effect, over all pairs, counts it.
+- Few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear models and
+  empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his moments of log
+  variances).
+- The intervals are simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons
+  with the best), because the best method is chosen on the same data.
+- The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
+  methods is called worse, and Tukey's supposes equal variances.
+
+`python -m reports.simulation.simulate` measures what this covers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from bench.data import Floats
+from reports.statistics.inference import LEVEL, satterthwaite
+
+MARGIN = 0.5
+"""Percentage points: methods that differ by less count as equivalent."""
+_EDGE = 0.05
+"""Percent: accuracies are kept this far from 0 and 100, where logits end."""
+_MOST_SEEDS = 10_000
+Verdict = Literal["better", "equivalent", "undecided", "worse"]
+TaskOutcome = Literal["win", "tie", "undecided", "loss"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method against the best of the others.
+
+    Attributes:
+        difference, low, high: in percentage points at the level of that best one, with the simultaneous interval.
+        verdict: `better`: than every other. `worse`: than the best. `equivalent`: at most the margin below the best,
+            or above every other. `undecided`: neither is shown.
+        seeds: units per task at which one point of difference would be found four times in five; 0: more than 10,000.
+    """
+
+    difference: float
+    low: float
+    high: float
+    verdict: Verdict
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Moderated:
+    """Variances of the pairs' mean differences, shrunken towards each other, and their degrees of freedom."""
+
+    variance: Floats
+    freedom: float
+
+
+def logits(percent: Floats) -> Floats:
+    """Log odds of accuracies in percent, at most those of 0.05 and 99.95 %."""
+    share = np.clip(np.asarray(percent, dtype=float), _EDGE, 100 - _EDGE) / 100
+    odds: Floats = np.log(share / (1 - share))
+    return odds
+
+
+def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float = LEVEL) -> list[Standing]:
+    """Every method against the best of the others, over all tasks.
+
+    Args:
+        tasks: for each task, accuracies in percent, `[methods, units]`; units in one order where tasks share them.
+        margin: of equivalence, in percentage points.
+        level: probability that any of the intervals misses.
+
+    Returns:
+        A standing per method; empty where there are fewer than two methods or no task has two units.
+    """
+    scores = [logits(task) for task in tasks]
+    if len(scores[0]) < 2 or all(task.shape[1] < 2 for task in scores):
+        return []
+    means = np.array([task.mean(axis=1) for task in scores])
+    mean = means.mean(axis=0)
+    moderated = moderate(*pair_variances(scores, _alike(scores)))
+    critical = pairwise_critical(len(mean), moderated.freedom, level)
+    lows, highs = _constrained(mean, critical * np.sqrt(moderated.variance))
+    per_unit = moderated.variance * len(scores) / sum(1 / task.shape[1] for task in scores)
+    standings = []
+    for k, rival in enumerate(_rivals(mean)):
+        low, difference, high = (
+            _points(means[:, rival], value) for value in (lows[k], mean[k] - mean[rival], highs[k])
+        )
+        seeds = _seeds_needed(means[:, rival], float(per_unit[k, rival]), critical)
+        standings.append(Standing(difference, low, high, _verdict(low, high, margin), seeds))
+    return standings
+
+
+def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: float = LEVEL) -> list[list[TaskOutcome]]:
+    """Every method against every other on one task, by the verdict on the one with the lower mean.
+
+    It has lost where it is worse than the other, a tie is where it is equivalent to it.
+
+    Args:
+        task: accuracies in percent, `[methods, units]`.
+        comparisons: how many of them are looked at, for Bonferroni's correction.
+        margin: of equivalence, in percentage points.
+        level: probability that any of the intervals misses.
+
+    Returns:
+        `[one][other]`, of the one; `undecided` everywhere where there is one unit only.
+    """
+    from scipy import stats
+
+    scores = logits(task)
+    methods, units = scores.shape
+    if units < 2:
+        return [["undecided"] * methods for _ in range(methods)]
+    mean = scores.mean(axis=1)
+    moderated = moderate(*pair_variances([scores], np.ones(1)))
+    half = float(stats.t.ppf(1 - level / (2 * comparisons), moderated.freedom)) * np.sqrt(moderated.variance)
+    found: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
+    for one in range(methods):
+        for other in range(methods):
+            if one != other:
+                found[one][other] = _outcome(mean[one], mean[other], half[one, other], margin)
+    return found
+
+
+def _outcome(mean: float, other: float, half: float, margin: float) -> TaskOutcome:
+    """From two means of logits and half the interval of their difference."""
+    low, high = (_points(np.array([max(mean, other)]), end - abs(mean - other)) for end in (-half, half))
+    match _verdict(low, high, margin):
+        case "worse":
+            return "win" if mean > other else "loss"
+        case "undecided":
+            return "undecided"
+    return "tie"
+
+
+def intervals(scores: Sequence[Floats], level: float = LEVEL) -> tuple[Floats, Floats]:
+    """Simultaneous intervals of each method's mean minus that of the best other one.
+
+    Args:
+        scores: for each task, logits, `[methods, units]`.
+        level: probability that any of the intervals misses.
+
+    Returns:
+        Lower and upper ends, `[methods]` each, in logits.
+    """
+    mean = np.array([task.mean(axis=1) for task in scores]).mean(axis=0)
+    moderated = moderate(*pair_variances(scores, _alike(scores)))
+    return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, level) * np.sqrt(moderated.variance))
+
+
+def moderate(variances: Floats, freedom: float) -> Moderated:
+    """Smyth's moderated variances of all pairs of methods.
+
+    The degrees of freedom are at most those of all methods together: more pairs than methods are no more data.
+
+    Args:
+        variances: `[methods, methods]`, symmetric; the diagonal counts nowhere.
+        freedom: of each.
+    """
+    from scipy import special
+
+    methods = len(variances)
+    most = float((methods - 1) * freedom)
+    own = variances[np.triu_indices(methods, 1)]
+    if not own.any():
+        return Moderated(variances, most)
+    own = np.maximum(own, 1e-5 * max(float(np.median(own)), float(own.mean())))
+    if methods < 3:
+        return Moderated(np.broadcast_to(own, variances.shape), most)
+    logs = np.log(own) - special.digamma(freedom / 2) + math.log(freedom / 2)
+    excess = float(logs.var(ddof=1) - special.polygamma(1, freedom / 2))
+    if excess <= 0:
+        return Moderated(np.full(variances.shape, own.mean()), most)
+    prior = 2 * _trigamma_inverse(excess)
+    centre = math.exp(float(logs.mean()) + float(special.digamma(prior / 2)) - math.log(prior / 2))
+    return Moderated((prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most))
+
+
+def pair_variances(scores: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
+    """Variance of the difference of each pair's weighted means, `[methods, methods]`, and its degrees of freedom.
+
+    A task with one unit shows no variance; it is taken to have the mean of the other tasks', by degrees of freedom.
+    Tasks that share their seeds may share some of their noise; all variances are enlarged by as much as that shows.
+
+    Args:
+        scores: for each task, `[methods, units]`; two units at least in one of them.
+        weights: of the tasks.
+    """
+    units = np.array([task.shape[1] for task in scores])
+    freedoms = units - 1.0
+    single = units == 1
+    shares = np.where(single, 0.0, weights**2 / units) + np.square(weights[single]).sum() * freedoms / freedoms.sum()
+    parts = np.array([share * _variances(task) for share, task in zip(shares[~single], _several(scores), strict=True)])
+    variance = parts.sum(axis=0)
+    return variance * _design_effect(scores, weights, variance), satterthwaite(
+        parts.mean(axis=(1, 2)), freedoms[~single]
+    )
+
+
+def _design_effect(scores: Sequence[Floats], weights: Floats, variance: Floats) -> float:
+    """Kish's design effect (1965, "Survey sampling"), at least 1: a seed is a cluster of its cells on all tasks.
+
+    The variance of the seeds' own means over tasks, over that for independent tasks, both summed over all pairs; 1
+    where tasks differ in their number of units, as they are not the same seeds then.
+    """
+    if len(scores) < 2 or len({task.shape[1] for task in scores}) > 1 or not variance.any():
+        return 1.0
+    by_seed = np.tensordot(weights, np.array(scores), 1)
+    return max(1.0, float(_variances(by_seed).sum() / by_seed.shape[1] / variance.sum()))
+
+
+def _several(scores: Sequence[Floats]) -> list[Floats]:
+    """The tasks with two units or more."""
+    return [task for task in scores if task.shape[1] > 1]
+
+
+def _variances(task: Floats) -> Floats:
+    """Variance over units of the difference of each pair, `[methods, methods]`, from `[methods, units]`."""
+    residuals = task - task.mean(axis=1, keepdims=True)
+    differences = residuals[:, None] - residuals[None]
+    return np.asarray(np.einsum("iju,iju->ij", differences, differences) / (task.shape[1] - 1))
+
+
+def _alike(scores: Sequence[Floats]) -> Floats:
+    """Weights of a plain mean over tasks."""
+    return np.full(len(scores), 1 / len(scores))
+
+
+def _constrained(mean: Floats, half: Floats) -> tuple[Floats, Floats]:
+    """Hsu's constrained intervals of `mean[i] - max(mean of the others)`: ends never on the wrong side of 0."""
+    difference = mean[:, None] - mean[None]
+    others = ~np.eye(len(mean), dtype=bool)
+    highs = np.maximum(0, np.where(others, difference + half, np.inf).min(axis=1))
+    candidates = others & (highs > 0)[None]
+    lows = np.where(candidates, difference - half, np.inf).min(axis=1)
+    return np.where(np.isinf(lows), 0.0, np.minimum(0, lows)), highs
+
+
+def _rivals(mean: Floats) -> list[int]:
+    """For each method, the best of the others."""
+    first, second = np.argsort(-mean, kind="stable")[:2]
+    return [int(second if k == first else first) for k in range(len(mean))]
+
+
+def _points(level: Floats, difference: float) -> float:
+    """A difference of logits in percentage points, from a method whose tasks have the logits `level`."""
+    from scipy import special
+
+    return float(100 * (special.expit(level + difference) - special.expit(level)).mean())
+
+
+def _verdict(low: float, high: float, margin: float) -> Verdict:
+    if low >= 0 and high > 0:
+        return "better"
+    if high <= 0 and low < -margin:
+        return "worse"
+    return "equivalent" if low >= -margin else "undecided"
+
+
+@cache
+def pairwise_critical(methods: int, freedom: float, level: float) -> float:
+    """Quantile for simultaneous two-sided intervals of all pairs' differences (Bonferroni)."""
+    from scipy import special
+
+    return -float(special.stdtrit(freedom, level / (methods * (methods - 1))))
+
+
+def _seeds_needed(level: Floats, variance: float, critical: float, power: float = 0.8) -> int:
+    """Units per task at which one point below `level` is found with the wanted power; normal approximation.
+
+    Args:
+        level: logits of the better one's accuracies, a number per task.
+        variance: of the mean difference over tasks, with one unit each.
+        critical: quantile of the test.
+        power: how often the point is found.
+    """
+    from scipy import special, stats
+
+    below = np.clip(special.expit(level) - 0.01, 1e-4, None)
+    gap = float((level - special.logit(below)).mean())
+    needed = (critical + float(stats.norm.ppf(power))) ** 2 * variance / gap**2
+    return max(2, math.ceil(needed)) if needed <= _MOST_SEEDS else 0
+
+
+def _trigamma_inverse(value: float) -> float:
+    """x with trigamma(x) = value."""
+    from scipy import optimize, special
+
+    return math.exp(optimize.brentq(lambda x: math.log(special.polygamma(1, math.exp(x)) / value), -18, 28))

@@ -1,0 +1,387 @@
+"""Statistics for few seeds and few tasks; numpy and scipy only.
+
+What is used where, and why (percentile bootstrap of three seeds covers 71 %, a t interval 95 %):
+one cell of a table: Student's t interval; two methods: paired differences per seed, Holm over the comparisons;
+all methods at once: reports/statistics/best.py; aggregates over tasks: stratified bootstrap (Agarwal et al. 2021,
+"Deep RL at the Edge of the Statistical Precipice") with Student's t in place of percentiles;
+many methods over many tasks: Friedman test, then Wilcoxon signed-rank with Holm (Benavoli, Corani and Mangili 2016).
+A task is a data set with its partition; a run is one seed of it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.data import Floats
+from bench.rng import generator
+
+LEVEL = 0.05
+_ROUNDING = 1e-9
+"""Of a score: what differs by less is equal but for rounding."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean of `n` runs, standard deviation with ddof 1, and Student's t interval; nan where `n` is too small."""
+
+    n: int
+    mean: float
+    std: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Paired differences of a method from a reference.
+
+    Attributes:
+        n: pairs.
+        difference, low, high: mean difference and its t interval.
+        p: two-sided p value of the paired t test; 1 where all pairs are equal, nan for fewer than two pairs and where
+            all differ by the same amount: t is infinite there, and with few seeds and few test samples that is chance.
+        effect, effect_low, effect_high: mean difference over the standard deviation of differences (Cohen's d_z) and
+            its interval from the noncentral t distribution (Cumming and Finch 2001); nan where there is no spread.
+    """
+
+    n: int
+    difference: float
+    low: float
+    high: float
+    p: float
+    effect: float
+    effect_low: float
+    effect_high: float
+
+
+@dataclass(frozen=True)
+class CriticalDifference:
+    """Average ranks over tasks (1 is best) and what the tests say of them.
+
+    Attributes:
+        names, ranks: the methods, best average rank first.
+        tasks: number of tasks.
+        friedman_p: p value of the Friedman test.
+        cliques: `(first, last)` positions in `names` of groups in which no pair differs significantly.
+        too_few: why no diagram can be drawn; empty where one can.
+    """
+
+    names: tuple[str, ...]
+    ranks: tuple[float, ...]
+    tasks: int
+    friedman_p: float
+    cliques: tuple[tuple[int, int], ...]
+    too_few: str
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """An aggregate and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def summarise(values: Sequence[float] | Floats, level: float = LEVEL) -> Summary:
+    """Mean, standard deviation (ddof 1) and the `1 - level` t interval of independent runs."""
+    x = np.asarray(values, dtype=float)
+    mean = float(x.mean()) if len(x) else math.nan
+    if len(x) < 2:
+        return Summary(len(x), mean, math.nan, math.nan, math.nan)
+    std = float(x.std(ddof=1))
+    half = _t_quantile(len(x) - 1, level) * std / math.sqrt(len(x))
+    return Summary(len(x), mean, std, mean - half, mean + half)
+
+
+def paired(values: Mapping[str, float], reference: Mapping[str, float], level: float = LEVEL) -> Comparison:
+    """Compare two methods, `{seed: score}` each, on the seeds that both have."""
+    differences = _differences(values, reference)
+    summary = summarise(differences, level)
+    effect, low, high = math.nan, math.nan, math.nan
+    if summary.n > 1 and np.ptp(differences) > 0:
+        effect = summary.mean / summary.std
+        low, high = _effect_interval(effect, summary.n, level)
+    p = p_value(differences)
+    return Comparison(summary.n, summary.mean, summary.low, summary.high, p, effect, low, high)
+
+
+def geometric(ratios: Sequence[float] | Floats) -> tuple[float, float]:
+    """Geometric mean of ratios, and the factor of one standard deviation; nan where there are too few."""
+    logs = summarise(np.log(np.asarray(ratios, dtype=float)))
+    return math.exp(logs.mean), math.exp(logs.std)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values adjusted for the number of comparisons (Holm 1979), in the given order; nan stays and does not count."""
+    order = sorted((k for k, p in enumerate(p_values) if not math.isnan(p)), key=lambda k: p_values[k])
+    adjusted = list(p_values)
+    largest = 0.0
+    for position, k in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - position) * p_values[k]))
+        adjusted[k] = largest
+    return adjusted
+
+
+def ranks(scores: Floats) -> Floats:
+    """Ranks within each task, 1 for the highest score, ties shared: `[tasks, methods]` -> `[tasks, methods]`.
+
+    Scores that differ by rounding only are tied.
+    """
+    from scipy import stats
+
+    scores = np.asarray(scores, dtype=float)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    falling = np.take_along_axis(scores, order, axis=1)
+    steps = -np.diff(falling, axis=1) > _ROUNDING * np.abs(falling).max(axis=1, keepdims=True)
+    places = np.concatenate([np.zeros((len(scores), 1)), steps.cumsum(axis=1)], axis=1)
+    ranked = np.empty_like(scores)
+    np.put_along_axis(ranked, order, stats.rankdata(places, axis=1), axis=1)
+    return ranked
+
+
+def nemenyi_distance(methods: int, tasks: int, level: float = LEVEL) -> float:
+    """Smallest difference of average ranks that Nemenyi's test calls significant (Demsar 2006, equation 3.6)."""
+    from scipy import stats
+
+    q = float(stats.studentized_range.ppf(1 - level, methods, math.inf)) / math.sqrt(2)
+    return q * math.sqrt(methods * (methods + 1) / (6 * tasks))
+
+
+def tasks_needed(methods: int, level: float = LEVEL) -> int:
+    """Fewest tasks at which Wilcoxon's signed-rank test with Holm can call any pair of `methods` different.
+
+    The exact two-sided p value is at least `2 ** (1 - tasks)`, and Holm multiplies the smallest by the number of pairs.
+    """
+    pairs = methods * (methods - 1) / 2
+    return 1 + math.ceil(math.log2(pairs / level))
+
+
+def critical_difference(names: Sequence[str], scores: Floats, level: float = LEVEL) -> CriticalDifference:
+    """Ranks, Friedman's test, and groups of methods that are not significantly different.
+
+    Args:
+        names: the methods.
+        scores: `[tasks, methods]`, higher is better, nothing missing.
+    """
+    average = ranks(scores).mean(axis=0)
+    order = np.argsort(average, kind="stable")
+    tasks, methods = scores.shape
+    result = (tuple(names[k] for k in order), tuple(float(average[k]) for k in order), tasks)
+    if methods < 3:
+        return CriticalDifference(*result, math.nan, (), "ranks are compared from three methods up")
+    if tasks < tasks_needed(methods, level):
+        reason = (
+            f"too few tasks for a critical-difference diagram: with {methods} methods, Wilcoxon's test with Holm's "
+            f"correction can tell no pair apart below {tasks_needed(methods, level)} tasks, and there are {tasks} "
+            f"(Nemenyi's critical difference here would be {nemenyi_distance(methods, tasks, level):.1f} ranks)"
+        )
+        return CriticalDifference(*result, math.nan, (), reason)
+    from scipy import stats
+
+    friedman_p = float(stats.friedmanchisquare(*scores.T).pvalue)
+    differs = _different_pairs(scores[:, order], level) if friedman_p < level else np.zeros((methods, methods), bool)
+    return CriticalDifference(*result, friedman_p, _cliques(differs), "")
+
+
+def iqm(tasks: Sequence[Floats]) -> Floats:
+    """Interquartile mean: the mean of the middle half of all runs of all tasks.
+
+    Args:
+        tasks: one array per task, `[..., runs]`.
+
+    Returns:
+        `[...]`.
+    """
+    from scipy import stats
+
+    return np.asarray(stats.trim_mean(np.concatenate(list(tasks), axis=-1), 0.25, axis=-1))
+
+
+def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: float = LEVEL) -> Bounded:
+    """P(X > Y) on the same unit of a random task, ties counting half, with Clopper and Pearson's interval.
+
+    The wins of several tasks are a sum of independent trials of unequal probabilities; the binomial interval for their
+    mean probability is, if anything, too wide (Hoeffding 1956). Tasks count alike, so where one has fewer units than
+    others, its variance counts in full: all are taken to have as few.
+
+    Args:
+        x, y: one array `[units]` per task, the same tasks and units in both.
+    """
+    from scipy import stats
+
+    signs = [np.sign(_level_out(a - b, a)) for a, b in zip(x, y, strict=True)]
+    value = float(np.mean([(sign.mean() + 1) / 2 for sign in signs]))
+    n = len(signs) * min(map(len, signs))
+    wins = value * n
+    low = float(stats.beta.ppf(level / 2, wins, n - wins + 1)) if wins > 0 else 0.0
+    high = float(stats.beta.ppf(1 - level / 2, wins + 1, n - wins)) if wins < n else 1.0
+    return Bounded(value, low, high)
+
+
+def bootstrap(
+    tasks: Sequence[Floats],
+    aggregate: Callable[..., Floats],
+    *address: int | str,
+    repeats: int = 2000,
+    level: float = LEVEL,
+) -> Bounded:
+    """Interval of `aggregate(tasks)` in percent: Student's t with the bootstrap's standard error, on the logit scale.
+
+    Units are drawn within each task, for all methods the same ones where `address` is the same. With n units a
+    percentile interval is too narrow twice: the resampled variance is (n - 1) / n of the true one, and its quantiles
+    are normal ones (Hesterberg 2015, "What teachers should know about the bootstrap"). Both are put right here, task
+    by task; the degrees of freedom are Satterthwaite's over tasks, since an aggregate may rest on few of them (an
+    interquartile mean of tasks that differ rests on half).
+
+    Args:
+        tasks: one array `[units]` per task, percent.
+        aggregate: maps a list of `[..., units]` to `[...]`.
+        address: where the draws come from (`bench.rng.generator`).
+    """
+    rng = generator("bootstrap", *address)
+    value = float(aggregate(tasks))
+    if all(len(units) < 2 for units in tasks):
+        return Bounded(value, math.nan, math.nan)
+    drawn = [units[rng.integers(len(units), size=(repeats, len(units)))] for units in tasks]
+    aggregates = aggregate(drawn)
+    several = [units for units in drawn if units.shape[-1] > 1]
+    freedoms = np.array([units.shape[-1] - 1.0 for units in several])
+    seen = np.array([_part(units, aggregates) for units in several])
+    parts = seen * (freedoms + 1) / freedoms
+    error = float(aggregates.std()) * math.sqrt(parts.sum() / seen.sum() if seen.any() else 1)
+    return Bounded(value, *within_percent(value, _t_quantile(satterthwaite(parts, freedoms), level) * error))
+
+
+def satterthwaite(parts: Floats, freedoms: Floats) -> float:
+    """Degrees of freedom of a sum of independent variances (Satterthwaite 1946, Biometrics Bulletin 2).
+
+    Args:
+        parts: the variances, each with its factor in the sum; all of their freedom where all are 0.
+        freedoms: of each.
+    """
+    if not parts.any():
+        return float(freedoms.sum())
+    return float(parts.sum() ** 2 / (parts**2 / freedoms).sum())
+
+
+def _part(units: Floats, aggregates: Floats) -> float:
+    """What the mean of a task's resampled units, `[draws, units]`, explains of the aggregates' variance, `[draws]`."""
+    means = units.mean(axis=-1)
+    spread = float(means.var())
+    return float(np.cov(means, aggregates, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
+
+
+def unpaired(x: tuple[float, float, int], y: tuple[float, float, int], level: float = LEVEL) -> tuple[float, float]:
+    """Interval of the difference of two independent means from `(mean, standard deviation with ddof 1, n)` of each.
+
+    Unequal variances; the critical value is the mean of the two t quantiles weighted by the means' variances (Cochran
+    and Cox 1957, "Experimental designs"): with a printed mean of three runs Welch's falls to 93 %
+    coverage, this one stays above 95. nan where an n is below 2, or there is no spread at all.
+    """
+    if min(x[2], y[2]) < 2 or x[1] == y[1] == 0:
+        return math.nan, math.nan
+    one, other = x[1] ** 2 / x[2], y[1] ** 2 / y[2]
+    quantile = (one * _t_quantile(x[2] - 1, level) + other * _t_quantile(y[2] - 1, level)) / (one + other)
+    half = quantile * math.sqrt(one + other)
+    return x[0] - y[0] - half, x[0] - y[0] + half
+
+
+def within_percent(value: float, half: float) -> tuple[float, float]:
+    """`value - half, value + half` on the logit scale (delta method), so that it stays within 0 to 100 percent."""
+    from scipy import special
+
+    share = value / 100
+    if not 0 < share < 1 or math.isnan(half):
+        return (value, value) if half == 0 else (math.nan, math.nan)
+    reach = half / 100 / (share * (1 - share))
+    low, high = 100 * special.expit(special.logit(share) + np.array([-reach, reach]))
+    return float(low), float(high)
+
+
+def _differences(values: Mapping[str, float], reference: Mapping[str, float]) -> Floats:
+    """By common seed; differences that are equal but for rounding are made equal, and zero where that is all."""
+    seeds = sorted(values.keys() & reference.keys())
+    x, y = (np.array([scores[seed] for seed in seeds], dtype=float) for scores in (values, reference))
+    return _level_out(x - y, x)
+
+
+def _level_out(differences: Floats, scores: Floats) -> Floats:
+    """Without what is rounding only, at the size of the scores."""
+    rounding = _ROUNDING * np.abs(scores).max(initial=0.0)
+    level = np.where(np.abs(differences) <= rounding, 0.0, differences)
+    if len(level) and np.ptp(level) <= rounding:
+        level[:] = level[0]
+    return level
+
+
+def p_value(differences: Floats) -> float:
+    """Two-sided p value of the t test that the mean is 0; nan for fewer than two, and for equal ones other than 0."""
+    if len(differences) < 2:
+        return math.nan
+    if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
+        return 1.0 if differences[0] == 0 else math.nan
+    from scipy import stats
+
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+@cache
+def _t_quantile(freedom: float, level: float) -> float:
+    from scipy import special
+
+    return float(special.stdtrit(freedom, 1 - level / 2))
+
+
+def _effect_interval(effect: float, n: int, level: float) -> tuple[float, float]:
+    """Interval of d_z: the noncentralities under which the observed t is a `level / 2` tail event.
+
+    The noncentral t distribution is integrated over its chi variable on a grid of quantiles: scipy's `nct.cdf` is nan
+    for the large t of nearly constant differences.
+    """
+    from scipy import optimize, special
+
+    t = effect * math.sqrt(n)
+    upper = 1 - (np.arange(4000) + 0.5) / 4000
+    chi = np.sqrt(special.chdtri(n - 1, upper) / (n - 1))
+    far = 10 + abs(t) * float(chi.max())
+
+    def bound(tail: float) -> float:
+        return float(optimize.brentq(lambda nc: special.ndtr(t * chi - nc).mean() - tail, -far, far))
+
+    return bound(1 - level / 2) / math.sqrt(n), bound(level / 2) / math.sqrt(n)
+
+
+def _different_pairs(scores: Floats, level: float) -> npt.NDArray[np.bool_]:
+    """`[methods, methods]`: which pairs Wilcoxon's signed-rank test with Holm's correction tells apart."""
+    from scipy import stats
+
+    methods = scores.shape[1]
+    rows, columns = np.triu_indices(methods, 1)
+    differences = scores[:, rows] - scores[:, columns]
+    sizes = np.sort(np.abs(differences), axis=0)
+    plain = (sizes[0] > 0) & (np.diff(sizes, axis=0) > 0).all(axis=0)  # no ties: the exact test, for all at once
+    p_values = np.ones(len(rows))
+    if plain.any():
+        p_values[plain] = stats.wilcoxon(differences[:, plain]).pvalue
+    for pair in np.flatnonzero(~plain & (sizes[-1] > 0)):
+        p_values[pair] = stats.wilcoxon(differences[:, pair]).pvalue
+    differs = np.zeros((methods, methods), dtype=bool)
+    differs[rows, columns] = differs[columns, rows] = np.array(holm(p_values.tolist())) < level
+    return differs
+
+
+def _cliques(differs: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
+    """Longest runs of neighbouring ranks without a differing pair, none inside another, none of one method."""
+    found: list[tuple[int, int]] = []
+    for first in range(len(differs)):
+        last = first
+        while last + 1 < len(differs) and not differs[first : last + 1, last + 1].any():
+            last += 1
+        if last > first and (not found or last > found[-1][1]):
+            found.append((first, last))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""The tables of a report, as data, HTML and LaTeX."""

@@ -1,0 +1,232 @@
+"""Tables of accuracies: the main table, every figure with its interval, comparisons with a reference, aggregates."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.results.reported_round import WINDOW
+from reports.reading.figure import Figure, scores
+from reports.reading.load import Store
+from reports.reading.setting import described
+from reports.statistics import inference
+from reports.tables.standings import by_unit, column_marks, complete, family
+from reports.tables.table import LEGEND, Column, Table, TableEntry, number, probability, words
+
+GM = Figure("GM", "gm", "global", "")
+PM = Figure("PM", "pm", "local", "train_size")
+PM_EQUAL = Figure("PM", "pm", "local", "equal")
+HEADLINE = (GM, PM)
+
+SELECTION = {"honest": "validation", "paper": "best"}
+"""Which round a protocol reports."""
+
+SELECTION_TEXT = {
+    "validation": f"the round was chosen on validation data (best mean of its last {WINDOW} evaluations)",
+    "peak": "the round with the best validation accuracy, the earliest of equals",
+    "tail": f"the mean of the last {WINDOW} evaluations",
+    "best": "the best test accuracy over the evaluated rounds (optimistic: it was chosen on test data)",
+    "last": "the last round",
+}
+
+
+def selection(store: Store, asked: str | None = None) -> str:
+    """The selection asked for, else what the store's protocol reports; the last round where there was no such data."""
+    wanted = asked or SELECTION[store.protocols[0]]
+    return wanted if (store.figures["selection"] == wanted).any() else "last"
+
+
+def reference(store: Store) -> str:
+    """The row that others are compared with: FedAvg where there is one, else the grid's first."""
+    fedavg = [cell.row for cell in store.cells if cell.view.settings.method == "fedavg"]
+    return fedavg[0] if fedavg else store.rows[0]
+
+
+def main_table(
+    store: Store,
+    chosen: str,
+    figures: Sequence[Figure] = HEADLINE,
+    name: str = "main",
+    title: str = "Generic and personalized models",
+    tuned: Sequence[str] = (),
+) -> Table:
+    """Method x (task, figure): mean and standard deviation over units, the best and what equals it marked.
+
+    Args:
+        store: cells of one protocol.
+        chosen: `best`, `last` or `validation`.
+        figures: the columns of each task.
+        name, title: of the table.
+        tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
+    """
+    columns = [(task, figure) for task in store.tasks for figure in figures]
+    usual = max((len(scores(store, row, *column, chosen)) for row in store.rows for column in columns), default=0)
+    by_column = [
+        _column(store, task, figure, chosen, usual, marked=not tuned or figure.metric in tuned)
+        for task, figure in columns
+    ]
+    rows = tuple((row, tuple(entries[row] for entries in by_column)) for row in store.rows)
+    heads = tuple(Column(figure.name, task) for task, figure in columns)
+    caption = (
+        f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {_units(store, usual)} unless another n is "
+        "printed; a diverged cell counts as chance level. "
+        f"{'; '.join(figure.text for figure in figures)}. "
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}. Data and settings: "
+        f"{described(store)}."
+    )
+    said = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
+    return Table(name, title, caption, "Method", heads, rows, (LEGEND, said) if tuned else (LEGEND,))
+
+
+def all_figures_table(store: Store) -> Table:
+    """One row per method, task, figure and selection: mean, standard deviation, 95 % t interval."""
+    names = ("task", "metric", "on", "mean over clients", "selection", "n", "mean", "std", "95 % low", "95 % high")
+    rows = []
+    keys = ["row", "task", "metric", "on", "mean", "selection"]
+    for row, task, *figure in store.figures[keys].drop_duplicates().itertuples(index=False):
+        summary = inference.summarise(list(store.scores(row, task, *figure).values()))
+        interval = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
+        numbers = (summary.mean, summary.std, *interval)
+        entries = (words(task), *(words(part or "–") for part in figure), TableEntry(summary.n, decimals=0))
+        rows.append((row, (*entries, *map(number, numbers))))
+    caption = (
+        "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over "
+        "partitions where seeds repeat them), taken on the logit scale; a diverged cell counts as chance level."
+    )
+    return Table("figures", "All figures with intervals", caption, "Method", tuple(map(Column, names)), tuple(rows))
+
+
+def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
+    """Paired differences per seed from the reference method, in percentage points."""
+    base = reference(store)
+    names = ("task", "figure", "n", "difference", "95 % low", "95 % high", "p (Holm)", "d_z", "d_z low", "d_z high")
+    rows = []
+    for task in store.tasks:
+        for figure in figures:
+            others = [row for row in store.rows if row != base]
+            against = scores(store, base, task, figure, chosen)
+            results = [inference.paired(scores(store, row, task, figure, chosen), against) for row in others]
+            whole = [complete(store, row, task, figure, chosen) for row in (base, *others)]
+            tested = [result.p if whole[0] and ok else math.nan for result, ok in zip(results, whole[1:], strict=True)]
+            corrected = inference.holm(tested)
+            for row, result, p in zip(others, results, corrected, strict=True):
+                if result.n == 0:
+                    continue
+                points = [number(x, signed=True) for x in (result.difference, result.low, result.high)]
+                effect = [number(x) for x in (result.effect, result.effect_low, result.effect_high)]
+                head = (words(task), words(figure.name), TableEntry(result.n, decimals=0))
+                rows.append((row, (*head, *points, probability(p), *effect)))
+    caption = (
+        f"Difference from {base} in percentage points, paired by seed (methods of one seed share partition, initial "
+        "weights, client sampling and batches): mean, Student's 95 % interval, p value of the paired t test with "
+        "Holm's correction over the methods of a task and figure, and the effect size d_z (mean over standard "
+        "deviation of the differences) with its 95 % interval."
+    )
+    return Table("comparisons", f"Differences from {base}", caption, "Method", tuple(map(Column, names)), tuple(rows))
+
+
+def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
+    """Over all tasks: mean rank, interquartile mean, probability of improvement on the reference."""
+    base = reference(store)
+    names = ("mean rank", "IQM", "95 % low", "95 % high", f"P(better than {base})", "low", "high")
+    columns = tuple(Column(name, figure.name) for figure in figures for name in names)
+    parts = [
+        {row: _aggregate_entries(one) for row, one in aggregates(store, figure, chosen).items()} for figure in figures
+    ]
+    rows = [row for row in store.rows if any(row in part for part in parts)]
+    blank = (words("–"),) * len(names)
+    caption = (
+        f"Tasks (data set and partition): {len(store.tasks)}; methods without a gap only, ranks of those that trained "
+        "the model. Rank 1 is best. IQM: mean of the middle half of all runs, percent; its 95 % interval is Student's "
+        f"t with the error of a bootstrap of seeds within each task. P: probability of beating {base} on the same task "
+        "and seed, ties counting half, with Clopper and Pearson's interval."
+    )
+    body = tuple((row, tuple(entry for part in parts for entry in part.get(row, blank))) for row in rows)
+    return Table("aggregates", "Over all tasks", caption, "Method", columns, body)
+
+
+def ranking(store: Store, figure: Figure, chosen: str) -> inference.CriticalDifference:
+    """Ranks over tasks of the methods that trained the model and have all its figures."""
+    compared = family(store, store.tasks, figure, chosen).scores
+    if not compared:
+        reason = "no method has a figure of its own on every task"
+        return inference.CriticalDifference((), (), len(store.tasks), math.nan, (), reason)
+    means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
+    return inference.critical_difference(list(compared), means.T)
+
+
+def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *, marked: bool) -> dict[str, TableEntry]:
+    """One column of the main table, by row."""
+    marks, clones = column_marks(store, task, figure, chosen)
+    f = store.figures
+    derived = set(f[(f["task"] == task) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
+    column = {}
+    for row in store.rows:
+        states = Counter(cell.state for cell in store.of(row, task) if cell.state != "done")
+        problems = ", ".join(f"{count} {state}" for state, count in states.items())
+        own = scores(store, row, task, figure, chosen)
+        if not own:
+            column[row] = words(problems or "–")
+            continue
+        summary = inference.summarise(list(own.values()))
+        n = "" if summary.n == usual else f"n={summary.n}"
+        same = f"= {clones[row]}" if row in clones else ""
+        note = "; ".join(part for part in (n, problems, same) if part)
+        spread = None if math.isnan(summary.std) else summary.std
+        column[row] = TableEntry(
+            summary.mean, spread, f"({note})" if note else "", marks.get(row, "") if marked else "", row in derived
+        )
+    return column
+
+
+def _units(store: Store, usual: int) -> str:
+    """What n counts: seeds, or partitions where several seeds share one."""
+    repeats = max(map(store.repeats, store.tasks))
+    if repeats > 1:
+        return f"{usual} partition{'s' * (usual != 1)}, each the mean of up to {repeats} seeds,"
+    return f"{usual} seed{'s' * (usual != 1)}"
+
+
+def _exceptions(store: Store, chosen: str) -> str:
+    """The tasks that cannot report the chosen round."""
+    others = [task for task in store.tasks if store.selected(task, chosen) != chosen]
+    return f" (the last round on {' and '.join(others)}: no validation data)" if others else ""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A row over all tasks; nan and None where it is not ranked, or is the reference itself."""
+
+    rank: float
+    middle: inference.Bounded
+    better: inference.Bounded | None
+
+
+def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate]:
+    """Of every row without a gap: mean rank, interquartile mean, probability of improvement on the reference."""
+    base = reference(store)
+    whole = {
+        row: by_unit(store, row, store.tasks, figure, chosen)
+        for row in store.rows
+        if all(complete(store, row, task, figure, chosen) for task in store.tasks)
+    }
+    compared = family(store, store.tasks, figure, chosen).scores
+    means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
+    ranks = dict(zip(compared, inference.ranks(means.T).mean(axis=0), strict=True)) if compared else {}
+    return {
+        row: Aggregate(
+            ranks.get(row, math.nan),
+            inference.bootstrap(tasks, inference.iqm, figure.name),
+            inference.probability_of_improvement(tasks, whole[base]) if base in whole and row != base else None,
+        )
+        for row, tasks in whole.items()
+    }
+
+
+def _aggregate_entries(found: Aggregate) -> tuple[TableEntry, ...]:
+    middle, better = found.middle, found.better
+    entries = [number(x) for x in (found.rank, middle.value, middle.low, middle.high)]
+    last = [words("–")] * 3 if better is None else [number(x) for x in (better.value, better.low, better.high)]
+    return (*entries, *last)

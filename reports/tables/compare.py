@@ -1,0 +1,109 @@
+"""What changed between two runs, cell by cell."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reports.reading.load import TASK_FIELDS, Cell, load, setting_text
+from reports.tables.accuracy import HEADLINE, selection
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+_ABSENT = ("not in the grid", [np.nan] * len(HEADLINE))
+_NOT_SCIENCE = ("label", "case")
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A cell with its state and reported accuracies (percent; nan where there is none)."""
+
+    cell: Cell
+    state: str
+    figures: list[float]
+
+    @property
+    def place(self) -> str:
+        """Its label, task and seed as settings: names of tasks depend on what else is in the run."""
+        flat = self.cell.flat
+        task = {name: flat[name] for name in (*TASK_FIELDS, "seed", "partition_seed", "protocol")}
+        return json.dumps([self.cell.view.label, task], sort_keys=True)
+
+
+def compare_runs(before: Path, after: Path) -> Table:
+    """One row per cell that differs in its settings, state or reported accuracies, the largest difference first.
+
+    Cells are matched by id, and what is left (ids change with code) by label, task and seed, those with the fewest
+    settings that differ first.
+
+    Raises:
+        UserError: a folder is not a run.
+    """
+    pairs = _pairs(_cells(before), _cells(after))
+    rows: list[tuple[float, str, tuple[TableEntry, ...]]] = []
+    for old, new in pairs:
+        (state, figures), (new_state, new_figures) = (
+            _ABSENT if one is None else (one.state, one.figures) for one in (old, new)
+        )
+        settings = "" if old is None or new is None else _settings_text(old.cell, new.cell)
+        if not settings and state == new_state and np.array_equal(figures, new_figures, equal_nan=True):
+            continue
+        cell = (old or new).cell  # type: ignore[union-attr]  # one of them is there
+        named = (cell.task, cell.seed, cell.view.settings.protocol, settings or "–", state, new_state)
+        entries = [words(text) for text in named]
+        for x, y in zip(figures, new_figures, strict=True):
+            entries += [number(x), number(y), number(y - x, decimals=3, signed=True)]
+        differences = np.abs(np.subtract(new_figures, figures))
+        largest = np.inf if np.isnan(differences).all() else float(np.nanmax(differences))
+        rows.append((largest, cell.row, tuple(entries)))
+    rows.sort(key=lambda row: -row[0])
+    heads = [Column(name) for name in ("task", "seed", "protocol", "settings", "state before", "state after")]
+    heads += [Column(name, figure.name) for figure in HEADLINE for name in ("before", "after", "Δ")]
+    caption = f"{len(pairs)} cells, {len(pairs) - len(rows)} the same in both runs, {len(rows)} that differ (percent)."
+    return Table("compare", "What changed", caption, "Method", tuple(heads), tuple((row, e) for _, row, e in rows))
+
+
+def _cells(run: Path) -> list[_Compared]:
+    found: list[_Compared] = []
+    store = load([run])
+    for protocol in store.protocols:
+        part = store.of_protocol(protocol)
+        chosen = selection(part)
+        for cell in part.cells:
+            by_figure = [part.by_seed(cell.row, cell.task, f.metric, f.on, f.mean, chosen) for f in HEADLINE]
+            figures = [scores.get(cell.seed, np.nan) for scores in by_figure]
+            found.append(_Compared(cell, cell.state, figures))
+    return found
+
+
+def _pairs(old: list[_Compared], new: list[_Compared]) -> list[tuple[_Compared | None, _Compared | None]]:
+    """Which cell of one run is which of the other, in the order of the first; last what only the second has."""
+    by_id = {(one.cell.view.id, one.cell.view.label): one for one in new}
+    match = {id(one): by_id.pop((one.cell.view.id, one.cell.view.label), None) for one in old}
+    left: dict[str, list[_Compared]] = defaultdict(list)
+    for one in by_id.values():
+        left[one.place].append(one)
+    for one in old:
+        if match[id(one)] is None and (rivals := left[one.place]):
+            nearest = min(rivals, key=lambda other: len(_changed(one.cell, other.cell)))
+            rivals.remove(nearest)
+            match[id(one)] = nearest
+    return [*((one, match[id(one)]) for one in old), *((None, one) for rest in left.values() for one in rest)]
+
+
+def _changed(old: Cell, new: Cell) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, with both values."""
+    a, b = old.flat, new.flat
+    names = [name for name in dict.fromkeys([*a, *b]) if name not in _NOT_SCIENCE]
+    return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
+
+
+def _settings_text(old: Cell, new: Cell) -> str:
+    """E.g. `lr=0.1 → 0.05`."""
+    texts = [
+        f"{setting_text(name, x)} → {setting_text(name, y).partition('=')[2]}"
+        for name, (x, y) in _changed(old, new).items()
+    ]
+    return ", ".join(texts)

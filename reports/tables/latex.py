@@ -1,0 +1,89 @@
+"""The main table for a paper: which figures, which tasks, which way round, and methods under their own names."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from bench.errors import UserError
+from bench.plugin import METHODS
+from reports.reading.load import Store
+from reports.tables.accuracy import HEADLINE
+from reports.tables.table import Column, Table
+
+
+@dataclass(frozen=True)
+class Latex:
+    """What was asked of `main.tex`.
+
+    Attributes:
+        figures: `gm`, `pm` or `both`.
+        transpose: tasks as rows, methods as columns.
+        columns: parts of tasks' names, of which one must occur; empty: all tasks.
+        names: what methods are called instead of the rows' names.
+    """
+
+    figures: Literal["gm", "pm", "both"] = "both"
+    transpose: bool = False
+    columns: Sequence[str] = ()
+    names: Mapping[str, str] | None = None
+
+
+def check(asked: Latex, tasks: Sequence[str]) -> None:
+    """Refuse columns that no task has.
+
+    Raises:
+        UserError: a part is in no task's name.
+    """
+    for part in asked.columns:
+        if not any(part in task for task in tasks):
+            raise UserError(f"--columns {part}: no task has that in its name. The tasks: {'; '.join(tasks)}")
+
+
+def arranged(table: Table, asked: Latex) -> Table:
+    """The main table (a column per task and figure) as asked."""
+    keep = [
+        at
+        for at, column in enumerate(table.columns)
+        if asked.figures in (column.name.lower(), "both")
+        and (not asked.columns or any(part in column.group for part in asked.columns))
+    ]
+    columns = [table.columns[at] for at in keep]
+    if asked.figures != "both":
+        columns = [Column(column.group) for column in columns]
+    names = asked.names or {}
+    rows = [(names.get(row, row), tuple(entries[at] for at in keep)) for row, entries in table.rows]
+    caption = table.caption
+    for figure in HEADLINE:
+        if asked.figures not in (figure.metric, "both"):
+            caption = caption.replace(f"{figure.text}; ", "").replace(f"; {figure.text}", "")
+    table = replace(table, columns=tuple(columns), rows=tuple(rows), caption=caption)
+    return _transposed(table) if asked.transpose else table
+
+
+def display_names(store: Store) -> dict[str, str]:
+    """By row, its method's name as the method's file spells it (`fedavg`: FedAvg); a label of one's own stays."""
+    found = {}
+    for cell in store.cells:
+        settings = cell.view.settings
+        if cell.row == settings.method or cell.row.startswith(f"{settings.method}, "):
+            found[cell.row] = _spelling(settings.method) + cell.row.removeprefix(settings.method)
+    return found
+
+
+def _spelling(method: str) -> str:
+    try:
+        made = METHODS.get(method)
+    except UserError:  # a plugin's, which is not here
+        return method
+    text = f"{sys.modules[made.__module__].__doc__} {made.__doc__} {made.__name__}"
+    plain = method.replace("_", "")
+    spelled = (word for word in re.findall(r"\w[\w-]*", text) if word.replace("-", "").lower() == plain)
+    return next((word for word in spelled if word != word.lower()), method)
+
+
+def _transposed(table: Table) -> Table:
+    labels = [f"{column.group}, {column.name}" if column.group else column.name for column in table.columns]
+    rows = tuple((label, tuple(entries[at] for _, entries in table.rows)) for at, label in enumerate(labels))
+    return replace(table, corner="Task", columns=tuple(Column(row) for row, _ in table.rows), rows=rows)

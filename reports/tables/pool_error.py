@@ -1,0 +1,93 @@
+"""How much a report's accuracies depend on which samples happen to be in the test pool.
+
+Intervals over seeds say what other partitions and seeds could change; the test pool is the same in all of them. Here
+the seeds are fixed and the pool's photographs are drawn anew. An accuracy, or the difference of two methods' ones,
+is a weighted mean over photographs, each counting for all clients and seeds that tested it, and its standard error is
+that of a ratio of two sums (Cochran 1977, Sampling Techniques, section 6.4).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from reports.reading.figure import Figure
+from reports.reading.load import Cell, Store
+from reports.tables.standings import family
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+
+def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | None:
+    """Standard errors in points: of each method's accuracy, and of its difference from the task's best one.
+
+    None where no cell kept which samples were right.
+    """
+    parts = {(figure, task): _errors(store, task, figure, chosen) for figure in figures for task in store.tasks}
+    shown = {place: found for place, found in parts.items() if found}
+    if not shown:
+        return None
+    names = ("error", "behind the best", "error of that")
+    columns = tuple(Column(name, f"{figure.name}, {task}") for figure, task in shown for name in names)
+    rows = []
+    for row in store.rows:
+        entries: list[TableEntry] = []
+        for found in shown.values():
+            entries += [number(value) for value in found[row]] if row in found else [words("–")] * len(names)
+        rows.append((row, tuple(entries)))
+    caption = (
+        "Standard error, in percentage points, from the test samples alone, with seeds and models as they are: of a "
+        "method's accuracy, and of how far it is behind the task's best method on the same samples. More seeds do not "
+        "make it smaller; it comes on top of what the intervals over seeds say."
+    )
+    return Table("pool_error", "What other test samples could change", caption, "Method", columns, tuple(rows))
+
+
+def _errors(store: Store, task: str, figure: Figure, chosen: str) -> dict[str, tuple[float, float, float]]:
+    """By row: the error of its accuracy, how far it is behind the best, and the error of that."""
+    compared = family(store, [task], figure, chosen)
+    by_row = {row: _photographs(store, row, task, figure, chosen) for row in (*compared.scores, *compared.clones)}
+    known = {row: found for row, found in by_row.items() if found is not None}
+    if not known:
+        return {}
+    best = known[max(known, key=lambda row: float(known[row]["hits"].sum()))]
+    found = {}
+    for row, own in known.items():
+        behind = own.assign(hits=best["hits"] - own["hits"])
+        found[row] = error(own), float(behind["hits"].sum()), error(behind)
+    return found
+
+
+def error(photographs: pd.DataFrame) -> float:
+    """Standard error of the sum of `hits` in percent, whose `weight` sums to 1; a row for each photograph."""
+    n = len(photographs)
+    left = photographs["hits"] - photographs["weight"] * photographs["hits"].sum()
+    return float(np.sqrt(n / (n - 1) * np.square(left).sum())) if n > 1 else float("nan")
+
+
+def _photographs(store: Store, row: str, task: str, figure: Figure, chosen: str) -> pd.DataFrame | None:
+    """What each photograph adds to a row's accuracy in percent, `hits`, and to the whole, `weight`; means over seeds.
+
+    None where a cell kept nothing.
+    """
+    cells = store.of(row, task)
+    kept = [one for one in (_of_cell(store, cell, figure, chosen) for cell in cells) if one is not None]
+    if not kept or len(kept) < len(cells):
+        return None
+    return pd.concat(kept).groupby("sample").sum() / len(kept)
+
+
+def _of_cell(store: Store, cell: Cell, figure: Figure, chosen: str) -> pd.DataFrame | None:
+    f = store.figures
+    wanted = (f["cell"] == cell.view.id) & (f["metric"] == figure.metric) & (f["on"] == figure.on)
+    wanted &= (f["mean"] == figure.mean) & (f["selection"] == store.selected(cell.task, chosen))
+    if cell.state != "done" or wanted.sum() != 1:
+        return None
+    hits = cell.view.hits(figure.metric, figure.on, int(f.loc[wanted, "round"].iloc[0]))
+    if hits.empty:
+        return None
+    weight = 1 / hits.groupby("client")["correct"].transform("size")
+    if figure.on == "local":
+        sizes = cell.json("partition")["n_train"]
+        counts = {i: float(sizes[i]) if figure.mean == "train_size" else 1.0 for i in hits["client"].unique()}
+        weight *= hits["client"].map(counts) / sum(counts.values())
+    return pd.DataFrame({"sample": hits["sample"], "weight": weight, "hits": 100 * weight * hits["correct"]})

@@ -1,0 +1,126 @@
+"""Which rows may be compared, and how they stand against the best: per column of a table, and over all tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.data import Floats
+from reports.reading.figure import Figure, scores
+from reports.reading.load import Store
+from reports.statistics import best
+from reports.tables.table import Column, Mark, Table, TableEntry, number, words
+
+_CLONE_UNITS = 3
+"""Rows equal in at least so many units are one model under two names; in fewer that is chance."""
+_MARKS: dict[best.Verdict, Mark] = {"better": "equal", "equivalent": "equal", "undecided": "near", "worse": ""}
+
+
+@dataclass(frozen=True)
+class Family:
+    """The rows that are compared, and why the others are not.
+
+    Attributes:
+        scores: of each row, per task `[units]`, in percent; the same units in all rows.
+        clones: rows whose model is another row's (Ditto's generic model is FedAvg's), by name of the first one.
+        left_out: the other rows, with the reason.
+    """
+
+    scores: dict[str, list[Floats]]
+    clones: dict[str, str]
+    left_out: dict[str, str]
+
+    def standings(self, margin: float) -> dict[str, best.Standing]:
+        """Of each row that is compared; empty where one seed, or one row, says nothing.
+
+        Args:
+            margin: of equivalence, in percentage points.
+        """
+        if len(self.scores) < 2:
+            return {}
+        tasks = [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
+        return dict(zip(self.scores, best.against_best(tasks, margin), strict=False))
+
+
+def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
+    """The rows with a trained, complete figure on all of the tasks, each model once."""
+    derived = derived_rows(store, tasks, figure)
+    compared: dict[str, list[Floats]] = {}
+    clones: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for row in store.rows:
+        if row in derived:
+            left_out[row] = "derived"
+        elif not all(complete(store, row, task, figure, chosen) for task in tasks):
+            left_out[row] = "incomplete"
+        else:
+            own = by_unit(store, row, tasks, figure, chosen)
+            if (first := next((other for other, its in compared.items() if _same(own, its)), None)) is not None:
+                clones[row] = first
+            else:
+                compared[row] = own
+    return Family(compared, clones, left_out)
+
+
+def derived_rows(store: Store, tasks: Sequence[str], figure: Figure) -> set[str]:
+    """The rows that do not train this model on some of the tasks, so that what is shown is derived from another one."""
+    f = store.figures
+    return set(f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
+
+
+def complete(store: Store, row: str, task: str, figure: Figure, chosen: str) -> bool:
+    """Whether no seed of the task lacks the row's figure; one that diverged has chance level."""
+    return store.complete(row, task, figure.metric, figure.on, figure.mean, chosen)
+
+
+def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> list[Floats]:
+    """Accuracies in percent of a row, per task `[units]`, units in one order for all rows."""
+    found = [scores(store, row, task, figure, chosen) for task in tasks]
+    return [np.array([units[unit] for unit in sorted(units)]) for units in found]
+
+
+def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[dict[str, Mark], dict[str, str]]:
+    """The marks of one column by row, and of clones whose they are."""
+    found = family(store, [task], figure, chosen)
+    marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in found.standings(store.margin).items()}
+    means = {row: float(units[0].mean()) for row, units in found.scores.items()}
+    if means:
+        marks[max(means, key=lambda row: means[row])] = "best"
+    return marks | {row: marks.get(first, "") for row, first in found.clones.items()}, found.clones
+
+
+def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table:
+    """Every method against the best of the others over all tasks, in one word and with its interval."""
+    names = ("verdict", "difference", "low", "high", "seeds for 1 point")
+    columns = tuple(Column(name, figure.name) for figure in figures for name in names)
+    parts = [_part(store, figure, chosen) for figure in figures]
+    rows = tuple((row, tuple(entry for part in parts for entry in part[row])) for row in store.rows)
+    caption = (
+        "Each method against the best of the others, mean over all tasks: difference in percentage points at the best "
+        "one's level with simultaneous 95 % intervals (logits of accuracies, differences paired by seed, moderated "
+        "variances, comparisons with the best). Better: than every other. Worse: than the best. Equivalent: at "
+        f"most {store.margin:g} points below the best. Undecided: neither; this is no sign of equality. Seeds for 1 "
+        "point: how many per task would show one point four times in five, from the spread seen here. "
+        "Methods that did not train the model, have its very figures, or lack a cell are not compared."
+    )
+    return Table("standings", "What the data say", caption, "Method", columns, rows)
+
+
+def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEntry, ...]]:
+    found = family(store, store.tasks, figure, chosen)
+    standings = found.standings(store.margin)
+    reasons = {**found.left_out, **{row: f"= {first}" for row, first in found.clones.items()}}
+    part: dict[str, tuple[TableEntry, ...]] = {}
+    for row in store.rows:
+        if (standing := standings.get(row)) is None:
+            part[row] = (words(reasons.get(row, "–")), *(words("–"),) * 4)
+        else:
+            points = (number(x, signed=True) for x in (standing.difference, standing.low, standing.high))
+            seeds = number(standing.seeds, decimals=0) if standing.seeds else words(">10000")
+            part[row] = (words(standing.verdict), *points, seeds)
+    return part
+
+
+def _same(one: list[Floats], other: list[Floats]) -> bool:
+    units = np.concatenate(one)
+    return len(units) >= _CLONE_UNITS and np.allclose(units, np.concatenate(other), rtol=1e-9, atol=0)

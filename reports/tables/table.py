@@ -1,0 +1,266 @@
+"""One table object, four formats: HTML, Markdown, CSV, LaTeX. All print the same digits."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+Mark = Literal["", "best", "equal", "near"]
+
+SYMBOLS: dict[Mark, str] = {"equal": "≈", "near": "†"}
+FILTER_ROWS = 8
+"""Longer tables get a field on the page to filter their rows by."""
+
+LEGEND = (
+    "Bold: highest mean of the column. ≈: equivalent to the best (simultaneous 95 % interval within the margin). †: "
+    "undecided, neither worse nor equivalent. No sign: worse than the best, or not compared. [ ]: derived, not trained "
+    "by the method (SCD, Remark 4.1), or a bound that no method may reach for; shown, not compared."
+)
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One cell of a table: a number, a text, or both.
+
+    Attributes:
+        value: the number in the column's unit; None: nothing was measured.
+        spread: standard deviation, printed after the number.
+        note: printed after the number, or alone.
+        mark: `best` is bold; `equal` is equivalent to it, `near` undecided.
+        derived: printed in brackets.
+        decimals: digits after the point.
+        signed: print the sign of positive numbers too (differences).
+        n: runs that the value and its spread are of; 0: not a mean over runs. Not printed.
+        link: anchor on the page that the number leads to; on the page only.
+    """
+
+    value: float | None = None
+    spread: float | None = None
+    note: str = ""
+    mark: Mark = ""
+    derived: bool = False
+    decimals: int = 2
+    signed: bool = False
+    n: int = 0
+    link: str = ""
+
+    @property
+    def number(self) -> str:
+        """The value as printed; empty where there is none."""
+        return "" if self.value is None else self._digits(self.value, "+" if self.signed else "")
+
+    @property
+    def spread_text(self) -> str:
+        """The spread as printed; empty where there is none."""
+        return "" if self.spread is None else self._digits(self.spread)
+
+    @property
+    def figure(self) -> str:
+        """Number and spread, bracketed where derived."""
+        text = f"{self.number} ± {self.spread_text}" if self.spread is not None else self.number
+        return f"[{text}]" if self.derived and text else text
+
+    @property
+    def symbol(self) -> str:
+        """The mark's sign after the number; none for the best."""
+        return SYMBOLS.get(self.mark, "")
+
+    def _digits(self, number: float, sign: str = "") -> str:
+        text = f"{number:{sign}.{self.decimals}f}"
+        return text.lstrip("+-") if float(text) == 0 else text  # no "-0.00"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; neighbours of one group share a heading above theirs."""
+
+    name: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for people.
+
+    Attributes:
+        id: file name and anchor.
+        title: what it is, in a few words; caption: what the numbers are, in full sentences.
+        corner: heading of the row labels.
+        columns, rows: `(label, entries)`, as many entries as columns.
+        notes: further sentences, printed below.
+        anchors: of each row, where something on the page leads to them.
+    """
+
+    id: str
+    title: str
+    caption: str
+    corner: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, tuple[TableEntry, ...]], ...]
+    notes: tuple[str, ...] = ()
+    anchors: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Group headings and the number of columns under each; empty where no column has a group."""
+        if not any(column.group for column in self.columns):
+            return []
+        return [(name, len(list(members))) for name, members in groupby(column.group for column in self.columns)]
+
+
+def words(text: str) -> TableEntry:
+    """An entry without a number."""
+    return TableEntry(note=text)
+
+
+def number(value: float, *, decimals: int = 2, signed: bool = False) -> TableEntry:
+    """An entry without a spread; a dash for nan."""
+    return words("–") if math.isnan(value) else TableEntry(float(value), decimals=decimals, signed=signed)
+
+
+def probability(p: float) -> TableEntry:
+    """A p value."""
+    return words("<0.001") if p < 0.001 else number(p, decimals=3)
+
+
+def to_markdown(table: Table) -> str:
+    """GitHub-flavoured Markdown: caption, table, notes. Group and column name share one heading line."""
+    heads = [table.corner, *(f"{column.group} {column.name}".strip() for column in table.columns)]
+    caption = f"**{markdown_text(table.title)}.** {markdown_text(table.caption)}"
+    lines = [caption, "", _pipe(map(markdown_text, heads)), _pipe(["---", *("---:" for _ in table.columns)])]
+    for label, entries in table.rows:
+        lines.append(_pipe([markdown_text(label), *(_markdown(entry) for entry in entries)]))
+    if table.notes:
+        lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """One line per entry, for programs: row, group, column, value, spread, mark, derived, note."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["row", "group", "column", "value", "spread", "mark", "derived", "note"])
+    for label, entries in table.rows:
+        for column, entry in zip(table.columns, entries, strict=True):
+            derived = "derived" if entry.derived else ""
+            names = map(_no_formula, (label, column.group, column.name))
+            numbers = entry.number, entry.spread_text
+            writer.writerow([*names, *numbers, entry.mark, derived, _no_formula(entry.note)])
+    return file.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    """A text that no spreadsheet runs as a formula: an apostrophe stands before what would begin one.
+
+    Signed numbers, and our own notes with a space after the sign, stay as they are.
+    """
+    return f"'{text}" if re.match(r"[=@](?!\s)|[+-](?![\d.\s])|[+-][\d.]+[^\d.\s)%]|[\t\r]", text) else text
+
+
+def to_latex(table: Table) -> str:
+    r"""A `table` environment with booktabs rules; the document needs `\usepackage{booktabs}`."""
+    caption = _tex(f"{table.title}. {table.caption}")
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{tab:{table.id}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    if table.groups:
+        lines += _group_heads(table.groups)
+    lines.append(_tex_row([_tex(table.corner), *(_tex(column.name) for column in table.columns)]))
+    lines.append(r"\midrule")
+    lines += [_tex_row([_tex(label), *(_latex(entry) for entry in entries)]) for label, entries in table.rows]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.notes]
+    lines.append(r"\end{table}")
+    return "\n".join(lines) + "\n"
+
+
+def to_html(table: Table, filter_rows: int = FILTER_ROWS) -> str:
+    """A `figure` with caption, table and notes; more rows than `filter_rows` get a field to filter them by."""
+    from reports.tables.html import environment
+
+    return environment().get_template("table.html").render(table=table, filter_rows=filter_rows)
+
+
+def _pipe(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown(entry: TableEntry) -> str:
+    figure = f"**{entry.figure}**" if entry.mark == "best" else entry.figure
+    return " ".join(part for part in (figure, entry.symbol, markdown_text(entry.note)) if part)
+
+
+def markdown_text(text: str) -> str:
+    """A text as Markdown that shows it as it is: labels and names may be somebody else's, who must not add markup.
+
+    What stands in backticks stays code, but for HTML.
+    """
+    parts = re.split(r"((?<!`)`[^`<]+`(?!`))", " ".join(text.splitlines()))
+    return "".join(part.replace("|", r"\|") if at % 2 else _escaped(part) for at, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
+    return re.sub(_MARKUP, lambda found: "\\" + found[0], text)
+
+
+_MARKUP = re.compile(r"^[#>+=-](?=\s|#)|(?<![^\W_])_|_(?![^\W_])|[\\`*|]|~(?=~)|!(?=\[)|\](?=[(\[:])")
+"""Signs that Markdown would interpret, each where it would."""
+
+
+def _latex(entry: TableEntry) -> str:
+    figure = _tex(entry.figure)
+    if entry.mark == "best":
+        figure = rf"\textbf{{{figure}}}"
+    if entry.symbol:
+        figure += "$^" + _TEX[entry.symbol].strip("$") + "$"
+    # the braces keep TeX from reading a bracket after the line break `\\` as its argument
+    return " ".join(part for part in (f"{{{figure}}}" if figure else "", _tex(entry.note)) if part)
+
+
+def _tex_row(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _group_heads(groups: list[tuple[str, int]]) -> list[str]:
+    heads, rules, first = [""], [], 2
+    for name, width in groups:
+        heads.append(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}")
+        if name:
+            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        first += width
+    return [_tex_row(heads), " ".join(rules)]
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "≥": r"$\ge$",
+    "≈": r"$\approx$",
+    "†": r"$\dagger$",
+    "α": r"$\alpha$",
+    "τ": r"$\tau$",
+    "λ": r"$\lambda$",
+    "ρ": r"$\rho$",
+    "·": r"$\cdot$",
+    "Δ": r"$\Delta$",
+    "<": "$<$",
+    ">": "$>$",
+    **{character: "\\" + character for character in "&%$#_{}"},
+    **{character: f"$^{{{power}}}$" for power, character in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+}
+
+
+def _tex(text: str) -> str:
+    """Escape for LaTeX; a minus sign before a digit is set as one, and what stands in backticks as code."""
+    escaped = "".join(_TEX.get(character, character) for character in " ".join(text.splitlines()))
+    escaped = re.sub(r"`([^`]*)`", r"\\texttt{\1}", escaped)
+    return re.sub(r"(?<![\w.-])-(?=\d)", "$-$", escaped)

@@ -1,0 +1,107 @@
+"""The DFT in two steps is the DFT, of whatever length and however many vectors are transformed at a time."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.func import grad, vmap
+
+from bench.engine import lanes
+from bench.engine.lanes import dft
+from methods.frequencies import magnitudes
+from methods.spectrum import SpectralOptions
+
+NORMS = [("backward", "forward"), ("ortho", "ortho")]
+COMPOSITE = st.tuples(st.integers(2, 40), st.sampled_from([2, 3, 4, 131, 137, 151])).map(lambda pair: pair[0] * pair[1])
+
+
+def vectors(d: int, *shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(d).standard_normal((*shape, d)))
+
+
+@given(
+    d=COMPOSITE, shape=st.sampled_from([(), (1,), (2, 3)]), at_once=st.integers(1, 1000), norms=st.sampled_from(NORMS)
+)
+def test_both_directions_are_torch_s(d: int, shape: tuple[int, ...], at_once: int, norms: tuple[Any, Any]) -> None:
+    x = vectors(d, *shape)
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(dft, "_AT_ONCE", at_once)
+        z, right = dft._rfft(x, norms[0]), torch.fft.rfft(x, norm=norms[0])
+        torch.testing.assert_close(z, right, rtol=0, atol=1e-9)
+        torch.testing.assert_close(dft._irfft(z, d, norms[1]), torch.fft.irfft(z, d, norm=norms[1]), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("d", [4 * 3, 5 * 3])
+def test_first_and_second_derivatives(d: int, norms: tuple[Any, Any]) -> None:
+    x, z = vectors(d, 2).requires_grad_(), torch.fft.rfft(vectors(d, 2)).requires_grad_()
+    for function, at in (
+        (lambda x: dft._Rfft.apply(x, norms[0]), x),
+        (lambda z: dft._Irfft.apply(z, d, norms[1]), z),
+    ):
+        assert torch.autograd.gradcheck(function, (at,))
+        assert torch.autograd.gradgradcheck(function, (at,))
+
+
+@pytest.mark.parametrize("d", [2 * 131, 5 * 131])
+def test_lanes_are_transformed_together_and_one_by_one_alike(d: int) -> None:
+    x = vectors(d, 3)
+    z = dft._rfft(x, "ortho")
+    for dim in (0, 1):
+        assert torch.equal(vmap(lambda one: dft._Rfft.apply(one, "ortho"), in_dims=dim)(x.movedim(0, dim)), z)
+        back = vmap(lambda one: dft._Irfft.apply(one, d, "ortho"), in_dims=dim)(z.movedim(0, dim))
+        assert torch.equal(back, dft._irfft(z, d, "ortho"))
+
+
+@pytest.mark.parametrize(("d", "takes"), [(11_173_962, True), (2 * 127, False), (131, False), (131 * 131, True)])
+def test_only_lengths_that_gain_from_it_take_two_steps(d: int, takes: bool) -> None:
+    """The first is ResNet-18's; a prime has no factors to be split into."""
+    assert dft.takes_two_steps(d) == takes
+
+
+def test_what_is_transformed_is_much_shorter_than_the_vector() -> None:
+    assert dft._factors(11_173_962) == (2382, 4691)
+
+
+class Lengths:
+    """torch's transform, which notes the lengths that it is asked for."""
+
+    def __init__(self) -> None:
+        self.plain, self.seen = torch.fft.rfft, set[int]()
+
+    def __call__(self, x: Tensor, dim: int = -1, norm: str | None = None) -> Tensor:
+        self.seen.add(x.shape[dim])
+        return self.plain(x, dim=dim, norm=norm)
+
+
+@pytest.mark.parametrize("norm", ["backward", "ortho"])
+@pytest.mark.parametrize("d", [2 * 131, 5 * 131])
+def test_scd_s_magnitudes_and_their_gradients_are_the_same_there(
+    d: int, norm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And there only: on a CPU the whole length is transformed, as before."""
+    x, o = vectors(d, 3), SpectralOptions(fft_norm=norm)
+
+    def weighed(one: Tensor) -> Tensor:
+        return (magnitudes(one, o) * torch.arange(d // 2 + 1)).sum()
+
+    monkeypatch.setattr(torch.fft, "rfft", lengths := Lengths())
+    here = vmap(lambda one: magnitudes(one, o))(x), vmap(grad(weighed))(x)
+    assert lengths.seen == {d}
+    lengths.seen.clear()
+    monkeypatch.setattr(lanes, "on_gpu", lambda tensor: True)
+    there = vmap(lambda one: magnitudes(one, o))(x), vmap(grad(weighed))(x)
+    assert lengths.seen == {d // 131}
+    for one, right in zip(there, here, strict=True):
+        torch.testing.assert_close(one, right, rtol=0, atol=1e-9)
+
+
+def test_float32_is_as_exact_as_the_library() -> None:
+    x = vectors(397 * 4691)
+    right = torch.fft.rfft(x)
+    ours, library = dft._rfft(x.float(), "backward"), torch.fft.rfft(x.float())
+    assert (ours - right).abs().max() < 2 * (library - right).abs().max()

@@ -1,0 +1,92 @@
+"""Runs the kernels on a CPU in Triton's interpreter, which must be selected before Triton is imported.
+
+Prints, as JSON, the differences of convolutions, BatchNorm with ReLU and steps of SGD from PyTorch's in float64,
+relative to 1 + the size of the number, and whether the steps of SGD have the bits of PyTorch's in float32. The
+interpreter has no bfloat16, so images are float32 and gradients float16.
+"""
+
+import itertools
+import json
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn import grad as derivatives
+
+from bench.engine.lanes import kernels, norm_kernels, sgd_kernel
+from bench.engine.lanes.geometry import Geometry
+from bench.engine.lanes.sgd import plain_sgd
+
+# Lanes, samples, channels, filters, height, width, kernel, stride, padding; for full, partial and several blocks.
+CASES = (
+    (2, 3, 3, 5, 7, 6, (3, 3), (1, 1), (1, 1)),
+    (3, 2, 4, 70, 8, 8, (3, 3), (2, 2), (1, 1)),
+    (2, 2, 70, 4, 6, 6, (1, 1), (2, 2), (0, 0)),
+    (1, 4, 2, 3, 9, 8, (5, 3), (1, 2), (2, 0)),
+    (2, 1, 2, 2, 5, 5, (3, 3), (1, 1), (0, 0)),
+    (2, 3, 16, 80, 8, 8, (3, 3), (1, 1), (1, 1)),
+)
+
+
+def furthest(case: tuple[int, int, int, int, int, int, tuple[int, int], tuple[int, int], tuple[int, int]]) -> float:
+    """The largest error of the three kernels."""
+    lanes, samples, channels, filters, height, width, kernel, stride, padding = case
+    geometry = Geometry(kernel, stride, padding)
+    x, w = torch.randn(samples, lanes * channels, height, width), torch.randn(lanes, filters, *kernel, channels)
+    g = torch.randn(samples, lanes * filters, *geometry.output(height, width))
+    found = (
+        kernels.convolve(x, w, geometry),
+        kernels.of_input(g, w, geometry, (height, width)),
+        kernels.of_weight(g, x, geometry, lanes),
+    )
+
+    def in_lanes(flat: Tensor) -> Tensor:
+        return flat.unflatten(0, (lanes, -1)).permute(0, 1, 3, 4, 2)
+
+    wide, flat, slopes = x.double(), w.double().permute(0, 1, 4, 2, 3).flatten(0, 1), g.double()
+    right = (
+        functional.conv2d(wide, flat, None, stride, padding, groups=lanes),
+        derivatives.conv2d_input(wide.shape, flat, slopes, stride, padding, groups=lanes),
+        in_lanes(derivatives.conv2d_weight(wide, flat.shape, slopes, stride, padding, groups=lanes)),
+    )
+    return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
+
+
+def norm_relu(shape: tuple[int, int, int, int], residual: bool) -> float:
+    """The largest error of BatchNorm with ReLU and its derivatives; the mean is large compared with the deviation."""
+    x, g, more = torch.randn(3, *shape)
+    x, channels = x + 30, torch.rand(4, shape[1]) + 0.5
+    wide, weight, bias, added = (t.double().requires_grad_() for t in (x, channels[0], channels[1], more))
+    mean, var = channels[2:].double()
+    out = functional.batch_norm(wide, mean, var, weight, bias, training=True, momentum=0.3, eps=1e-3)
+    out = (out + added if residual else out).relu()
+    leaves = (wide, weight, bias, added) if residual else (wide, weight, bias)
+    right = out, mean, var, *torch.autograd.grad(out, leaves, g.double())
+    forward, *moved, middle, scale = norm_kernels.forward(x, [more] if residual else [], *channels, 0.3, 1e-3)
+    found = forward, *moved, *norm_kernels.backward(g, x, forward, channels[0], middle, scale, residual)
+    return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
+
+
+def sgd(momentum: float, decay: float, nesterov: bool) -> tuple[float, bool]:
+    """The largest error of a step of SGD in three lanes, one of them idle, and whether its bits are PyTorch's.
+
+    The gradient's pieces are a vector, a convolution's weights as they lie in memory, and both in 16 bits.
+    """
+    convolution = torch.randn(2, 3, 7, 3, 2, 90).permute(0, 1, 2, 5, 3, 4)
+    vector = torch.randn(2, 3, 1100)
+    gradient = [vector[0], convolution[0], vector[1].half(), convolution[1].half()]
+    d = sum(piece[0].numel() for piece in gradient)
+    state, lr = [*torch.randn(2 if momentum else 1, 3, d)], torch.tensor([0.1, 0.0, 3.0])
+    rest = momentum, decay, nesterov
+    found, same = sgd_kernel.sgd(state, gradient, lr, *rest), plain_sgd(state, gradient, lr, *rest)
+    right = plain_sgd([t.double() for t in state], gradient, lr.double(), *rest)
+    error = max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
+    return error, all(map(torch.equal, found, same))
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    steps = [sgd(*options) for options in itertools.product((0.0, 0.9), (0.0, 0.01), (False, True))]
+    shapes = (2, 20, 3, 3), (7, 16, 8, 5), (3, 48, 1, 1)
+    norms = [norm_relu(*options) for options in itertools.product(shapes, (False, True))]
+    print(json.dumps({"convolutions": [furthest(case) for case in CASES], "norm_relu": norms, "sgd": steps}))

@@ -1,0 +1,185 @@
+"""A layer for several networks in one operation computes what the layer of each network computes."""
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.utils import _pytree as pytree
+
+from bench import model_call
+from bench.engine import lanes
+from bench.engine.lanes import LaneBatchNorm, LaneConv2d, with_lanes
+from bench.engine.lanes.convolution import convolve
+from bench.engine.lanes.geometry import Geometry
+from bench.engine.lanes.norm import masked
+from bench.errors import UserError
+from tests.engine.problems import assert_same, everything, run, toy
+from tests.engine.second_device import NAME, SecondDevice
+
+LANES, SAMPLES = 3, 5
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    body = [nn.Conv2d(2, 3, 3, padding=(1, 0), stride=(2, 1)), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten()]
+    net = nn.Sequential(*body, nn.Linear(12, 4), nn.BatchNorm1d(4, momentum=0.3, eps=0.1)).double()
+    for layer in (net[1], net[5]):
+        layer.num_batches_tracked = None
+    return net
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64) + 0.5
+
+
+def everything_of(net: nn.Module, shared: tuple[str, ...], training: bool) -> list[Tensor]:
+    """Outputs, updated buffers, gradients and second derivatives; `shared`: what is the same for all lanes."""
+    torch.manual_seed(1)
+    net.train(training)
+    given = {
+        "weights": {name: drawn(LANES, *p.shape) for name, p in net.named_parameters()},
+        "buffers": {name: drawn(LANES, *b.shape) for name, b in net.named_buffers()},
+        "x": drawn(LANES, SAMPLES, 2, 4, 4),
+    }
+    given |= {name: pytree.tree_map(lambda t: t[0], given[name]) for name in shared}
+    in_dims = tuple(None if name in shared else 0 for name in given)
+
+    def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Any:
+        # A buffer that all lanes share cannot be updated in place.
+        buffers = {name: b + 0 * x.sum() for name, b in buffers.items()}
+        out = functional_call(net, weights | buffers, (x,))
+        return (out / 50).exp().mean() + out.square().sum(), (out, buffers)
+
+    def of_gradient(*args: Any) -> Tensor:
+        gradients, _ = grad(loss, has_aux=True)(*args)
+        return sum((g.square().sum() for g in gradients.values()), torch.tensor(0.0))
+
+    found = vmap(grad(loss, has_aux=True), in_dims)(*given.values()), vmap(grad(of_gradient), in_dims)(*given.values())
+    return [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
+
+
+@pytest.mark.parametrize("shared", [(), ("weights",), ("buffers",)], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("convolutions", [True, False])
+def test_lanes_get_what_pytorch_s_own_layers_give_each(
+    convolutions: bool, training: bool, shared: tuple[str, ...]
+) -> None:
+    net = network()
+    mine = with_lanes(copy.deepcopy(net), convolutions=convolutions)
+    taken = [nn.Conv2d, LaneConv2d][convolutions], LaneBatchNorm, LaneBatchNorm
+    assert tuple(type(mine[i]) for i in (0, 1, 5)) == taken  # type: ignore[index]
+    assert list(dict(mine.named_parameters())) == list(dict(net.named_parameters()))
+    found, expected = (everything_of(one, shared, training) for one in (mine, net))
+    assert len(found) == len(expected) > 12
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_layers_without_weights_or_running_statistics_stay() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False))
+    with_lanes(net, convolutions=False)
+    assert [type(layer) for layer in net.children()] == [nn.BatchNorm1d] * 2
+
+
+def test_convolutions_of_another_kind_stay() -> None:
+    kinds = (
+        nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(2, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, padding="same"),
+        nn.Conv2d(2, 4, 3, padding_mode="circular"), nn.Conv1d(2, 4, 3),
+    )  # fmt: skip
+    for layer in kinds:
+        assert with_lanes(nn.Sequential(layer), convolutions=True)[0] is layer  # type: ignore[index]
+
+
+@pytest.mark.long
+def test_a_convolution_s_derivatives_are_right_twice_and_lanes_within_lanes() -> None:
+    geometry = Geometry((3, 2), (2, 1), (1, 0))
+    x, w = drawn(2, 2, 3 * 2, 6, 5).requires_grad_(), drawn(2, 3, 3, 3, 2, 2).requires_grad_()
+
+    def convolved(x: Tensor, w: Tensor) -> Tensor:
+        return vmap(lambda x, w: convolve(x, w, geometry))(x, w)
+
+    assert torch.autograd.gradcheck(convolved, (x, w))
+    assert torch.autograd.gradgradcheck(convolved, (x, w))
+
+
+def test_in_bfloat16_they_round_once() -> None:
+    """As in PyTorch's own convolutions, only the inputs, the weights and the output are rounded."""
+    layer, x = nn.Conv2d(16, 8, 3, padding=1), torch.randn(4, 16, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = LaneConv2d(layer)(x), layer(x)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-2)
+
+
+def test_batchnorm_of_bfloat16_keeps_that_type_and_statistics_in_float32() -> None:
+    """As PyTorch's own BatchNorm under autocast; that one refuses bfloat16 when it is mapped over clients."""
+    layer = LaneBatchNorm(nn.BatchNorm2d(3))
+    x = torch.randn(LANES, 32, 3, 4, 4)
+
+    def normalised(x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        buffers = {name: b + 0 * x.float().sum() for name, b in layer.named_buffers()}
+        return functional_call(layer, buffers, (x,)), buffers
+
+    found, moved = vmap(normalised)(x.bfloat16())
+    expected, right = vmap(normalised)(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=2**-7, atol=2**-7)
+    for name, buffer in moved.items():
+        torch.testing.assert_close(buffer, right[name], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4, 2)])
+def test_padding_is_left_out_of_statistics_and_gradients(shape: tuple[int, ...]) -> None:
+    """Each lane has five samples, of which five, four and two are real; the others hold arbitrary numbers."""
+    reals = torch.tensor([5, 4, 2])
+    mask = (torch.arange(SAMPLES) < reals[:, None]).double()
+    layer = LaneBatchNorm(nn.BatchNorm1d(3, momentum=0.3).double())
+    x, slopes = drawn(LANES, SAMPLES, *shape), drawn(LANES, SAMPLES, *shape)
+    slopes = slopes * mask.view(LANES, SAMPLES, *([1] * len(shape)))
+
+    def of_lane(x: Tensor, slopes: Tensor, mask: Tensor | None) -> Any:
+        def loss(weights: dict[str, Tensor], x: Tensor) -> Any:
+            buffers = {name: b + 0 * x.sum() for name, b in layer.named_buffers()}
+            with contextlib.nullcontext() if mask is None else masked(layer, mask):
+                out = functional_call(layer, weights | buffers, (x,))
+            return (out * slopes).sum(), (out, buffers)
+
+        return grad(loss, argnums=(0, 1), has_aux=True)(dict(layer.named_parameters()), x)
+
+    (of_weights, of_x), (out, buffers) = vmap(of_lane)(x, slopes, mask)
+    for lane, real in enumerate(reals.tolist()):
+        (weights_right, x_right), (out_right, moved) = of_lane(x[lane, :real], slopes[lane, :real], None)
+        torch.testing.assert_close(out[lane, :real], out_right, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(of_x[lane, :real], x_right, rtol=1e-9, atol=1e-9)
+        assert not of_x[lane, real:].any()
+        for name, right in {**weights_right, **moved}.items():
+            found = {**of_weights, **buffers}[name][lane]
+            torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
+
+
+def test_lane_kernels_are_refused_where_they_would_do_nothing() -> None:
+    refused = ({"device": "cpu", "precision": "bf16"}, "for a GPU"), ({"device": NAME}, "need `precision: bf16`")
+    for options, why in refused:
+        with SecondDevice(), pytest.raises(UserError, match=why):
+            toy("fedavg", dtype="float32", lane_kernels=True, **options)
+
+
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("perfedavg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per-FedAvg is here because it takes second derivatives."""
+    made: list[nn.Module] = []
+    monkeypatch.setattr(model_call, "_templates", model_call._Templates())
+    monkeypatch.setattr(lanes, "with_lanes", lambda net, **how: made.append(with_lanes(net, **how)))
+    here = toy(method, model="test_norm", executor=executor)
+    run(here, 2)
+    assert not made
+    with SecondDevice():
+        there = toy(method, model="test_norm", executor=executor, device=NAME)
+        run(there, 2)
+        assert_same(everything(there), everything(here))
+    assert made

@@ -1,0 +1,52 @@
+"""How clients relate: the means by hand, and the pictures of what cells left."""
+
+import json
+
+import numpy as np
+import pytest
+
+from reports.page.client_relations import relations, weight_of_others
+from reports.page.page import write_report
+from reports.reading.load import load
+from tests.reports.conftest import cell_id
+
+MATRIX = [[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 7.0, 9.0]]
+
+
+@pytest.fixture
+def related(store_writer, tmp_path):
+    """A run in which one method of two left matrices; in its first task, clients have equally many samples."""
+    run = store_writer(tmp_path, seeds=1, methods=("fedavg", "scd"))
+    for alpha, sizes in (("1", [6, 6, 6]), ("0.1", [6, 3, 9])):
+        content = {"clients": [0, 2, 5], "n_train": sizes, "matrices": {"coefficients": MATRIX, "similarity": MATRIX}}
+        (run / cell_id(f"scd-{alpha}-0") / "relations.json").write_text(json.dumps(content))
+    return run
+
+
+def test_what_all_others_make_of_a_client():
+    assert weight_of_others(np.array(MATRIX)).tolist() == [4, 4, 3]
+    assert weight_of_others(np.array([[2.0]])).tolist() == [0]
+
+
+def test_pictures_of_the_method_that_has_matrices(related):
+    section = relations(load([related]))
+    assert [picture.name for picture in section.pictures] == ["relations_1", "relations_1_means"]
+    heat_maps, means = (picture.svg.decode() for picture in section.pictures)
+    assert heat_maps.count("<image") == 2 * 2 + 4  # a matrix and its colour bar each
+    assert "training samples of a client" in means
+    assert section.pictures[0].png.startswith(b"\x89PNG")
+
+
+def test_with_equal_sizes_matrices_stand_side_by_side(related):
+    (related / cell_id("scd-0.1-0") / "relations.json").unlink()
+    means = relations(load([related])).pictures[1].svg.decode()
+    assert "training samples of a client" not in means
+
+
+def test_no_matrices_no_part(store):
+    assert relations(store) is None
+
+
+@pytest.mark.slow
+def test_the_page_has_the_part(related):
+    assert "scd: how clients relate" in write_report([related]).read_text()

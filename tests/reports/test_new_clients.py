@@ -1,0 +1,42 @@
+"""New clients: the table by hand, and the bars."""
+
+import pandas as pd
+import pytest
+
+from reports.pictures.new_clients import newcomer_bars, newcomer_table, newcomers
+from reports.reading.load import load
+from tests.reports.conftest import cell_id
+
+
+@pytest.fixture
+def held_out(store_writer, tmp_path):
+    """A run whose last round also scored newcomers after 0 and 5 epochs."""
+    run = store_writer(tmp_path, seeds=2, methods=("fedavg", "scd"), alphas=(1.0,))
+    for seed in (0, 1):
+        for method, level in (("fedavg", 0.5), ("scd", 0.6)):
+            path = run / cell_id(f"{method}-1-{seed}") / "metrics.csv"
+            metrics = pd.read_csv(path, keep_default_na=False)
+            last = metrics["round"].max()
+            more = [
+                (last, f"new{k}", "local", mean, "test", "accuracy", level + 0.1 * seed + 0.01 * k)
+                for k in (0, 5)
+                for mean in ("train_size", "equal")
+            ]
+            pd.concat([metrics, pd.DataFrame(more, columns=metrics.columns)]).to_csv(path, index=False)
+    return load([run])
+
+
+def test_a_column_for_each_number_of_epochs(held_out):
+    table = newcomer_table(held_out, newcomers(held_out))
+    assert [column.name for column in table.columns] == ["0 epochs", "5 epochs"]
+    entries = dict(table.rows)["scd"]
+    assert [entry.value for entry in entries] == pytest.approx([65, 70])
+    assert entries[0].spread == pytest.approx(10 / 2**0.5)
+
+
+def test_bars_are_drawn(held_out):
+    assert newcomer_bars(held_out, newcomers(held_out)).png.startswith(b"\x89PNG")
+
+
+def test_a_run_without_newcomers_has_no_such_part(store):
+    assert newcomers(store).empty

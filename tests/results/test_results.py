@@ -1,0 +1,276 @@
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.cli.results import print_summary
+from bench.cli.run import _finish
+from bench.errors import UserError
+from bench.results.reported_round import choose_round
+from bench.results.results import load_run, task_name, tidy
+from bench.rng import generator
+from bench.runs.plan import PlannedCell
+from bench.settings import Settings
+from bench.store import store
+from bench.store.store import Status, Tables
+
+CELL = "c0ffee0000000000"
+Rows = list[tuple[int, str, str, str, str, float]]
+Scored = Sequence[tuple[int, str, list[int]]]
+"""Round, split, and the clients whose local models are scored."""
+
+# round, metric, on, mean, split, accuracy
+ROWS: Rows = [
+    (2, "gm", "global", "", "validation", 0.50),
+    (2, "gm", "global", "", "test", 0.61),
+    (2, "gm", "local", "train_size", "validation", 0.99),  # does not choose the GM's round: pooled validation does
+    (2, "gm", "local", "train_size", "test", 0.62),
+    (2, "pm", "local", "train_size", "validation", 0.70),
+    (2, "pm", "local", "train_size", "test", 0.71),
+    (2, "pm", "local", "equal", "test", 0.72),
+    (4, "gm", "global", "", "validation", 0.60),
+    (4, "gm", "global", "", "test", 0.63),
+    (4, "gm", "local", "train_size", "validation", 0.10),
+    (4, "gm", "local", "train_size", "test", 0.64),
+    (4, "pm", "local", "train_size", "validation", 0.70),  # a tie: the later round is chosen
+    (4, "pm", "local", "train_size", "test", 0.79),
+    (4, "pm", "local", "equal", "test", 0.78),
+    (6, "gm", "global", "", "validation", 0.40),
+    (6, "gm", "global", "", "test", 0.90),
+    (6, "gm", "local", "train_size", "validation", 0.10),
+    (6, "gm", "local", "train_size", "test", 0.91),
+    (6, "pm", "local", "train_size", "validation", 0.60),
+    (6, "pm", "local", "train_size", "test", 0.75),
+    (6, "pm", "local", "equal", "test", 0.74),
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
+    """Write a run of one cell."""
+
+    def write(rows: Rows, status: Status, local: Scored = (), **changes: object) -> Path:
+        settings = cell(**changes)
+        entry = {"id": CELL, "label": "FedAvg", "settings": settings.model_dump()}
+        store.write_json(tmp_path / "run.json", {"grid": "g", "cells": [entry]})
+        folder = tmp_path / CELL
+        folder.mkdir()
+        rounds = settings.rounds if status.state == "done" else status.rounds
+        store.write_status(folder, replace(status, rounds=rounds, total=settings.rounds))
+        store.write_json(folder / "settings.json", settings.model_dump())
+        sizes = {"n_train": [3, 3], "n_test": [2, 2], "counts": [[1, 2], [2, 1]]}
+        store.write_json(folder / "partition.json", {"hash": "", "summary": "", **sizes})
+        tables = Tables(folder)
+        tables.restart()
+        (folder / "hits.csv").unlink()  # which samples they were is not kept
+        names = ("metric", "on", "mean", "split", "value")
+        for version, *values in rows:
+            row = dict(zip(names, values, strict=True))
+            tables.append(
+                "metrics", version, [{**row, "quantity": "accuracy"}, {**row, "quantity": "loss", "value": 9.0}]
+            )
+        for version, split, clients in local:
+            scored = {"metric": "lm", "split": split, "correct": 1, "samples": 2}
+            tables.append("clients", version, [{**scored, "client": client} for client in clients])
+        return tmp_path
+
+    return write
+
+
+def figures(run: Path) -> dict[tuple[str, str, str, str], tuple[int, float]]:
+    rows = tidy(run).to_dict("records")
+    return {(r["metric"], r["on"], r["mean"], r["selection"]): (r["round"], r["value"]) for r in rows}
+
+
+def test_honest_figures_are_of_the_round_that_validation_chose(write: Callable[..., Path]) -> None:
+    run = write(ROWS, Status("done", derived=["pm"]))
+    found = {key: figure for key, figure in figures(run).items() if key[3] in ("validation", "last")}
+    assert found == {
+        ("gm", "global", "", "validation"): (4, 0.63),
+        ("gm", "global", "", "last"): (6, 0.90),
+        ("gm", "local", "train_size", "validation"): (4, 0.64),
+        ("gm", "local", "train_size", "last"): (6, 0.91),
+        ("pm", "local", "train_size", "validation"): (4, 0.79),
+        ("pm", "local", "train_size", "last"): (6, 0.75),
+        ("pm", "local", "equal", "validation"): (4, 0.78),
+        ("pm", "local", "equal", "last"): (6, 0.74),
+    }
+    table = tidy(run)
+    assert set(table["derived"][table["metric"] == "pm"]) == {True}
+    assert set(table["derived"][table["metric"] == "gm"]) == {False}
+    assert set(table["label"]) == {"FedAvg"}
+    assert set(table["dataset"]) == {"blobs"}
+
+
+def test_test_figures_have_no_say_in_the_choice(write: Callable[..., Path]) -> None:
+    better = [(*row[:5], 1.0 if row[0] == 6 and row[4] == "test" else row[5]) for row in ROWS]
+    run = write(better, Status("done"))
+    assert figures(run)["gm", "global", "", "validation"] == (4, 0.63)
+
+
+def test_paper_takes_the_best_test_figure(write: Callable[..., Path]) -> None:
+    run = write([row for row in ROWS if row[4] == "test"], Status("done"), protocol="paper")
+    found = figures(run)
+    assert found["pm", "local", "train_size", "best"] == (4, 0.79)
+    assert found["gm", "global", "", "best"] == (6, 0.90)
+    assert {key[3] for key in found} == {"best", "last", "tail"}
+
+
+def test_without_validation_data_only_the_last_round_is_reported(write: Callable[..., Path]) -> None:
+    run = write([row for row in ROWS if row[4] == "test"], Status("done"))
+    assert {key[3] for key in figures(run)} == {"last", "tail"}
+
+
+LOCAL: Rows = [
+    (2, "lm", "local", "equal", "validation", 0.99),
+    (2, "lm", "local", "train_size", "validation", 0.99),
+    (4, "lm", "local", "equal", "test", 0.73),
+    (4, "lm", "local", "train_size", "validation", 0.90),
+    (6, "lm", "local", "equal", "test", 0.39),
+    (6, "lm", "local", "train_size", "validation", 0.60),
+    (8, "lm", "local", "equal", "test", 0.38),
+    (8, "lm", "local", "train_size", "validation", 0.50),
+]
+SCORED: Scored = [
+    (2, "validation", [7]),  # the client that is trained first has no test samples
+    (4, "validation", [7]),
+    (4, "test", [1]),
+    (6, "validation", [3, 7]),
+    (6, "test", [1, 3]),
+    (8, "validation", [3, 7]),
+    (8, "test", [1, 3]),
+]
+
+
+def test_local_models_are_reported_of_a_round_in_which_as_many_are_scored_as_in_the_last(
+    write: Callable[..., Path],
+) -> None:
+    """Round 2 has no test figure, and in round 4 only one client is scored."""
+    found = figures(write(LOCAL, Status("done"), SCORED))
+    rounds = {selection: (round_, value) for (*_, selection), (round_, value) in found.items()}
+    tail = pytest.approx((0.39 + 0.38) / 2)
+    assert rounds == {"last": (8, 0.38), "validation": (6, 0.39), "peak": (6, 0.39), "tail": (8, tail)}
+
+
+def test_the_best_local_models_are_not_those_of_the_few_trained_first(write: Callable[..., Path]) -> None:
+    tested = [row for row in LOCAL if row[4] == "test"]
+    found = figures(write(tested, Status("done"), [one for one in SCORED if one[1] == "test"], protocol="paper"))
+    assert found["lm", "local", "equal", "best"] == (6, 0.39)
+
+
+def test_a_round_without_a_test_figure_cannot_be_chosen(write: Callable[..., Path]) -> None:
+    rows: Rows = [(2, "pm", "local", "train_size", "validation", 0.9), *(row for row in ROWS if row[0] > 2)]
+    assert figures(write(rows, Status("done")))["pm", "local", "equal", "validation"] == (4, 0.78)
+
+
+@pytest.mark.parametrize("state", ["failed", "diverged", "interrupted", "waiting"])
+def test_an_unfinished_cell_has_a_row_without_a_figure(write: Callable[..., Path], state: store.CellState) -> None:
+    row = tidy(write(ROWS, Status(state))).to_dict("records")
+    assert [(r["status"], r["metric"], pd.isna(r["value"])) for r in row] == [(state, "", True)]
+
+
+@given(st.dictionaries(st.integers(1, 99), st.sampled_from([0.1, 0.5, 0.9]), min_size=1))
+def test_the_latest_of_the_best_means_of_five(curve: dict[int, float]) -> None:
+    rounds = sorted(curve)
+    means = {r: round(sum(last := [curve[q] for q in rounds if q <= r][-5:]) / len(last), 9) for r in rounds}
+    assert choose_round(pd.Series(curve)) == max(r for r in rounds if means[r] == max(means.values()))
+
+
+def test_the_reported_round_is_nearly_as_good_as_the_best_whatever_the_curve() -> None:
+    """Compared with the truly best round. On rising curves, the peak of a noisy curve costs more than the peak of
+    the trailing mean; on falling curves, the last round is two points worse."""
+    rounds, rng = np.arange(1, 31), generator("tests", "reported round")
+    rising = 95 - 60 * np.exp(-rounds / 12)
+    falling = 95 - 60 * np.exp(-rounds / 2) - 0.15 * np.maximum(0, rounds - 8)
+    noise = rng.normal(0, 1.5, (1000, 30))
+    regret = {
+        name: [
+            true.max() - np.mean([true[choose(pd.Series(true + one, rounds)) - 1] for one in noise])
+            for choose in (choose_round, lambda curve: int(curve.idxmax()), lambda curve: 30)
+        ]
+        for name, true in (("rising", rising), ("falling", falling))
+    }
+    assert regret["rising"][0] < 0.1 < 0.5 < regret["rising"][1]
+    assert regret["falling"][0] < 0.4 < 2 < regret["falling"][2]
+
+
+def test_all_tables_of_a_run(write: Callable[..., Path]) -> None:
+    view = load_run(write(ROWS, Status("done")))
+    assert len(view.metrics) == 2 * len(ROWS)
+    assert list(view.metrics.columns) == ["cell", *store.COLUMNS["metrics"]]
+    assert set(view.metrics["cell"]) == {CELL}
+    assert view.cells[0].name == "fedavg blobs alpha=1 seed=0"
+
+
+def test_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run"):
+        tidy(tmp_path)
+
+
+def test_a_run_of_another_version(write: Callable[..., Path]) -> None:
+    run = write(ROWS, Status("done"))
+    info = store.read_json(run / "run.json")
+    info["cells"][0]["settings"]["from_the_future"] = 1
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    with pytest.raises(UserError, match="written by another version"):
+        load_run(run)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[1, 2]"])
+def test_a_damaged_file_is_named(write: Callable[..., Path], content: bytes) -> None:
+    """A damaged file of a cell makes that cell unusable, a damaged file of the run makes the run unusable."""
+    run = write(ROWS, Status("done"))
+    (run / CELL / "status.json").write_bytes(content)
+    (only,) = load_run(run).cells
+    assert (only.status.state, only.status.reason[:20]) == ("interrupted", "status.json: damaged")
+    (run / "run.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"run\.json is damaged"):
+        load_run(run)
+
+
+@pytest.mark.parametrize(
+    ("state", "command"), [("done", "bench report '{}'  makes"), ("failed", f"bench log '{{}}' {CELL}\n")]
+)
+def test_commands_that_a_run_names_can_be_pasted(
+    write: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    state: store.CellState,
+    command: str,
+) -> None:
+    """A report is suggested only if a cell is done."""
+    run = shutil.copytree(write(ROWS, Status(state)), tmp_path_factory.mktemp("with") / "a space")
+    cells = [PlannedCell(cell.id, cell.settings) for cell in load_run(run).cells]
+    _finish(run, cells, quiet=False)
+    said = capsys.readouterr().err
+    assert command.format(run) in said
+    assert ("bench report" in said) == (state == "done")
+
+
+@pytest.mark.parametrize("columns", [10, 40, 200])
+def test_a_narrow_terminal_cuts_no_number(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_summary(write(ROWS, Status("done", derived=["pm"])))
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert "63.00" in said
+    assert "(79.00)" in said
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"), [("A", "A alpha=1"), ("A, few", "A few alpha=1"), ("", "A alpha=1"), ("few", "A few alpha=1")]
+)
+def test_a_task_says_the_label_of_its_data_once(case: str, expected: str) -> None:
+    """If a grid has several labelled data sets, the label is also part of the case."""
+    options = {"path": "a.npz", "name": "A"}
+    settings = Settings(method="m", label="m", dataset="npz", dataset_options=options, case=case, alpha=1.0)
+    assert task_name(settings) == expected

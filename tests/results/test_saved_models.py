@@ -1,0 +1,145 @@
+"""The kept models of finished cells predict, from raw samples, what the cell's own evaluation counted."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.errors import UserError
+from bench.federation.cell_data import load_all
+from bench.results.results import CellView, reported_figures
+from bench.runs.cell import Keep, Options, run_cell
+from bench.settings import Settings
+from bench.store.store import read_status
+from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
+from tests.runs.conftest import Bench
+from tests.runs.test_cell import stop_after
+
+Cell = Callable[..., Settings]
+Grid = Callable[..., Path]
+
+
+def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
+    """Run a cell to its end and return its view."""
+    options = Options(device="cpu", keep=keep, checkpoint_seconds=0)
+    status = run_cell(settings, folder, options)
+    assert status.state == "done", status.reason
+    return CellView(folder.name, settings.name, settings, folder, status)
+
+
+def rounds(cell: CellView) -> dict[str, int]:
+    """The reported round of the generic and of the personalized models."""
+    found = reported_figures(cell)
+    return {
+        metric: next(f["round"] for f in found if f["metric"] == metric and f["mean"] != "equal")
+        for metric in ("gm", "pm")
+    }
+
+
+def assert_predicts(cell: CellView, at: dict[str, int]) -> None:
+    """Check the numbers of correct predictions, on each client's own tests and for the generic model on all, with
+    the tables."""
+    dataset, partition, _ = load_all(cell.settings)
+    x, y = torch.from_numpy(dataset.x), torch.from_numpy(dataset.y)
+    scores, metrics = cell.table("clients"), cell.table("metrics")
+    own = scores[(scores["round"] == at["pm"]) & (scores["metric"] == "pm") & (scores["split"] == "test")]
+    assert len(own) == cell.settings.clients
+    for row in own.itertuples():
+        model, positions = cell.model(client=row.client), partition.test[row.client]
+        assert (not model.training, model.round) == (True, at["pm"])
+        with torch.no_grad():
+            assert int((model(x[positions]).argmax(1) == y[positions]).sum()) == row.correct
+    generic = cell.model()
+    with torch.no_grad():
+        right = (generic(x[partition.global_test]).argmax(1) == y[partition.global_test]).double().mean()
+    wanted = (metrics["round"] == at["gm"]) & (metrics["metric"] == "gm") & (metrics["on"] == "global")
+    accuracy = metrics[wanted & (metrics["split"] == "test") & (metrics["quantity"] == "accuracy")]["value"]
+    assert (generic.round, right) == (at["gm"], pytest.approx(accuracy.item(), abs=1e-12))
+
+
+NETWORKS: dict[str, dict[str, object]] = {
+    "fedavg": {"alpha": 0.2},  # trains only the generic model
+    "local": {"alpha": 0.2},  # trains only personalized models
+    "ditto": {"alpha": 0.2, "participation": 0.5},
+    "finetune": {"alpha": 0.2},  # its personalized models are trained only when they are asked for
+    "fedrod": {"model": "mlp", "model_options": {"hidden": 8}},  # a network that the method defines
+    "fedem": {},  # a personalized model that consists of several networks
+    "scd": {"model": "test_norm", "batchnorm": "local", "participation": 0.5},  # statistics that stay with the clients
+    "fedper": {"model": "test_norm", "protocol": "paper"},
+}
+
+
+@pytest.mark.parametrize("keep", ["all", "best"])
+@pytest.mark.parametrize("method", NETWORKS)
+@pytest.mark.long
+def test_a_kept_model_predicts_what_was_counted(cell: Cell, tmp_path: Path, method: str, keep: Keep) -> None:
+    done = finished(cell(method=method, dtype="float64", **NETWORKS[method]), tmp_path, keep)
+    reported = rounds(done)
+    assert_predicts(done, reported if keep == "best" else dict.fromkeys(reported, done.settings.rounds))
+    assert (tmp_path / "models").exists() == (keep == "best")
+
+
+def test_the_reported_round_need_not_be_the_last(cell: Cell, tmp_path: Path) -> None:
+    """With this learning rate the accuracy falls again, so that the kept models are those of an earlier round."""
+    done = finished(cell(lr=3.0, alpha=0.2, rounds=8, seed=2), tmp_path, "best")
+    assert rounds(done)["gm"] < 8
+    assert_predicts(done, rounds(done))
+
+
+def test_a_stopped_cell_keeps_the_same_models(cell: Cell, tmp_path: Path) -> None:
+    """The cell is stopped twice; kept models of a round after the last checkpoint, as a kill leaves them, are
+    replaced."""
+    settings, options = (
+        cell(method="ditto", lr=3.0, alpha=0.2),
+        Options(device="cpu", keep="best", checkpoint_seconds=0),
+    )
+    whole = finished(settings, tmp_path / "whole", "best")
+    for rounds_each in (2, 1, 9):
+        run_cell(settings, tmp_path / "parts", options, stop=stop_after(rounds_each))
+    parts = CellView("parts", "ditto", settings, tmp_path / "parts", read_status(tmp_path / "parts"))
+    for client in (None, 0, 3):
+        one, other = whole.model(client), parts.model(client)
+        assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("keep", "client", "message"),
+    [
+        ("none", None, "no model was kept. Run it again with its models: bench run .* --fresh --keep best"),
+        ("none", 1, "no model was kept"),
+        ("server", 1, "`--keep server` kept nothing of the clients"),
+        ("all", 9, r"trained no client 9; there are \[0, 1, 2, 3\]"),
+    ],
+)
+def test_what_was_not_kept_is_said_in_a_line(
+    cell: Cell, tmp_path: Path, keep: Keep, client: int | None, message: str
+) -> None:
+    done = finished(cell(method="ditto", rounds=1), tmp_path, keep)
+    with pytest.raises(UserError, match=message):
+        done.model(client)
+
+
+def test_the_servers_state_gives_the_generic_model(cell: Cell, tmp_path: Path) -> None:
+    settings = cell(method="ditto", rounds=2)
+    server, whole = finished(settings, tmp_path / "a", "server"), finished(settings, tmp_path / "b", "all")
+    x = torch.from_numpy(load_all(settings)[0].x)
+    assert torch.equal(server.model()(x), whole.model()(x))
+
+
+def test_an_unfinished_cell_has_no_model_yet(cell: Cell, tmp_path: Path) -> None:
+    run_cell(cell(), tmp_path, Options(device="cpu", keep="best"), stop=stop_after(1))
+    with pytest.raises(UserError, match="is interrupted, not done"):
+        CellView("", "fedavg", cell(), tmp_path, read_status(tmp_path)).model()
+
+
+@pytest.mark.long
+def test_keep_comes_too_late_for_finished_cells(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+    """The command says so, and how to get the models; once the models are there, it says nothing."""
+    common = ("run", "--grid", grid(methods=["fedavg"], rounds=2), "--out", tmp_path / "run", "--device", "cpu")
+    assert "of --keep" not in bench(*common).stderr
+    said = bench(*common, "--keep", "best").stderr
+    assert "1 finished cells have nothing of --keep best, as they ran without it: --fresh runs them again" in said
+    assert "of --keep" not in bench(*common, "--keep", "best", "--fresh").stderr
+    assert "of --keep" not in bench(*common, "--keep", "best").stderr
+    assert "nothing of --keep all" in bench(*common, "--keep", "all").stderr
