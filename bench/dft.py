@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import custom_op
 
-from bench.engine import lanes
+from bench import placement
 
 LARGEST_PRIME = 127
 """Up to this prime factor cuFFT has transforms of its own."""
@@ -30,7 +30,7 @@ def rfft(x: Tensor, norm: Literal["backward", "ortho"]) -> Tensor:
 
     It is a sum or, with `ortho`, that times 1 / sqrt(d).
     """
-    if not (lanes.on_gpu(x) and takes_two_steps(x.shape[-1])):
+    if not (placement.on_gpu(x) and takes_two_steps(x.shape[-1])):
         plain: Tensor = torch.fft.rfft(x, norm=norm)
         return plain
     found: Tensor = _Rfft.apply(x, norm)
@@ -39,7 +39,7 @@ def rfft(x: Tensor, norm: Literal["backward", "ortho"]) -> Tensor:
 
 def irfft(z: Tensor, d: int, norm: Literal["forward", "ortho"]) -> Tensor:
     """`torch.fft.irfft`, likewise: real `[..., d]` of complex `[..., d // 2 + 1]`."""
-    if not (lanes.on_gpu(z) and takes_two_steps(d)):
+    if not (placement.on_gpu(z) and takes_two_steps(d)):
         plain: Tensor = torch.fft.irfft(z, n=d, norm=norm)
         return plain
     found: Tensor = _Irfft.apply(z, d, norm)

@@ -3,14 +3,13 @@
 import contextlib
 import copy
 import threading
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.engine import lanes
-from bench.engine.lanes.norm import LaneBatchNorm, masked
+from bench import placement
 from bench.errors import UserError
 from bench.params import Params, Spec
 
@@ -30,6 +29,26 @@ class Arithmetic(NamedTuple):
 
 
 PLAIN = Arithmetic()
+
+
+class GpuForm(Protocol):
+    """Replaces a network's layers in place by layers that a GPU runs faster."""
+
+    def __call__(self, net: nn.Module, /, *, convolutions: bool) -> nn.Module: ...
+
+
+def _unchanged(net: nn.Module, *, convolutions: bool) -> nn.Module:
+    return net
+
+
+_gpu_form: GpuForm = _unchanged
+
+
+class PaddingMask(Protocol):
+    """Knows which samples of a batch only fill it up."""
+
+    def left_out(self, net: nn.Module, given: Tensor) -> contextlib.AbstractContextManager[None]:
+        """Inside this context the network's BatchNorm layers leave those samples out."""
 
 
 class _Call(nn.Module):
@@ -53,12 +72,12 @@ class _Templates(threading.local):
         at = (spec.arch, training, on_gpu, arithmetic)
         if at not in self.known:
             self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
-            if on_gpu:
-                lanes.with_lanes(self.known[at], convolutions=arithmetic.lane_kernels)
-            elif arithmetic.bf16:
-                batchnorm_in_float32(self.known[at])
             if training:
                 refuse_single_values(self.known[at])
+            if on_gpu:
+                _gpu_form(self.known[at], convolutions=arithmetic.lane_kernels)
+            elif arithmetic.bf16:
+                batchnorm_in_float32(self.known[at])
         return self.known[at]
 
 
@@ -76,7 +95,7 @@ class SingleValueError(UserError):
 def refuse_single_values(net: nn.Module) -> None:
     """Let the BatchNorm layers of a network in training raise `SingleValueError` for a batch without a variance."""
     for layer in net.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm | LaneBatchNorm):
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.register_forward_pre_hook(_check_values)
 
 
@@ -91,13 +110,22 @@ def _check_values(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
 _templates = _Templates()
 
 
+def use_on_gpus(form: GpuForm) -> None:
+    """Give networks on a GPU another form, which the engine hands down: methods need not know its layers.
+
+    Args:
+        form: called as `form(net, convolutions=...)`, replaces layers in place and keeps the names of tensors.
+    """
+    global _gpu_form
+    _gpu_form = form
+
+
 class Forward:
     """The argument `model` of a loss: `model(w, x)`, `model.features(w, x)`, `model.head(w, z)`.
 
     With `stats="batch"`, BatchNorm uses the statistics of the batch and updates the buffers of `w`; with
     `stats="frozen"`, it uses the buffers and never updates them. `moved(w)` returns the buffers after all calls so far.
-    With `padded`, the samples of a batch and their weights, BatchNorm leaves out samples of weight 0; given other
-    samples, it cannot know which those are and raises `PaddingUnknownError`.
+    With `padding`, BatchNorm leaves out the samples of a batch that only fill it up.
     """
 
     def __init__(
@@ -105,11 +133,11 @@ class Forward:
         *,
         frozen: bool = False,
         arithmetic: Arithmetic = PLAIN,
-        padded: tuple[Tensor | None, Tensor] | None = None,
+        padding: PaddingMask | None = None,
     ) -> None:
         self._frozen = frozen
         self._arithmetic = arithmetic
-        self._padded = padded
+        self._padding = padding
         # Keyed by the `id` of the buffers, so that `w.with_weights(...)` updates the buffers of `w`. The original
         # buffers are stored beside the updated ones so that no other tensor can get the same `id`.
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
@@ -134,15 +162,14 @@ class Forward:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
         named = {f"net.{name}": tensor for name, tensor in current.items()}
-        template = _templates.get(w.spec, training, lanes.on_gpu(w.weights), self._arithmetic)
+        template = _templates.get(w.spec, training, placement.on_gpu(w.weights), self._arithmetic)
         out: Tensor
         with contextlib.ExitStack() as how:
             if self._arithmetic.bf16:
                 # No cache: it would keep a traced tensor after the end of its trace.
                 how.enter_context(torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False))
-            if self._padded is not None:
-                x, weight = self._padded
-                how.enter_context(masked(template, weight if args[0] is x else "unknown"))
+            if self._padding is not None:
+                how.enter_context(self._padding.left_out(template, args[0]))
             out = functional_call(template, named, (method, *args), tie_weights=False)
         out = out.to(w.weights.dtype) if self._arithmetic.bf16 else out
         if training and w.spec.buffers:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bench.engine import lanes
-from bench.engine.lanes.sgd import sgd_step
+from bench import placement
 
 OptimizerState = dict[str, Tensor]
 Schedule = Literal["constant", "cosine"]
@@ -57,16 +56,6 @@ class SGD:
         g = g + self.momentum * velocity if self.nesterov else velocity
         return torch.addcmul(w, lr, g, value=-1), {"velocity": velocity}
 
-    def update_in_one_pass(
-        self, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor
-    ) -> tuple[Tensor, OptimizerState]:
-        """The same step as one operation, which rounds differently (`bench/engine/lanes/sgd.py`)."""
-        g = _clipped(self.clip, g)
-        momentum, decay, nesterov = self.momentum or 0.0, self.weight_decay or 0.0, bool(self.nesterov)
-        velocity = [state["velocity"]] if momentum else []
-        w, *moved = sgd_step([w, *velocity], g, lr, momentum=momentum, decay=decay, nesterov=nesterov)
-        return w, {"velocity": moved[0]} if moved else state
-
 
 @dataclass(frozen=True)
 class Adam:
@@ -107,15 +96,6 @@ class AdamW(Adam):
 Optimizer = SGD | Adam
 
 
-def update(
-    optimizer: Optimizer, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor, *, lane_kernels: bool
-) -> tuple[Tensor, OptimizerState]:
-    """One step of an optimizer; with lane kernels on a GPU, a step of SGD is one operation."""
-    if lane_kernels and lanes.on_gpu(w) and isinstance(optimizer, SGD) and w.dim() == 1:
-        return optimizer.update_in_one_pass(w, g, state, lr)
-    return optimizer.update(w, g, state, lr)
-
-
 def learning_rates(optimizer: Optimizer, steps: int) -> npt.NDArray[np.float64]:
     """The learning rate at each step of a request, `[steps]`."""
     lr = optimizer.lr if optimizer.lr is not None else 0.0
@@ -126,13 +106,14 @@ def learning_rates(optimizer: Optimizer, steps: int) -> npt.NDArray[np.float64]:
 
 def _moved(velocity: Tensor, g: Tensor, momentum: float) -> Tensor:
     """The velocity after a step. On a GPU it takes one pass over memory and rounds once."""
-    return torch.add(g, velocity, alpha=momentum) if lanes.on_gpu(g) else momentum * velocity + g
+    return torch.add(g, velocity, alpha=momentum) if placement.on_gpu(g) else momentum * velocity + g
 
 
-def _clipped(clip: float | None, g: Tensor) -> Tensor:
+def clipped(clip: float | None, g: Tensor) -> Tensor:
+    """The gradient `[d]`, scaled down to the Euclidean norm `clip` if it is longer."""
     return g if clip is None else g * torch.clamp(clip / (g.norm() + 1e-6), max=1.0)
 
 
 def _regularised(clip: float | None, weight_decay: float | None, w: Tensor, g: Tensor) -> Tensor:
-    g = _clipped(clip, g)
+    g = clipped(clip, g)
     return g + weight_decay * w if weight_decay else g

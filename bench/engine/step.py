@@ -12,15 +12,20 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.compose import Composed
-from bench.engine.lanes.norm import has_lane_norm
-from bench.model_call import Arithmetic, Forward
-from bench.optim import Optimizer, OptimizerState, update
+from bench.engine.lanes import with_lanes
+from bench.engine.lanes.norm import Padding, has_lane_norm
+from bench.engine.lanes.sgd import update
+from bench.model_call import Arithmetic, Forward, use_on_gpus
+from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
 
 MAIN = ""  # the main feed, among the names of side feeds
 Flat = dict[str, Tensor]
 Kinds = tuple[tuple[str, Hashable], ...]
+
+
+use_on_gpus(with_lanes)
 
 
 def flatten(values: Mapping[str, Any]) -> Flat:
@@ -236,8 +241,8 @@ class _Do:
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
             # `vars` bypasses `_NotedBatch`, so that this access is not counted as the loss's own.
             recipe, raw = self._recipe, vars(batch)
-            padded = (raw["x"], raw["weight"]) if recipe.padded else None
-            model = Forward(frozen=recipe.frozen, arithmetic=recipe.arithmetic, padded=padded)
+            padding = Padding(raw["x"], raw["weight"]) if recipe.padded else None
+            model = Forward(frozen=recipe.frozen, arithmetic=recipe.arithmetic, padding=padding)
             full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
             value = loss(model, full, batch, ctx)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})

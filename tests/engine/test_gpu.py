@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from bench import dft
 from bench.engine.backends import backends
-from bench.engine.lanes import dft, norm_relu
+from bench.engine.lanes import norm_relu
 from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.geometry import Geometry
 from bench.engine.lanes.sgd import plain_sgd

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.engine import lanes
+from bench import placement
 from bench.engine.backends.backends import Recorded
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy
@@ -54,7 +54,7 @@ def test_no_padded_step_reads_a_number(method: str, monkeypatch: pytest.MonkeyPa
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
         there.advance()
-    monkeypatch.setattr(lanes, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(placement, "on_gpu", lambda tensor: True)
     steps = there.engine._trainer._recorded_steps
     assert any(recipe.padded for recipe, _ in steps)
     for step in steps.values():
@@ -93,7 +93,7 @@ def test_what_padding_cannot_be_told_from_is_not_padded(monkeypatch: pytest.Monk
 
 
 def test_without_the_mask_it_would_be_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.model_call.masked", lambda net, mask: contextlib.nullcontext())
+    monkeypatch.setattr("bench.engine.lanes.norm.masked", lambda net, mask: contextlib.nullcontext())
     here = toy("fedavg", model="test_norm", sizes=SIZES)
     with SecondDevice():
         there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME)

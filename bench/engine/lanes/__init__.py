@@ -1,15 +1,10 @@
 """Layers that handle all networks of a cohort in one operation, for GPUs."""
 
-from torch import Tensor, nn
+from torch import nn
 
 from bench.engine.lanes.convolution import LaneConv2d, PlaceMean, has_lane_convolution
 from bench.engine.lanes.norm import LaneBatchNorm, has_lane_norm
 from bench.engine.lanes.resnet import with_relus
-
-
-def on_gpu(tensor: Tensor) -> bool:
-    """Return whether faster forms that round differently may be used; on a CPU results must stay bitwise equal."""
-    return tensor.device.type != "cpu"
 
 
 def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:

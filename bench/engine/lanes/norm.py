@@ -9,8 +9,8 @@ With the lane kernels, the sum with a residual and the ReLU that follow are part
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, TypeGuard
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class LaneBatchNorm(nn.Module):
         self.register_buffer("running_var", layer.running_var)
         self.momentum, self.eps = layer.momentum or 0.0, layer.eps
         self.train(layer.training)
+        self._forward_pre_hooks.update(layer._forward_pre_hooks)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Normalised samples `[samples, channels, ...]`; in training mode it updates the running statistics.
@@ -92,6 +93,17 @@ class LaneBatchNorm(nn.Module):
         self._move(self.running_mean.lerp(mean, self.momentum), self.running_var.lerp(unbiased, self.momentum))
         scale = (var + self.eps).rsqrt() * self.weight
         return (away * scale.view(shape) + self.bias.view(shape)).to(x.dtype)
+
+
+class Padding(NamedTuple):
+    """The samples of a batch that may have padding, and their weights `[samples]`, 0 for padding."""
+
+    x: Tensor | None
+    weight: Tensor
+
+    def left_out(self, net: nn.Module, given: Tensor) -> AbstractContextManager[None]:
+        """Inside this context the network's BatchNorm layers leave out padding if they are given these samples."""
+        return masked(net, self.weight if given is self.x else "unknown")
 
 
 @contextmanager

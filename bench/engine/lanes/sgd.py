@@ -13,6 +13,27 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from bench import placement
+from bench.optim import SGD, Optimizer, OptimizerState, clipped
+
+
+def update(
+    optimizer: Optimizer, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor, *, lane_kernels: bool
+) -> tuple[Tensor, OptimizerState]:
+    """One step of an optimizer; with lane kernels on a GPU, a step of SGD is one operation, which rounds differently.
+
+    Args:
+        w, g: weights and gradient `[d]`.
+        lr: learning rate `[]`.
+    """
+    if not (lane_kernels and placement.on_gpu(w) and isinstance(optimizer, SGD) and w.dim() == 1):
+        return optimizer.update(w, g, state, lr)
+    momentum, decay = optimizer.momentum or 0.0, optimizer.weight_decay or 0.0
+    velocity = [state["velocity"]] if momentum else []
+    gradient, nesterov = clipped(optimizer.clip, g), bool(optimizer.nesterov)
+    w, *moved = sgd_step([w, *velocity], gradient, lr, momentum=momentum, decay=decay, nesterov=nesterov)
+    return w, {"velocity": moved[0]} if moved else state
+
 
 def sgd_step(
     state: Sequence[Tensor], g: Tensor, lr: Tensor, *, momentum: float, decay: float, nesterov: bool

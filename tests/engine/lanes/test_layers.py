@@ -11,7 +11,6 @@ from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
 
 from bench import model_call
-from bench.engine import lanes
 from bench.engine.lanes import LaneBatchNorm, LaneConv2d, with_lanes
 from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.geometry import Geometry
@@ -174,7 +173,7 @@ def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.M
     """Per-FedAvg is here because it takes second derivatives."""
     made: list[nn.Module] = []
     monkeypatch.setattr(model_call, "_templates", model_call._Templates())
-    monkeypatch.setattr(lanes, "with_lanes", lambda net, **how: made.append(with_lanes(net, **how)))
+    monkeypatch.setattr(model_call, "_gpu_form", lambda net, **how: made.append(with_lanes(net, **how)))
     here = toy(method, model="test_norm", executor=executor)
     run(here, 2)
     assert not made

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from bench.engine import lanes
+from bench import placement
 from bench.engine.backends.recording import of_list, record
-from bench.engine.lanes.sgd import plain_sgd
-from bench.optim import SGD, Adam, OptimizerState, update
+from bench.engine.lanes import sgd
+from bench.engine.lanes.sgd import plain_sgd, update
+from bench.optim import SGD, Adam, OptimizerState
 from tests.engine.test_step import cohort_step
 
 LANES, D = 4, 37
@@ -21,7 +22,7 @@ OPTIMIZERS = [SGD(momentum=m, weight_decay=w, nesterov=n, clip=c)
 
 @pytest.fixture(autouse=True)
 def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(placement, "on_gpu", lambda tensor: True)
 
 
 def drawn(optimizer: SGD, *, seed: int = 0) -> tuple[Tensor, Tensor, OptimizerState, Tensor]:
@@ -71,7 +72,7 @@ def test_only_sgd_of_a_vector_takes_it_and_only_with_lane_kernels(
     optimizer: Any, lane_kernels: bool, shape: tuple[int, ...], takes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[SGD] = []
-    monkeypatch.setattr(SGD, "update_in_one_pass", lambda self, *_: taken.append(self))
+    monkeypatch.setattr(sgd, "sgd_step", lambda state, *_, **rest: taken.append(optimizer) or state)
     w = torch.ones(shape)
     update(optimizer, w, w, optimizer.init(w), torch.tensor(0.1), lane_kernels=lane_kernels)
     assert bool(taken) == takes
