@@ -23,9 +23,9 @@ def status(
     all_: Annotated[bool, typer.Option("--all", help="Also cells of earlier settings, code or data.")] = False,
 ) -> None:
     """Say what is done, running, failed and left, and how long the rest will take."""
+    from bench.results.remarks import run_remarks
     from bench.results.results import load_run, other_cells
     from bench.runs.progress import duration_text
-    from bench.runs.remarks import run_remarks
 
     cells = list({cell.id: cell for cell in load_run(run).cells}.values())
     for cell in cells:

@@ -134,8 +134,8 @@ def run(
         return
     from bench.engine.device import check_lane_kernels
     from bench.runs.cell import Options
+    from bench.runs.plan import planned_remarks
     from bench.runs.progress import patience
-    from bench.runs.remarks import planned_remarks
     from bench.runs.tracking.mirror import choose_store
     from bench.store.store import FINISHED
 
@@ -215,8 +215,8 @@ def _no_steps(settings: "Settings") -> str:
 
 def _finish(folder: Path, cells: "Sequence[PlannedCell]", *, quiet: bool) -> None:
     from bench.cli.results import print_summary
+    from bench.results.remarks import end_remarks
     from bench.results.results import load_run
-    from bench.runs.remarks import end_remarks
 
     place, found = shlex.quote(str(folder)), load_run(folder).cells
     failed = [cell for cell in found if cell.status.state in ("failed", "diverged")]

@@ -77,11 +77,11 @@ def sweep(
         if not dry_run:
             start_early(ray)
 
+        from bench.results.remarks import fallbacks
         from bench.results.results import load_run
         from bench.runs.cell import Options
-        from bench.runs.plan import plan
+        from bench.runs.plan import plan, planned_remarks
         from bench.runs.progress import patience
-        from bench.runs.remarks import fallbacks, planned_remarks
         from bench.runs.tracking.mirror import choose_store
         from bench.store import store
         from sweeps.fair import cells_again, choose, reported_cells

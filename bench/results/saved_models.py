@@ -7,8 +7,9 @@
 import copy
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -20,14 +21,27 @@ from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
 from bench.model_call import batchnorm_in_float32
 from bench.params import Params
+from bench.settings import Settings
 from bench.store import checkpoint, inside
 from bench.store.documents import read_json
-
-if TYPE_CHECKING:
-    from bench.results.results import CellView
+from bench.store.store import Status
 
 METRICS = ("gm", "pm")
 FOLDER = "models"
+
+
+class FinishedCell(Protocol):
+    """What is asked of a cell (`bench.results.results.CellView`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def folder(self) -> Path: ...
+    def table(self, name: str) -> pd.DataFrame: ...
 
 
 class KeptModel(nn.Module):
@@ -75,7 +89,7 @@ class KeptModel(nn.Module):
         return out.to(weights.dtype)
 
 
-def load_model(cell: "CellView", client: int | None = None, data_root: Path | str = "data") -> KeptModel:
+def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:
     """The generic model of a cell, or the personalized one of a client.
 
     Where a method trains no generic model, it is the mean of the personalized ones; where it trains no personalized
@@ -135,7 +149,7 @@ def has_kept(folder: Path, keep: str) -> bool:
 
 
 def _of_reported_round(
-    cell: "CellView", federation: Federation, client: int | None
+    cell: FinishedCell, federation: Federation, client: int | None
 ) -> tuple[Params | None, int] | None:
     metric = METRICS[client is not None]
     from bench.results.reported_round import reported_round
@@ -148,7 +162,7 @@ def _of_reported_round(
     return None
 
 
-def _of_last_state(cell: "CellView", federation: Federation, client: int | None) -> Params | None:
+def _of_last_state(cell: FinishedCell, federation: Federation, client: int | None) -> Params | None:
     saved = next((one for one in checkpoint.load(cell.folder / "checkpoint")), None)
     if saved is None or saved.version != cell.settings.rounds:
         raise UserError(f"{cell.name}: no model was kept. {_remedy(cell)}")
@@ -165,7 +179,7 @@ def _of_last_state(cell: "CellView", federation: Federation, client: int | None)
     return evaluator.personal(saved.version, [client])[client]
 
 
-def _remedy(cell: "CellView") -> str:
+def _remedy(cell: FinishedCell) -> str:
     only = f"method={cell.settings.method},seed={cell.settings.seed}"
     out = shlex.quote(str(cell.folder.parent))
     return (

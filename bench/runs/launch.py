@@ -65,9 +65,8 @@ def run(
     from bench.results.results import load_run
     from bench.runs.cell import Options
     from bench.runs.interactive import save
-    from bench.runs.plan import plan
+    from bench.runs.plan import plan, planned_remarks
     from bench.runs.progress import patience
-    from bench.runs.remarks import planned_remarks
     from bench.runs.workers import LocalRunner
 
     loaded = grid if isinstance(grid, Grid) else load_grid(str(grid), [])
@@ -152,7 +151,7 @@ def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
 
 
 def print_remarks(texts: "Sequence[str]") -> None:
-    """Print the remarks of `bench.runs.remarks`."""
+    """Print the remarks of `bench.results.remarks`."""
     for text in texts:
         print(f"note: {text}", file=sys.stderr)
 
@@ -174,7 +173,7 @@ def print_unkept(folder: Path, cells: "Sequence[PlannedCell]", keep: str) -> Non
 
 def write_run(folder: Path, grid: "Grid", planned: "Sequence[PlannedCell]") -> None:
     """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
-    from bench.runs.remarks import data_notes
+    from bench.runs.plan import data_notes
     from bench.store import store
     from bench.store.documents import read_run_file
     from bench.store.provenance import provenance

@@ -16,8 +16,8 @@ from bench.errors import UserError
 from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public
 from bench.federation.setup import check_batch_size
 from bench.plugin import DATASETS, PARTITIONS, did_you_mean
+from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
-from bench.runs.remarks import partition_remarks
 from bench.settings import Settings
 from bench.store.data_record import partition_record
 
@@ -46,7 +46,7 @@ class PlannedCell:
     Attributes:
         id: the name of its folder.
         notes: of how its data were read (`Dataset.notes`).
-        remarks: what is odd in its partition (`bench.runs.remarks`).
+        remarks: what is odd in its partition (`bench.results.remarks`).
         record: what its `partition.json` will hold.
     """
 
@@ -208,3 +208,13 @@ def _condition(part: str) -> tuple[str, Any]:
 
 def _value(settings: Settings, key: str) -> Any:
     return settings.name if key == "label" else getattr(settings, key)
+
+
+def planned_remarks(cells: Sequence[PlannedCell]) -> list[str]:
+    """Return what is known before cells run: notes on their data, each once, then remarks on their partitions."""
+    return [*data_notes(cells), *gathered((cell.settings, cell.remarks) for cell in cells)]
+
+
+def data_notes(cells: Sequence[PlannedCell]) -> list[str]:
+    """Return the notes on the data of cells, each once."""
+    return list(dict.fromkeys(note for cell in cells for note in cell.notes))

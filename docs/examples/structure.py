@@ -1,12 +1,12 @@
-"""The structure of the source before its modules moved into folders, after that, and now, counted and drawn.
+"""The structure of the source before its modules moved into rooms of one job each, and now, counted and drawn.
 
 `python docs/examples/structure.py` draws docs/structure-before.svg and docs/structure-after.svg and writes the numbers
-in docs/architecture.md. `python docs/examples/structure.py history` also writes docs/structure.json again: what the two
-earlier commits looked like.
+in docs/architecture.md. `python docs/examples/structure.py history` also writes docs/structure.json again: what the
+earlier commit looked like.
 
-A room is a file directly in `bench/`, a folder of `bench/`, or another package. An arrow is that one room imports from
-another, wherever in its files, except for type checkers only. A room's floor is one more than the highest floor it
-imports from, so the number of floors is the longest chain of imports. Rooms in a circle share a floor.
+A room is a folder with code, or a file directly in `bench/`. An arrow is that one room imports from another, wherever
+in its files, except for type checkers only. A room's floor is one more than the highest floor it imports from, so the
+number of floors is the longest chain of imports. Rooms in a circle share a floor.
 """
 
 import ast
@@ -29,7 +29,7 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "architecture.md"
 PICTURES = {"before": DOCS / "structure-before.svg", "now": DOCS / "structure-after.svg"}
 HISTORY = DOCS / "structure.json"
-COMMITS = {"before": "fe5b3d4", "after the move": "0f550a4"}
+COMMITS = {"before": "e7e1918"}
 PACKAGES = ("bench", "methods", "datasets", "reports", "sweeps")
 HEAD = "| structure | rooms | arrows | floors | circles |"
 
@@ -116,8 +116,8 @@ def table(structures: dict[str, Structure]) -> str:
     lines = [HEAD, "|---|---:|---:|---:|---:|"]
     for name, structure in structures.items():
         lines.append(f"| {_named(name)} | {' | '.join(map(str, counts(structure)))} |")
-    came = [f"`{room}`" for room in structures["now"] if room not in structures["after the move"]]
-    return "\n".join([*lines, "", f"Rooms that came since the move: {', '.join(came) or 'none'}.", ""])
+    came = [f"`{room}`" for room in structures["now"] if room not in structures["before"]]
+    return "\n".join([*lines, "", f"Rooms that came with the move and since: {', '.join(came) or 'none'}.", ""])
 
 
 def structures() -> dict[str, Structure]:
@@ -162,12 +162,11 @@ def _module(file: Path) -> str:
 
 
 def _room(module: str, root: Path) -> str:
-    """E.g. `bench/engine/`, `bench/rng.py`, `methods/`."""
-    first, *rest = module.split(".")
-    if first != "bench":
-        return f"{first}/"
-    name = rest[0] if rest else "__init__"
-    return f"bench/{name}/" if (root / "bench" / name).is_dir() else f"bench/{name}.py"
+    """E.g. `bench/engine/`, `bench/engine/lanes/`, `bench/rng.py`, `methods/`."""
+    folder, *rest = module.split(".")
+    while rest and (root / folder / rest[0]).is_dir():
+        folder += f"/{rest.pop(0)}"
+    return f"bench/{rest[0] if rest else '__init__'}.py" if folder == "bench" else f"{folder}/"
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
@@ -210,7 +209,7 @@ def _arrows(structure: Structure, where: Mapping[str, tuple[float, float]]) -> I
 
 
 def _legend() -> Iterator[str]:
-    texts = {"file": "file in bench/", "folder": "folder of bench/", "package": "another package"}
+    texts = {"file": "file in bench/", "folder": "folder in bench/", "package": "another folder"}
     for at, (kind, text) in enumerate(texts.items()):
         yield f'<rect class="box" x="{16 + 150 * at}" y="44" width="14" height="14" fill="{COLOURS[kind]}"/>'
         yield f'<text x="{36 + 150 * at}" y="56">{text}</text>'

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from bench.errors import UserError
-from bench.runs.remarks import run_remarks
+from bench.results.remarks import run_remarks
 from bench.store import inside
 from reports.page import client_relations
 from reports.page.cells import cells_section

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import bench
+from bench.results.remarks import fallbacks
 from bench.results.results import CellView
-from bench.runs.plan import plan
-from bench.runs.remarks import fallbacks, planned_remarks
+from bench.runs.plan import plan, planned_remarks
 from bench.settings import Settings
 from bench.store.store import Status
 from tests.broken_torchscript import break_in_commands

@@ -7,7 +7,7 @@ cells that trained in a slower way than they should.
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,22 +17,9 @@ from bench.settings import Settings
 from bench.store import documents
 from bench.store.store import FINISHED
 
-if TYPE_CHECKING:
-    from bench.runs.plan import PlannedCell
-
 _FELL_BACK = (" takes its place: ", " runs one by one: ")  # parts of the engine's notices of it
 _TRAINED = ("gm", "pm")
 _Curve = tuple[tuple[str, ...], ...]
-
-
-def planned_remarks(cells: Sequence["PlannedCell"]) -> list[str]:
-    """Return what is known before cells run: notes on their data, each once, then remarks on their partitions."""
-    return [*data_notes(cells), *gathered((cell.settings, cell.remarks) for cell in cells)]
-
-
-def data_notes(cells: Sequence["PlannedCell"]) -> list[str]:
-    """Return the notes on the data of cells, each once."""
-    return list(dict.fromkeys(note for cell in cells for note in cell.notes))
 
 
 def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
