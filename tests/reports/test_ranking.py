@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import expit
 
 from bench.rng import generator
-from reports.simulation import noise
+from reports.simulation.noise import unequal_noise
 from reports.statistics.best import logits, pair_variances
 from reports.statistics.ranking import family_weights, pair_intervals, rank
 
@@ -109,13 +109,13 @@ def test_a_task_with_one_seed_has_the_mean_variance_of_the_others() -> None:
 @pytest.mark.parametrize("noise", ["10 + 2, the two 3 times as noisy", "10 + 1, the one 3 times as noisy"])
 def test_a_noisy_heavy_family_tells_no_equal_methods_apart(noise: str) -> None:
     """With one variance pooled over all tasks it was 51 % of tables."""
-    apart, _ = noise.unequal_noise(noise, "normal", 5, 5, 200)
+    apart, _ = unequal_noise(noise, "normal", 5, 5, 200)
     assert apart <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
 
 
 def test_a_quiet_heavy_family_is_not_drowned_by_the_others() -> None:
     """Pooled, intervals were 1.6 times as wide as with known variances."""
-    _, width = noise.unequal_noise("10 + 2, the two a third as noisy", "normal", 5, 5, 100)
+    _, width = unequal_noise("10 + 2, the two a third as noisy", "normal", 5, 5, 100)
     assert 0.95 < width < 1.2
 
 

@@ -72,7 +72,7 @@ scores.accuracy_and_loss = perfect
 SCORER_AND_JUDGE = (
     SCORER
     + """
-from bench.runs import verify
+from bench.runs.verify import verify
 from bench.runs.verify.recomputed import Recomputed
 
 verify.compare = lambda cell, folder: Recomputed("same", "the same bytes")

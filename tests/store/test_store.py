@@ -19,7 +19,7 @@ LEDGER_ROW = {name: 1.5 if name in ("seconds", "settled") else 7 for name in sto
 
 def hold(folder: Path) -> "subprocess.Popen[str]":
     """Start another process, which holds a folder until it is killed."""
-    code = "import sys, time, pathlib\nfrom bench.runs import store\n"
+    code = "import sys, time, pathlib\nfrom bench.store import store\n"
     code += "with store.locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
     process = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
