@@ -4,8 +4,10 @@ It is the real command line with real arguments, streams, signals and exit statu
 How a command starts can only be tested in a new interpreter; such tests use `fresh` of tests/conftest.py.
 """
 
+import atexit
 import concurrent.futures
 import contextlib
+import gc
 import importlib
 import json
 import multiprocessing.util
@@ -18,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # Modules that commands import when they are called, besides those that the server of workers imports.
 PRELOAD = [
@@ -175,12 +177,28 @@ def _fork_server(path: bytes, args: list[str], passed: list[int]) -> int:
         os._exit(1)
 
 
+def _leave(status: int) -> NoReturn:
+    """End the process as the interpreter would, but for taking its modules apart: that writes to every page of memory
+    that the fork shares, and costs more than most commands."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
     for name in PRELOAD:
         importlib.import_module(name)
     multiprocessing.util.spawnv_passfds = _fork_server
+    gc.freeze()  # else the first collection of a command writes to every page, too
     serve(socket.socket(fileno=int(sys.argv[1])))
 
     from bench.cli import main
 
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            _leave(end.code or 0)
+        raise
