@@ -4,8 +4,12 @@ DEMO ?= runs/quickstart
 PACKAGES = bench methods datasets sweeps reports
 BIN = .venv/bin
 STAMP = .venv/.installed
-# Tests differ in length a thousandfold: what is left goes to the process that is free.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
+# As many processes as tests/processes.py says. Tests differ in length a thousandfold: what is left goes to the process
+# that is free.
+SPREAD = -n auto --dist worksteal
+PYTEST = $(BIN)/python -m pytest $(SPREAD)
+# Each process would otherwise compile all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 SHELL = bash
 .PHONY: install demo test test-all slow faults oldest without-torchscript league lint docs clean
@@ -43,7 +47,7 @@ faults: install
 oldest: install
 	$(PYTHON) -m venv .venv-oldest
 	$(BIN)/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
-	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+	.venv-oldest/bin/python -m pytest $(SPREAD) -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
 
 # The quick tests with TorchScript out of order, as it may be with a later version of torch: its import fails, or it records
 # nothing. Steps then run in simpler ways, with the same bytes.

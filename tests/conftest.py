@@ -9,15 +9,26 @@ from pathlib import Path
 import pytest
 
 from tests.broken_torchscript import asked, break_in_commands, break_torchscript
+from tests.processes import free_memory, processes
 from tests.warm import Start, Started, Warm
 
 ROOT = Path(__file__).parents[1]
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(optionalhook=True)  # for pytest without xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """How many processes `-n auto` is."""
+    from bench.store.provenance import cores
+
+    return processes(cores(), free_memory())
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """One intra-op thread: the byte promise rests on it, and the test workers share few cores."""
     os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported, here and in processes that tests start
     os.environ["BENCH_TRACKING"] = "0"  # only the tests of the mirror turn it on, because MLflow costs seconds
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # this process hands the tests out and runs none
 
     import torch
 
