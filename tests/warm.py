@@ -34,6 +34,10 @@ PRELOAD = [
 PRELOAD += ["optuna.storages", "sklearn.cluster", "sqlalchemy.dialects.sqlite", "torch._dynamo"]
 
 
+PATIENCE = 600.0
+"""Seconds after which a process is taken for one that never ends: more than ten times what any takes that does."""
+
+
 class Command:
     """A running command in its own process group; it has those methods of `subprocess.Popen` that the tests use."""
 

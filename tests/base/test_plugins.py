@@ -12,7 +12,7 @@ import yaml
 
 from tests.conftest import ROOT
 from tests.runs.helpers import cells, states
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 EXAMPLE = ROOT / "docs" / "examples" / "plugin"
 Run = Callable[..., str]
@@ -30,7 +30,7 @@ def bench(start_in: Start, folder: Path) -> Run:
 
     def run(*arguments: object, code: int = 0) -> str:
         with start_in([*map(str, arguments)], folder) as process:
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, out + err
         assert "Traceback" not in out + err
         return out + err
@@ -115,12 +115,12 @@ def test_the_example_package_is_found_once_installed(fresh: Start, tmp_path: Pat
     elsewhere.mkdir()
     shutil.copy(source / "grid.yaml", elsewhere)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True, timeout=120)
+    subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True, timeout=PATIENCE)
 
     def bench(*arguments: str, installed: bool = True, code: int = 0) -> str:
         path = os.pathsep.join([*([str(target)] if installed else []), str(ROOT)])
         with fresh([*arguments], elsewhere, {"PYTHONPATH": path}) as process:
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, out + err
         return out + err
 

@@ -12,7 +12,7 @@ import yaml
 
 from bench.errors import UserError
 from bench.runs.launch import run as run_from_python
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -117,7 +117,7 @@ def test_a_device_that_is_not_there_is_refused_once(
     file = ["--grid", grid(methods=["fedavg", "local"])] if door == "run" else ["--study", study("tuned")]
     command = [door, *map(str, file), "--quiet", "--out", str(tmp_path / "out"), *arguments]
     with start_in(command, tmp_path, NO_GPU) as process:
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2, said
     assert said.count("\n") == 1
     assert message in said

@@ -16,7 +16,7 @@ import yaml
 
 from bench.store import store
 from tests.runs.helpers import cells
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -43,11 +43,11 @@ def test_a_removal_that_is_stopped_is_finished_by_the_next(
     for number in range(3000):
         (other / "checkpoint" / str(number)).touch()
     with start("clean", two_grids, "--yes") as process:
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and len(list(two_grids.glob(f"{other.name}*/checkpoint/*"))) == 3000:
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=100)
+        _, said = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in said
     assert not other.exists()  # no folder of that name without its settings
     (two_grids / "0123456789abcdef").mkdir()  # what earlier versions left
@@ -113,7 +113,7 @@ def test_output_degrades_in_the_c_locale(grid: Grid, fresh: Start, tmp_path: Pat
         ["status", "run"],
     ):
         with fresh(command, tmp_path, ascii_only) as process:
-            out, said = process.communicate(timeout=300)
+            out, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
         assert "Traceback" not in said
         assert out.isascii()
@@ -184,7 +184,7 @@ def test_a_study_that_is_locked_is_waited_for(start: Start, bench_here: Bench, s
     with start(*study) as process:
         time.sleep(9)
         lock.execute("rollback")
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
     monkeypatch.setattr(sweeps.storage, "LOCK_SECONDS", 0.1)
     lock.execute("begin exclusive")
@@ -224,6 +224,6 @@ def test_a_long_preparation_says_what_it_does(start: Start, grid: Grid, tmp_path
     )
     file = grid(methods=["fedavg"], datasets=["slow"], plugins=["slow.py"])
     with start("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1) as process:
-        _, said = process.communicate(timeout=100)
+        _, said = process.communicate(timeout=PATIENCE)
     assert "run: 1 cells are being prepared (data, partitions, ids)" in said
     assert "Traceback" not in said

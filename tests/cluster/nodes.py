@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.warm import PATIENCE
+
 ARRIVE = 'hostname "$0" && mount --bind "$1" "$2" && shift 2 && exec "$@"'
 """What a node that is `apart` does first: it takes a host name and mounts one folder over another."""
 
@@ -83,7 +85,7 @@ class Nodes:
                 start_new_session=True,
             )
         self._started.append(node)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while b"Ray runtime started" not in log.read_bytes():
             if node.poll() is not None or time.monotonic() > deadline:
                 printed = log.read_text()

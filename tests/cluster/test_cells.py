@@ -14,7 +14,7 @@ from bench.rng import generator
 from bench.runs.cell import Options, run_cell
 from tests.cluster.nodes import Nodes, can_be_apart
 from tests.runs.helpers import contents, states, wait_for
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 pytestmark = [
     pytest.mark.long,
@@ -83,14 +83,14 @@ def test_what_is_killed_is_gone_on_with(
     file = grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40)
     arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.3]
     with start(*arguments) as process:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while not any("on second" in text for text in texts(run)) or len(list(run.glob("*/checkpoint/*"))) < 4:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.05)
         if victim == "node":
             nodes.kill(second)
-            _, err = process.communicate(timeout=200)
+            _, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, err
             assert "its worker was lost: " in err
             assert "; another one continues it" in err
@@ -99,7 +99,7 @@ def test_what_is_killed_is_gone_on_with(
             assert "its worker was lost: " in notes
         else:
             process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE)
     if victim == "driver":
         bench(*arguments)
     assert sum(text.count("starting with round 1\n") for text in texts(run)) == 2
@@ -117,7 +117,7 @@ def test_ctrl_c_leaves_checkpoints(bench: Bench, start: Start, nodes: Nodes, gri
         while len(list(run.glob("*/metrics.csv"))) < 2:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "The same command goes on: bench run" in err
     assert "Traceback" not in err
@@ -153,6 +153,6 @@ def test_killed_at_random_moments(
         wait_for(process, run, 1)
         time.sleep(float(rng.uniform(0, 3)))
         process.kill() if moment % 2 else nodes.kill(second)
-        process.communicate(timeout=200)
+        process.communicate(timeout=PATIENCE)
     bench(*arguments)
     assert_undisturbed(run, tmp_path)

@@ -13,7 +13,7 @@ from tests.cluster.nodes import Nodes
 from tests.cluster.test_cells import assert_undisturbed, command, texts
 from tests.cluster.test_team import KINDS
 from tests.runs.helpers import contents, wait_for
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 pytestmark = [pytest.mark.long, pytest.mark.faults]
 
@@ -57,7 +57,7 @@ def test_checkpoints_go_from_one_number_to_another(
         with start(*arguments, "--devices-per-cell", devices, "--checkpoint-seconds", 0.3) as process:
             wait_for(process, run, rounds)
             os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=100)
+            _, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, err
     bench(*arguments[:5], "--device", "cpu")
     assert sum(text.count("going on after round") for text in texts(run)) == 2
@@ -71,7 +71,7 @@ def test_a_node_with_one_of_the_actors_is_killed(start: Start, nodes: Nodes, gri
     arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
     with start(*arguments, "--devices-per-cell", 2, "--checkpoint-seconds", 0.3) as process:
         wait_for(process, run, 4)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not list(run.glob("*/checkpoint/*")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -80,7 +80,7 @@ def test_a_node_with_one_of_the_actors_is_killed(start: Start, nodes: Nodes, gri
         assert any("another one continues it" in line for line in process.stderr)
         time.sleep(3)  # meanwhile it looks for room in vain
         third = nodes.add("third")
-        _, err = process.communicate(timeout=200)
+        _, err = process.communicate(timeout=PATIENCE)
     nodes.kill(third)
     assert process.returncode == 0, err
     assert_undisturbed(run, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.nodes import Nodes, can_be_apart
 from tests.conftest import ROOT
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -63,7 +63,7 @@ def test_without_ray(fresh: Start, grid: Grid, environment: dict[str, str], tmp_
     with fresh(
         ["run", "--grid", str(grid(methods=["fedavg"])), "--ray", "auto", "--quiet"], tmp_path, {"PYTHONPATH": path}
     ) as one:
-        _, err = one.communicate(timeout=100)
+        _, err = one.communicate(timeout=PATIENCE)
     assert one.returncode == 2
     assert err.count("\n") == 1
     assert "Ray is not installed here (there is none)" in err
@@ -140,7 +140,7 @@ def test_a_method_of_a_package_that_a_node_lacks(
     (site / "own_methods.py").write_text(text)
     arguments = ["run", "--grid", str(grid(methods=["own_method"])), "--ray", nodes.address, "--device", "cpu"]
     with fresh(arguments, tmp_path, {"PYTHONPATH": f"{site}:{environment['PYTHONPATH']}"}) as one:
-        _, err = one.communicate(timeout=200)
+        _, err = one.communicate(timeout=PATIENCE)
     assert one.returncode == 2, err
     assert "node first (" in err
     assert "method 'own_method' is not known here: install its package on this node, too" in err

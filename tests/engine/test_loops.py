@@ -12,6 +12,7 @@ from bench.engine.backends.backends import Recorded
 from bench.engine.backends.loops import ClientLoop, CohortLoop, EvalLoop
 from bench.engine.lane_schedule import pack
 from bench.engine.threads import side_by_side
+from tests.warm import PATIENCE
 
 LENGTHS = [3, 1, 0, 2, 2]
 
@@ -154,7 +155,7 @@ def test_only_the_first_shape_is_waited_for_with_patience(monkeypatch: pytest.Mo
 
 def test_threads_run_it_side_by_side_and_only_one_of_them_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "_RECORD_AFTER", 4)
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=PATIENCE)
     by_itself: list[int] = []  # filled while it is recorded, and while one step and then all are checked
 
     def add(tensors: list[Tensor]) -> list[Tensor]:
@@ -196,7 +197,7 @@ def test_a_job_is_done_while_the_next_is_made() -> None:
 
     def jobs() -> Iterator[Callable[[], bool]]:
         yield lambda: begun.set() or True
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         yield lambda: True
 
     assert side_by_side(2, jobs(), 2) == [True, True]
@@ -204,7 +205,7 @@ def test_a_job_is_done_while_the_next_is_made() -> None:
 
 @pytest.mark.parametrize("wrong", ["here", "elsewhere"])
 def test_an_error_in_any_thread_is_raised_and_no_job_goes_on_after_it(wrong: str) -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=PATIENCE)
     running: list[int] = []
 
     def job() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.engine.problems import ONE_OF_A_KIND
+from tests.warm import PATIENCE
 
 PROGRAM = """
 import hashlib, json, sys, torch
@@ -39,7 +40,7 @@ print(json.dumps(found))
 @functools.cache
 def _found(broken: str) -> dict[str, list[Any]]:
     command = [sys.executable, "-c", PROGRAM, broken, *sorted(ONE_OF_A_KIND)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[Any]] = json.loads(done.stdout)
     return found

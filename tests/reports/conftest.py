@@ -13,6 +13,7 @@ import pytest
 from bench.rng import generator
 from bench.settings import Settings
 from bench.store.store import COLUMNS
+from tests.warm import PATIENCE
 
 ROUNDS = 12
 CLIENTS = 20
@@ -187,7 +188,7 @@ def pdflatex(tmp_path):
         head = "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage{booktabs}\\begin{document}\n"
         (tmp_path / "a.tex").write_text(f"{head}{body}\\end{{document}}\n", encoding="utf-8")
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout[-2000:]
 
     return check

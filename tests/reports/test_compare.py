@@ -6,6 +6,7 @@ import pytest
 
 from reports.tables.compare import compare_runs
 from tests.reports.conftest import cell_id, copy_settings
+from tests.warm import PATIENCE
 
 
 def test_equal_runs_have_nothing_to_show(store_writer, tmp_path):
@@ -89,7 +90,7 @@ def test_the_command_says_what_changed_by_its_status_too(store_writer, start_in,
         (tmp_path, 2, "is not a run"),
     ):
         with start_in(["compare", str(same), str(after)], tmp_path) as process:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == status
         assert said in out + err
         assert "Traceback" not in err

@@ -10,6 +10,7 @@ from bench.errors import UserError
 from reports.tables import accuracy
 from reports.tables.latex import Latex, _spelling, arranged, check, display_names
 from reports.tables.table import to_latex
+from tests.warm import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,12 @@ def test_the_command(store_writer, tmp_path):
     run = store_writer(tmp_path / "run", seeds=2, alphas=(1.0, 0.1), methods=("fedavg", "ditto"))
     command = [sys.executable, "-m", "bench.cli", "report", str(run), "--latex", "pm", "--transpose"]
     done = subprocess.run(
-        [*command, "--columns", "α=0.1"], capture_output=True, text=True, check=False, env={**os.environ}, timeout=300
+        [*command, "--columns", "α=0.1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ},
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     text = (run / "report" / "main.tex").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from reports.pictures.timeline import timelines
 from reports.published.speedup import speedup_table
 from reports.reading.load import Store, load
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.long
 
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, start_in: Start) -> Store:
     )
     options = ["--no-tracking", "--jobs", "1", "--device", "cpu"]
     with start_in(["run", "--grid", str(file), "--out", str(folder / "run"), *options], folder) as process:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     return load([folder / "run"])
 

@@ -17,7 +17,7 @@ from bench.settings import Settings
 from bench.store.store import Status
 from tests.broken_torchscript import break_in_commands
 from tests.runs.helpers import cells
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -132,7 +132,7 @@ def test_a_backend_that_failed_in_all_cells_is_said_once(
     path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
     arguments = ["run", "--grid", str(file), "--out", "run", "--device", "cpu", "--jobs", "2", "--no-tracking"]
     with fresh(arguments, tmp_path, {"PYTHONPATH": path}) as process:
-        said = process.communicate(timeout=120)[1]
+        said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     expected = f"the backend torchscript failed and graph takes its place: {error}: out of order"
     assert notes(said) == [f"2 of 2 cells trained more slowly than they could: {expected}"]

@@ -11,7 +11,7 @@ import yaml
 from bench.cli import main
 from bench.rng import generator
 from bench.settings import Settings
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 HERE = Path(__file__).parent
 
@@ -80,7 +80,7 @@ def bench(start: Start) -> Bench:
 
     def run(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
         with start(*arguments) as process:
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, f"exit status {process.returncode}\n{out}\n{err}"
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

@@ -14,7 +14,7 @@ from bench.runs.launch import write_run
 from bench.runs.plan import plan
 from bench.runs.workers import PRELOAD
 from bench.store import store
-from tests.warm import Started
+from tests.warm import PATIENCE, Started
 
 TABLES = ("metrics.csv", "clients.csv", "hits.csv", "ledger.csv", "work.csv", "timeline.csv")
 RESULTS = ("settings.json", "status.json", "partition.json", *TABLES)
@@ -43,7 +43,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 def wait_for(process: Started, run: Path, rounds: int) -> None:
     """Wait until one cell has finished so many rounds."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while max((path.read_bytes().count(b"\n") - 1 for path in run.glob("*/ledger.csv")), default=0) < rounds:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()

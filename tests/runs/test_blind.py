@@ -29,7 +29,7 @@ from bench.runs.workers import _decoded
 from bench.settings import Settings
 from bench.store import store
 from tests.runs.conftest import Bench
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 DIGITS: dict[str, Any] = {
     "partition": "dirichlet",
@@ -276,7 +276,7 @@ def judged(fresh: Start, tmp_path: Path) -> Bench:
 
     def verify(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
         with fresh(["verify", "--blind", *map(str, arguments)], tmp_path) as process:
-            out, err = process.communicate(timeout=600)
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, f"exit status {process.returncode}\n{out}\n{err}"
         return subprocess.CompletedProcess(process.args, code, out, err)
 

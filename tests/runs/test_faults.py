@@ -40,7 +40,7 @@ from bench.settings import Settings
 from bench.store import checkpoint, store
 from tests.engine.problems import generic, run, toy
 from tests.runs.helpers import contents, forked_by, states, wait_for
-from tests.warm import Start, Started
+from tests.warm import PATIENCE, Start, Started
 
 pytestmark = pytest.mark.faults
 
@@ -87,8 +87,8 @@ def test_a_run_killed_at_random_moments(bench: Bench, start: Start, grid: Grid, 
             assert kill or victims  # a later command may not have a worker yet
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
-            process.communicate(timeout=120)
-    deadline = time.monotonic() + 20  # a worker ends with its parent and releases its lock
+            process.communicate(timeout=PATIENCE)
+    deadline = time.monotonic() + PATIENCE  # a worker ends with its parent and releases its lock
     while "running" in states(run_folder).values():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -111,7 +111,7 @@ def test_without_the_server_of_its_workers_a_run_goes_on(start: Start, grid: Gri
         (worker,) = forked_by(server)
         for victim in (server, worker):
             os.kill(victim, signal.SIGKILL)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, err
     found = states(run)
     assert found.pop("odd_slow") in ("failed", "interrupted")  # the worker may still hold the cell then
@@ -137,7 +137,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environme
     command = [sys.executable, "-m", "bench.cli", *map(str, arguments)]
     done = subprocess.run(
         command, cwd=tmp_path, env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True,
-        preexec_fn=small_files, timeout=200, check=False,
+        preexec_fn=small_files, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "the disk is full" in done.stdout + done.stderr

@@ -19,7 +19,7 @@ from bench.runs.cell import Options, run_cell
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
 from tests.runs.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.faults
 
@@ -119,7 +119,7 @@ def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid:
     with start(*arguments, "--quiet") as process:
         wait_for(process, run, 7)
         process.kill()
-    deadline = time.monotonic() + 10  # the worker ends with its parent and releases its lock
+    deadline = time.monotonic() + PATIENCE  # the worker ends with its parent and releases its lock
     while states(run)["odd_slow"] != "interrupted":
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -143,7 +143,7 @@ def test_a_stopped_run_leaves_a_checkpoint(
     with start("run", "--grid", file, "--out", run, "--device", "cpu") as process:  # no checkpoint is due yet
         wait_for(process, run, 3)
         (os.killpg if everybody else os.kill)(process.pid, sign)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert f"The same command goes on: bench run --grid {file}" in err
     assert "Traceback" not in err
@@ -158,7 +158,7 @@ def test_two_commands_share_the_cells(start: Start, grid: Grid, tmp_path: Path) 
     file, run = grid(methods=methods, rounds=10), tmp_path / "run"
     arguments = ("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1)
     with start(*arguments) as first, start(*arguments) as second:
-        errors = [process.communicate(timeout=200)[1] for process in (first, second)]
+        errors = [process.communicate(timeout=PATIENCE)[1] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), errors
     assert list(states(run).values()) == ["done"] * 3
     logs = [(cell.folder / "log.txt").read_text() for cell in load_run(run).cells]

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from bench.runs.tracking.mirror import embedded_uri, mirror_run
 from bench.store.database import sqlite_url
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -95,7 +95,7 @@ def test_studies_in_folders_of_similar_names_share_no_trial(start_in: Start, arr
     for name in names:
         options = ["--device", "cpu", "--jobs", "1", "--no-tracking", "--no-page", "--out", name]
         with start_in(["sweep", "--study", "study.yaml", *options], tmp_path) as process:
-            _, said = process.communicate(timeout=300)
+            _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
         assert said.count(" of 2 (lr=") == 2, said
         trials = sqlite3.connect(tmp_path / name / "study.db").execute("select count(*) from trials").fetchall()

@@ -25,7 +25,7 @@ from bench.results.results import CellView, load_run
 from bench.runs.tracking.mirror import Mirror, choose_store, embedded_uri, mirror_run
 from bench.runs.tracking.process import Follower
 from bench.store import store
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 # MLflow's own imports use what SQLAlchemy is about to remove.
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -89,7 +89,7 @@ def run30(grid30: Path, start_in: Start) -> Path:
     run = grid30.parent / "run"
     arguments = ["run", "--grid", str(grid30), "--out", str(run), "--device", "cpu"]
     with start_in(arguments, run.parent, {"BENCH_TRACKING": "1"}) as process:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert "warning:" not in err
     assert "mlflow" not in (out + err).lower()  # MLflow's messages are in RUN/tracking/log.txt
@@ -124,7 +124,7 @@ def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pyt
     with open(folder / "log.txt", "wb") as log:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True)
     with ended(process):
-        answers(f"http://127.0.0.1:{port}/health", time.monotonic() + 120)
+        answers(f"http://127.0.0.1:{port}/health", time.monotonic() + PATIENCE)
         assert f"http://127.0.0.1:{port} shows".encode() in (folder / "log.txt").read_bytes()
         yield f"http://127.0.0.1:{port}"
 
@@ -438,7 +438,7 @@ time.sleep(100)
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -15,7 +15,7 @@ from bench.runs.cell_runner import interrupts_deferred
 from bench.runs.workers import PRELOAD
 from tests.conftest import ROOT
 from tests.runs.helpers import forked_by
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
 
@@ -113,7 +113,7 @@ def test_the_server_ends_with_the_command(started: Start) -> None:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for the condition, at most a minute."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -13,6 +13,7 @@ from bench.errors import UserError
 from bench.store import store
 from bench.store.store import BusyError, Status, Tables
 from bench.store.tables import read_table
+from tests.warm import PATIENCE
 
 LEDGER_ROW = {name: 1.5 if name in ("seconds", "settled") else 7 for name in store.COLUMNS["ledger"][1:]}
 
@@ -60,7 +61,7 @@ def test_waiting_for_a_lock(tmp_path: Path) -> None:
         other.kill()
         start = time.monotonic()
         with store.locked(tmp_path, wait=True):
-            assert time.monotonic() - start < 30
+            assert time.monotonic() - start < PATIENCE
 
 
 @pytest.mark.faults

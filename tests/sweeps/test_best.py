@@ -9,7 +9,7 @@ from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.results.results import load_run
 from tests.sweeps.conftest import Write
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 
 @pytest.mark.long
@@ -19,12 +19,12 @@ def test_the_chosen_settings_are_a_grid_of_the_same_cells(
     """Two methods on two tasks, each with values of its own: the ids are those of the sweep's reported runs."""
     study = write({"methods": ["fedprox", "ditto"], "alphas": [1.0, 0.2]}, space={"lr": [0.03, 0.3]}, trials=2)
     with start("--study", study, "--out", tmp_path / "run", "--jobs", 2, "--quiet") as sweep:
-        _, err = sweep.communicate(timeout=300)
+        _, err = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, err
     best = tmp_path / "run" / "best.yaml"
     assert f"bench run --grid {best}" in err
     with start_in(["run", "--grid", str(best), "--out", "again", "--device", "cpu", "--quiet"], tmp_path) as again:
-        out, err = again.communicate(timeout=300)
+        out, err = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, out + err
     reported = {cell.id for cell in load_run(tmp_path / "run").cells if cell.settings.protocol == "honest"}
     rerun = [cell.id for cell in load_run(tmp_path / "again").cells]

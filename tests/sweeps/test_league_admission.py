@@ -26,7 +26,7 @@ from sweeps.study import Study, load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
 from tests.runs.forger import forge, write_rows
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 SMALL = f"{VERSION}_small"
 DEFINITION = {"small": "ebed2959a3392b26", "full": "432e5ed9d7a533b3"}
@@ -354,7 +354,7 @@ def test_the_page_is_not_made_with_a_rogue(start_in: Start, entry: RunView, tmp_
     shutil.copy(ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}", tmp_path / "twin.tar.xz")
     for file, said in ((FILE.name, "mine digits mine seed="), ("twin.tar.xz", "there is an entry 'fedper' already")):
         with start_in(["league", "report", file], tmp_path) as process:
-            error = process.communicate(timeout=300)[1]
+            error = process.communicate(timeout=PATIENCE)[1]
         assert process.returncode == 2
         assert f"bench: {file}: {said}" in error
     assert not (tmp_path / "runs").exists()

@@ -9,7 +9,7 @@ from bench.cli.league import VERSION
 from bench.results.pack import SUFFIX, unpack
 from reports.league.page import write_league
 from tests.conftest import ROOT
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 SHIPPED = ROOT / "reports" / "league" / "entries" / f"{VERSION}_small"
 NAMES = ("ditto", "fedper", "local")
@@ -17,7 +17,7 @@ NAMES = ("ditto", "fedper", "local")
 
 def run(start_in: Start, folder: Path, *arguments: object) -> tuple[int, str, str]:
     with start_in(["league", *map(str, arguments)], folder) as process:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode is not None
     return process.returncode, out, err
 

@@ -15,7 +15,7 @@ from bench.results.results import load_run
 from reports.league.export import write_export
 from reports.league.page import write_league
 from tests.conftest import ROOT
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 STUDY = f"{VERSION}_small"
 Bench = Callable[..., str]
@@ -27,7 +27,7 @@ def bench(start_in: Start) -> Bench:
 
     def run(folder: Path, *arguments: object, code: int = 0) -> str:
         with start_in([*map(str, arguments)], folder) as process:
-            out, err = process.communicate(timeout=600)
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, out + err
         return out + err
 

@@ -7,14 +7,14 @@ import yaml
 
 from bench.cli.league import VERSION
 from tests.conftest import ROOT
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 METHOD = (ROOT / "methods" / "fedavg.py").read_text(encoding="utf-8")
 
 
 def run(start_in: Start, folder: Path, *arguments: str, code: int = 0) -> str:
     with start_in([*arguments], folder) as process:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, out + err
     return out + err
 

@@ -30,7 +30,7 @@ from sweeps.study import Study, load_study
 from tests.conftest import ROOT
 from tests.runs.helpers import CHILDREN
 from tests.sweeps.conftest import Write
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -244,12 +244,12 @@ def test_killed_between_two_values_a_trial_has_the_same_point(
 def test_a_stopped_sweep_goes_on(write: Write, start: Start, tmp_path: Path) -> None:
     file, folder = write(grid={"rounds": 300}, trials=2), tmp_path / "run"
     with start("--study", file, "--jobs", 1, "--out", folder) as process:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while not any(path.read_bytes().count(b"\n") > 3 for path in folder.glob("*/ledger.csv")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert f"The same command goes on: bench sweep --device cpu --no-tracking --study {file}" in err
     assert "Traceback" not in err
@@ -263,7 +263,7 @@ def test_two_workers_share_a_study(write: Write, start: Start, tmp_path: Path) -
     file, folder = write(trials=6), tmp_path / "run"
     arguments = ("--study", file, "--jobs", 1, "--out", folder)
     with start(*arguments) as first, start(*arguments) as second:
-        ends = [process.communicate(timeout=300) for process in (first, second)]
+        ends = [process.communicate(timeout=PATIENCE) for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), ends
     found = trials(load_study(str(file), []), folder)
     assert [trial.state for trial in found] == [TrialState.COMPLETE] * 6
@@ -279,7 +279,7 @@ def _run_and_kill(study: Study, folder: Path, begun: int, later: float) -> None:
     """In a process that is killed so many seconds after so many cells have begun."""
     process = CHILDREN.Process(target=run, args=(study, folder))
     process.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while len(list(folder.glob("*/log.txt"))) < begun:
         assert time.monotonic() < deadline
         time.sleep(0.02)
