@@ -17,18 +17,21 @@ CORNERS: dict[str, dict[str, Any]] = {
     "unselected clients": {"participation": 0.5, "unselected": "broadcast"},
 }
 FOR_ALL = {"batch statistics, aggregated", "weight decay, nesterov, clip", "unselected clients"}
-"""`make test-all` tries all methods in these cases, and one method of each kind in the others; `make slow` tries
-all."""
-long, slow = pytest.mark.long, pytest.mark.slow
+"""`make test-all` tries all methods in these cases, and one method of each kind in the others; `make slow` tries all.
+`make test` tries FedAvg in all cases and one method of each kind in `QUICK`; the conformance suite, the plain one."""
+QUICK = "batch statistics, local"
+
+
+def marks(method: str, corner: str) -> list[pytest.MarkDecorator]:
+    """Which tests are not quick."""
+    if method in ONE_OF_A_KIND:
+        return [] if method == "fedavg" or corner == QUICK else [pytest.mark.long]
+    return [pytest.mark.long if corner in FOR_ALL else pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
     ("method", "corner"),
-    [
-        pytest.param(name, corner, marks=[] if name in ONE_OF_A_KIND else [long if corner in FOR_ALL else slow])
-        for name in METHOD_NAMES
-        for corner in CORNERS
-    ],
+    [pytest.param(name, corner, marks=marks(name, corner)) for name in METHOD_NAMES for corner in CORNERS],
 )
 def test_executors_agree(method: str, corner: str) -> None:
     """The results differ by at most 1e-9 in float64, and the cohort never falls back to one client at a time."""

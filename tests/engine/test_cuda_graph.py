@@ -113,8 +113,12 @@ def test_an_output_that_is_returned_twice_or_is_an_input_is_copied() -> None:
 
 
 @pytest.mark.usefixtures("captured")
-@pytest.mark.parametrize("changes", [{}, {"model": "test_norm"}, {"participation": 0.5}], ids=str)
-@pytest.mark.parametrize("method", ["fedavg", "ditto", pytest.param("scd", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, *(pytest.param(one, marks=pytest.mark.long) for one in ({"model": "test_norm"}, {"participation": 0.5}))],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["fedavg", *(pytest.param(one, marks=pytest.mark.long) for one in ("ditto", "scd"))])
 def test_captured_cohorts_have_the_bytes_of_eager(
     method: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

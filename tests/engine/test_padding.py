@@ -40,7 +40,9 @@ def test_every_method_trains_with_padding_as_without(method: str) -> None:
     assert any(padded(there)) == (method not in SEVERAL_STREAMS)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scd", "fedper", "fedrod", "feddyn"])
+@pytest.mark.parametrize(
+    "method", ["fedper", *(pytest.param(one, marks=pytest.mark.long) for one in ("fedavg", "scd", "fedrod", "feddyn"))]
+)
 def test_no_padded_step_reads_a_number(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is run again on tensors that have shapes but no numbers, with the layers that a GPU has."""
     seen: dict[Recorded, list[Tensor]] = {}

@@ -16,7 +16,7 @@ from bench.engine.step import MAIN, Recipe
 from bench.errors import UserError, shortage
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 from bench.model_call import PLAIN
-from tests.engine.problems import EVERY_METHOD, assert_same, everything, personal, run, toy
+from tests.engine.problems import METHOD_NAMES, assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes
 
@@ -51,7 +51,9 @@ def test_the_device_forbids_what_a_gpu_forbids_and_counts_waits() -> None:
             torch.ones(1000, device=NAME)
 
 
-@pytest.mark.parametrize("method", EVERY_METHOD)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name == "scd" else [pytest.mark.long]) for name in METHOD_NAMES]
+)
 def test_every_method_trains_there_as_here(method: str) -> None:
     _both(method, 2)
 
@@ -129,7 +131,7 @@ def test_a_round_waits_once_for_each_training(method: str, trainings: int) -> No
 
 
 @pytest.mark.parametrize("executor", ["cohort", "sequential"])
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", ["test_linear", pytest.param("test_norm", marks=pytest.mark.long)])
 def test_a_training_uploads_the_same_number_of_arrays_however_long_it_is(
     model: str, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_trained_vector_begins_where_one_that_lies_alone_does(offload: bool) -
             assert [w.data_ptr() % 16 for w in trained] == [0] * len(trained)
 
 
+@pytest.mark.long
 def test_a_state_comes_back_to_the_device() -> None:
     with SecondDevice():
         federation = assert_resumes("scd", {"device": NAME}, 1, 2)
