@@ -55,8 +55,14 @@ class Nodes:
             prefix = [*alone, "sh", "-c", ARRIVE, name, *map(str, apart)]
         return self._start(name, ["--address", self.address], prefix, environment or {})
 
+    def lives(self, node: "subprocess.Popen[bytes]") -> bool:
+        """Whether a node was not killed."""
+        return node in self._started and node.poll() is None
+
     def kill(self, node: "subprocess.Popen[bytes]") -> None:
-        """End a node with all its processes, at once."""
+        """End a node with all its processes, at once; it may have ended."""
+        if node not in self._started:
+            return
         for process in _session(node.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

@@ -27,15 +27,37 @@ Grid = Callable[..., Path]
 Node = subprocess.Popen[bytes]
 
 
-@pytest.fixture
-def second(nodes: Nodes, tmp_path: Path) -> Iterator[Node]:
-    """A second node, which sees another, empty folder in place of the folder `shared`."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `shared` of all tests here, and one that is empty."""
+    folder = tmp_path_factory.mktemp("cells")
     for name in ("shared", "elsewhere"):
-        (tmp_path / name).mkdir()
-    node = nodes.add("second", (tmp_path / "elsewhere", tmp_path / "shared"))
-    yield node
-    if node.poll() is None:
+        (folder / name).mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seconds(nodes: Nodes) -> Iterator[list[Node]]:
+    """The second nodes that there were: the last one lives unless a test killed it."""
+    started: list[Node] = []
+    yield started
+    for node in started:
         nodes.kill(node)
+
+
+@pytest.fixture
+def second(nodes: Nodes, seconds: list[Node], folder: Path) -> Node:
+    """A second node, which sees another, empty folder in place of the folder `shared`."""
+    if not seconds or not nodes.lives(seconds[-1]):
+        seconds.append(nodes.add("second", (folder / "elsewhere", folder / "shared")))
+    return seconds[-1]
+
+
+@pytest.fixture
+def shared(folder: Path, tmp_path: Path) -> Path:
+    """A run folder of this test, which the second node does not see."""
+    (folder / "shared" / tmp_path.name).mkdir()
+    return folder / "shared" / tmp_path.name / "run"
 
 
 def texts(run: Path) -> list[str]:
@@ -60,9 +82,11 @@ def assert_undisturbed(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("odd_methods", "second")
-def test_with_and_without_the_run_folder_on_a_node(bench: Bench, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
+def test_with_and_without_the_run_folder_on_a_node(
+    bench: Bench, nodes: Nodes, grid: Grid, shared: Path, tmp_path: Path
+) -> None:
     """On two nodes, one of which does not see the run folder, the bytes are the same as without Ray."""
-    run = tmp_path / "shared" / "run"
+    run = shared
     slow = [{"name": "odd_slow", "nap": nap} for nap in (1.0, 1.01)]  # first, so that the later worker also gets a cell
     arguments = command(nodes, grid(methods=["fedavg", "fedper", "scd", "ditto", *slow]), run)
     assert "6 cells to run" in bench(*arguments).stderr
@@ -72,14 +96,37 @@ def test_with_and_without_the_run_folder_on_a_node(bench: Bench, nodes: Nodes, g
     assert "0 cells to run, 6 finished before" in bench(*arguments).stderr
 
 
+@pytest.mark.usefixtures("odd_methods", "second")
+def test_ctrl_c_leaves_checkpoints(
+    bench: Bench, start: Start, nodes: Nodes, grid: Grid, shared: Path, tmp_path: Path
+) -> None:
+    """Also the checkpoint of the node that does not see the run folder is sent to it."""
+    run = shared
+    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40), run)
+    with start(*arguments) as process:
+        wait_for(process, run, 3)
+        while len(list(run.glob("*/metrics.csv"))) < 2:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, err
+    assert "The same command goes on: bench run" in err
+    assert "Traceback" not in err
+    assert set(states(run).values()) == {"interrupted"}
+    assert all(list(cell.folder.glob("checkpoint/*")) for cell in load_run(run).cells)
+    bench(*arguments)
+    assert sum(text.count("going on after round") for text in texts(run)) == 2
+    assert_undisturbed(run, tmp_path)
+
+
 @pytest.mark.usefixtures("odd_methods")
-@pytest.mark.parametrize("victim", ["node", "driver"])
+@pytest.mark.parametrize("victim", ["driver", "node"])  # a node that is killed is started again for the next test
 def test_what_is_killed_is_gone_on_with(
-    bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, tmp_path: Path, victim: str
+    bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, shared: Path, tmp_path: Path, victim: str
 ) -> None:
     """If a node that does not see the run folder is killed with all its processes, its cell continues from the last
     checkpoint that was sent to the run folder. If the driver is killed, the same command continues both cells."""
-    run = tmp_path / "shared" / "run"
+    run = shared
     file = grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40)
     arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.3]
     with start(*arguments) as process:
@@ -107,32 +154,11 @@ def test_what_is_killed_is_gone_on_with(
     assert_undisturbed(run, tmp_path)
 
 
-@pytest.mark.usefixtures("odd_methods", "second")
-def test_ctrl_c_leaves_checkpoints(bench: Bench, start: Start, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
-    """Also the checkpoint of the node that does not see the run folder is sent to it."""
-    run = tmp_path / "shared" / "run"
-    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": nap} for nap in (0.2, 0.21)], rounds=40), run)
-    with start(*arguments) as process:
-        wait_for(process, run, 3)
-        while len(list(run.glob("*/metrics.csv"))) < 2:
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, err
-    assert "The same command goes on: bench run" in err
-    assert "Traceback" not in err
-    assert set(states(run).values()) == {"interrupted"}
-    assert all(list(cell.folder.glob("checkpoint/*")) for cell in load_run(run).cells)
-    bench(*arguments)
-    assert sum(text.count("going on after round") for text in texts(run)) == 2
-    assert_undisturbed(run, tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("second")
-def test_the_quickstart(bench: Bench, nodes: Nodes, tmp_path: Path) -> None:
+def test_the_quickstart(bench: Bench, nodes: Nodes, shared: Path, tmp_path: Path) -> None:
     """Its 30 cells on two nodes."""
-    run = tmp_path / "shared" / "run"
+    run = shared
     assert "30 cells to run" in bench(*command(nodes, Path("quickstart.yaml"), run)).stderr
     assert_undisturbed(run, tmp_path)
 
@@ -141,12 +167,12 @@ def test_the_quickstart(bench: Bench, nodes: Nodes, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("odd_methods")
 @pytest.mark.parametrize("moment", range(20))
 def test_killed_at_random_moments(
-    bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, tmp_path: Path, moment: int
+    bench: Bench, start: Start, nodes: Nodes, second: Node, grid: Grid, shared: Path, tmp_path: Path, moment: int
 ) -> None:
     """The driver or a node is killed, with and without a shared run folder; the next command gives the bytes of a
     run without kills."""
     rng = generator("tests", "cluster", "moments", moment)
-    run = tmp_path / ("shared" if moment % 4 < 2 else "common") / "run"
+    run = shared if moment % 4 < 2 else tmp_path / "common" / "run"
     file = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedper", "scd"], rounds=12)
     arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.1]
     with start(*arguments, "--quiet") as process:

@@ -22,14 +22,13 @@ Grid = Callable[..., Path]
 Node = subprocess.Popen[bytes]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def others(nodes: Nodes) -> Iterator[list[Node]]:
-    """Two nodes besides the head: room for three actors."""
-    found = [nodes.add(name) for name in ("second", "third")]
-    yield found
-    for node in found:
-        if node.poll() is None:
-            nodes.kill(node)
+    """Two nodes besides the head: room for three actors. The last test kills one of them."""
+    started = [nodes.add(name) for name in ("second", "third")]
+    yield started
+    for node in started:
+        nodes.kill(node)
 
 
 @pytest.mark.usefixtures("others")
@@ -64,30 +63,32 @@ def test_checkpoints_go_from_one_number_to_another(
     assert_undisturbed(run, tmp_path)
 
 
-@pytest.mark.usefixtures("odd_methods")
-def test_a_node_with_one_of_the_actors_is_killed(start: Start, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
-    """The cell waits until another node has come, and continues from its last checkpoint."""
-    run, second = tmp_path / "run", nodes.add("second")
-    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
-    with start(*arguments, "--devices-per-cell", 2, "--checkpoint-seconds", 0.3) as process:
-        wait_for(process, run, 4)
-        deadline = time.monotonic() + PATIENCE
-        while not list(run.glob("*/checkpoint/*")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        nodes.kill(second)
-        assert process.stderr
-        assert any("another one continues it" in line for line in process.stderr)
-        time.sleep(3)  # meanwhile it looks for room in vain
-        third = nodes.add("third")
-        _, err = process.communicate(timeout=PATIENCE)
-    nodes.kill(third)
-    assert process.returncode == 0, err
-    assert_undisturbed(run, tmp_path)
-
-
 @pytest.mark.usefixtures("others")
 def test_more_devices_than_there_are(bench: Bench, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
     found = bench(*command(nodes, grid(methods=["fedavg"]), tmp_path / "run"), "--devices-per-cell", 4, code=2)
     assert "\nbench: --devices-per-cell 4: the cluster has room for 3 of them" in found.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("odd_methods")
+def test_a_node_with_one_of_the_actors_is_killed(
+    start: Start, nodes: Nodes, others: list[Node], grid: Grid, tmp_path: Path
+) -> None:
+    """The cell waits until another node has come, and continues from its last checkpoint."""
+    run = tmp_path / "run"
+    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
+    with start(*arguments, "--devices-per-cell", 3, "--checkpoint-seconds", 0.3) as process:
+        wait_for(process, run, 4)
+        deadline = time.monotonic() + PATIENCE
+        while not list(run.glob("*/checkpoint/*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        nodes.kill(others[1])
+        assert process.stderr
+        assert any("another one continues it" in line for line in process.stderr)
+        time.sleep(3)  # meanwhile it looks for room in vain
+        fourth = nodes.add("fourth")
+        _, err = process.communicate(timeout=PATIENCE)
+    nodes.kill(fourth)
+    assert process.returncode == 0, err
+    assert_undisturbed(run, tmp_path)

@@ -24,6 +24,9 @@ METHODS_OF_A_KIND = [
 EVERY_METHOD = [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.long]) for name in METHOD_NAMES]
 """All methods in `make test-all`; in `make test` one for each kind."""
 
+BOTH_MODELS = [pytest.param("test_linear", marks=pytest.mark.long), "test_norm"]
+"""Models for identities between methods: the one with running statistics has more that can differ, and is quick."""
+
 QUICK: dict[str, dict[str, Any]] = {  # where defaults take long on toy data, or need more than `test_linear` has
     "ccvr": {"calibration_steps": 5},
     "feddf": {"distil_steps": 20},

@@ -51,6 +51,7 @@ def test_statistics_are_those_of_all_samples_under_the_new_mean() -> None:
         np.testing.assert_allclose((root[c] @ root[c].T).numpy(), np.cov(mine.T), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 def test_the_head_becomes_that_of_a_discriminant() -> None:
     """On Gaussians of one covariance the best head is LDA's: its decisions, whatever head it begins with."""
     federation = toy("ccvr", hp={"calibration_steps": 1500}, model="test_norm", lr=0.3, momentum=0.0)
@@ -95,6 +96,7 @@ def test_traffic() -> None:
     assert CCVR.trains == "gm"
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("ccvr", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
 

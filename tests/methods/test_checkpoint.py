@@ -8,8 +8,13 @@ import pytest
 from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy, toy_data
 
 SETTINGS: dict[str, Any] = {"model": "test_norm", "batchnorm": "local", "participation": 0.6, "dtype": "float32"}
-CASES = [pytest.param(name, {}, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHOD_NAMES]
-CASES += [pytest.param("fedrod", {"head": "hyper"}), pytest.param("feddyn", {"eval_model": "avg_all"})]
+QUICK = {"fedbuff", "scd"}
+MARKS = {name: [pytest.mark.long if name in ONE_OF_A_KIND else pytest.mark.slow] for name in METHOD_NAMES}
+CASES = [pytest.param(name, {}, marks=[] if name in QUICK else MARKS[name]) for name in METHOD_NAMES]
+CASES += [
+    pytest.param("fedrod", {"head": "hyper"}, marks=pytest.mark.long),
+    pytest.param("feddyn", {"eval_model": "avg_all"}, marks=pytest.mark.long),
+]
 """The last two keep further state; without statistics of batches, the conformance suite resumes every method."""
 
 

@@ -170,7 +170,10 @@ def printed(method: str, selected: int, **axes: int) -> float:
     return found
 
 
-@pytest.mark.parametrize(("selected", "c"), [(10, 1), (10, 2), (10, 3), (10, 4), (15, 1), (15, 4)])
+@pytest.mark.parametrize(
+    ("selected", "c"),
+    [(10, 2), (15, 4), *(pytest.param(*one, marks=pytest.mark.long) for one in ((10, 1), (10, 3), (10, 4), (15, 1)))],
+)
 def test_the_ledger_gives_the_paper_s_communication_cost(selected: int, c: int) -> None:
     """T (m + c) L scalars; the exchange before the first round, which the paper does not count, is m L more.
 

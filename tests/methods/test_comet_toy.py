@@ -40,7 +40,14 @@ def closed_form(x: Array, public: Array, own: Array, target: Array, lam: float) 
     return np.asarray(np.linalg.solve(a + b, a @ own + b @ target))
 
 
-@pytest.mark.parametrize(("clusters", "groups"), [(1, [[0, 1, 2]]), (2, [[0, 1], [2]]), (3, [[0], [1], [2]])])
+@pytest.mark.parametrize(
+    ("clusters", "groups"),
+    [
+        pytest.param(1, [[0, 1, 2]], marks=pytest.mark.long),
+        (2, [[0, 1], [2]]),
+        pytest.param(3, [[0], [1], [2]], marks=pytest.mark.long),
+    ],
+)
 def test_a_round_of_the_engine_ends_at_the_closed_form(toy: Any, clusters: int, groups: list[list[int]]) -> None:
     private, public = regression(seed=1, clients=3)
     alone = [np.linalg.lstsq(x, y, rcond=None)[0] for x, y in private]

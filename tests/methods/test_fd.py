@@ -75,7 +75,7 @@ def local_round(w: Array, client: int, t: int, targets: list[Array | None], outp
     return w, [np.mean(rows, 0) if rows else None for rows in seen]
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.long), 0.5])
 @pytest.mark.parametrize("teachers", ["others", "all"])
 @pytest.mark.parametrize("outputs", ["probabilities", "logits"])
 def test_follows_algorithm_1(outputs: str, teachers: str, participation: float) -> None:

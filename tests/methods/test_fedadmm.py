@@ -42,6 +42,7 @@ def test_with_everybody_it_is_feddyn() -> None:
         assert torch.allclose(generic(a), generic(b), rtol=1e-9, atol=1e-9) == same
 
 
+@pytest.mark.long
 def test_its_fixed_point_is_the_common_minimum() -> None:
     """There the mean of the clients' losses has no slope, however long they train; at FedAvg's it has one."""
     slope = {}

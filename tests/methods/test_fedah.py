@@ -76,5 +76,6 @@ def test_with_all_ones_every_round_begins_with_the_mean_head() -> None:
         assert all(same) == (eta == 0)
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedah", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from bench.method import Feed
@@ -98,6 +99,7 @@ def test_lower_layers_are_the_received_ones() -> None:
         assert (mix[HEAD] < 1).any()
 
 
+@pytest.mark.long
 def test_a_share_of_the_samples_survives_a_checkpoint() -> None:
     undisturbed, first, second = (toy("fedala", hp={"share": 0.5}, model="test_norm") for _ in range(3))
     run(undisturbed, 4)

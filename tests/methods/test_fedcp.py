@@ -103,7 +103,7 @@ def stuck(own: bool) -> Federation:
     return federation
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_stuck_gate(own: bool) -> None:
     """With the own head alone it is FedPer; with the received one, which then never moves, FedBABU."""
     federation = stuck(own)

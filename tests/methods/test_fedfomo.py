@@ -105,7 +105,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> str:
     return "alone"
 
 
-@pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"participation": 0.5}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        {"model": "test_norm"},
+        pytest.param({"participation": 0.5}, marks=pytest.mark.long),
+    ],
+)
 def test_without_models_it_is_local_where_training_helps(alone: str, settings: dict[str, Any]) -> None:
     """On the remainder, at a learning rate at which every epoch helps on the hold-out split; with models it is not."""
     settings = {"lr": 0.01, "momentum": 0.0, **settings}

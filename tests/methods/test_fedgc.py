@@ -1,6 +1,7 @@
 """FedGC against its formulas in plain torch, where it is FedPer, and whom the correction moves."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -107,5 +108,6 @@ def test_traffic() -> None:
     assert (row["up"], row["down_receivers"]) == (3 * 8 * (21 + 3), 3 * 8 * 21)
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedgc", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

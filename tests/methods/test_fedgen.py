@@ -11,7 +11,7 @@ from bench.engine.batches import DrawAddress, draw_values
 from bench.engine.device_data import SERVER
 from bench.federation.federation import Federation
 from bench.method import Categorical, Normal
-from tests.engine.problems import generic, remarks, run, toy
+from tests.engine.problems import BOTH_MODELS, generic, remarks, run, toy
 from tests.methods.reference import (
     BATCH,
     LR,
@@ -112,7 +112,7 @@ def test_follows_the_formulas() -> None:
             np.testing.assert_allclose(found[f"layers.{name}"].numpy(), expected.numpy(), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_without_its_terms_is_fedavg(model: str) -> None:
     """Bit for bit in the users' precision; the cell says so."""
     common: dict[str, Any] = {"model": model, "dtype": "float32"}

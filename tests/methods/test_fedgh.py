@@ -68,5 +68,6 @@ def test_two_architectures_share_the_head() -> None:
         toy("fedgh", sizes=SIZES, client_models=["test_linear", "test_norm"]).advance()
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedgh", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

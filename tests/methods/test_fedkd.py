@@ -132,5 +132,6 @@ def test_students_follow_the_server_and_teachers_may_be_of_any_architecture() ->
     assert len({w.spec.arch for w in federation.evaluator.personal(3).values()}) == 2
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedkd", {"model": "test_norm", "hp": {"start": 0.5}}, at=2, total=4)

@@ -13,7 +13,7 @@ from bench.federation.federation import Federation
 from bench.method import Feed, Train, Trained
 from bench.rng import generator
 from methods.fedmd import FedMD, Hyper
-from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data
+from tests.engine.problems import BOTH_MODELS, assert_same_personal, personal, run, toy, toy_data
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -58,7 +58,7 @@ def digested(w: Array, x: Array, consensus: Array, distance: str, t: int, i: int
     return w
 
 
-@pytest.mark.parametrize("epochs", [0, 2])
+@pytest.mark.parametrize("epochs", [pytest.param(0, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("distance", ["l1", "mse"])
 def test_follows_the_formulas(distance: str, epochs: int) -> None:
     """Three clients, three rounds: transfer once, then scores, their mean, digest, revisit."""
@@ -74,7 +74,7 @@ def test_follows_the_formulas(distance: str, epochs: int) -> None:
             near(personal(federation)[i], own[i])
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_without_transfer_and_digest_it_is_local(model: str) -> None:
     """Bit for bit, running statistics included, whatever the participation; and it is announced."""
     assert Hyper(**NOTHING).degenerate() == ["digest_epochs = 0: FedMD is Local"]
@@ -188,6 +188,7 @@ def test_clients_of_two_architectures() -> None:
 MIXED: dict[str, Any] = {"public": PUBLIC, "client_models": ("test_norm", "test_linear"), "hp": {"subset": SUBSET}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_transfer_learning_is_once_after_a_stop_too(at: int) -> None:
     """Stopped before it, right after it and later; in float32, with running statistics."""

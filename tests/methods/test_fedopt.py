@@ -71,6 +71,7 @@ def test_every_entry_has_its_own_moments() -> None:
     assert all(not torch.equal(personal(body)[i], personal(plain)[i]) for i in personal(body))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["fedopt", "momentum"])
 def test_what_a_rule_keeps_survives_a_checkpoint(rule: str) -> None:
     """A run that is restored goes on with the same moments."""

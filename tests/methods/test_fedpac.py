@@ -14,7 +14,7 @@ from bench.federation.federation import Federation
 from bench.rng import generator
 from bench.settings import Settings
 from methods.fedpac import DROPPED, least
-from tests.engine.problems import personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import BOTH_MODELS, personal, run, toy, toy_data, toy_partition
 from tests.methods.by_autograd import descend_on, features, logits, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data
 from tests.methods.resume import assert_resumes
@@ -125,7 +125,7 @@ def test_equal_clients_have_equal_heads_and_unlike_ones_their_own() -> None:
     assert least(np.diag([0.0, 1.0, 1.0])) == pytest.approx([1, 0, 0])
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_without_its_two_ideas_it_is_fedrep(model: str) -> None:
     fedrep = toy("fedrep", model=model, hp={"head_epochs": 1})
     fedpac = toy("fedpac", model=model, hp={"lam": 0.0, "collaborate": False})
@@ -135,6 +135,7 @@ def test_without_its_two_ideas_it_is_fedrep(model: str) -> None:
         torch.testing.assert_close(personal(fedpac)[i], w, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_goes_on_after_a_stop() -> None:
     assert_resumes("fedpac", {"participation": 0.5}, at=2, total=4)
 

@@ -1,6 +1,7 @@
 """FedPCL against its formulas in plain torch, and what its prototypes choose."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -86,5 +87,6 @@ def test_two_architectures() -> None:
     assert (row["up"], row["down_receivers"]) == (2 * 8 * (3 * 6 + 3), 2 * 8 * 3 * (3 * 6 + 3))
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedpcl", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

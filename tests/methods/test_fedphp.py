@@ -80,5 +80,6 @@ def test_discrepancy_by_hand(shift: float) -> None:
     assert math.isclose(float(found), 0.0, abs_tol=1e-12) == (shift == 0)
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedphp", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.problems import generic, remarks, run, toy
+from tests.engine.problems import BOTH_MODELS, generic, remarks, run, toy
 from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -28,7 +28,7 @@ def test_follows_the_formula() -> None:
     near(generic(federation), w)
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 @pytest.mark.parametrize(
     ("mu", "settings", "is_fedavg"),
     [(0.0, {}, True), (0.5, {"steps": 1}, True), (0.5, {"steps": 2}, False)],

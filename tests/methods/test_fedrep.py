@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bench.engine.batches import DrawAddress
-from tests.engine.problems import generic, personal, remarks, run, toy
+from tests.engine.problems import BOTH_MODELS, generic, personal, remarks, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -48,7 +48,7 @@ def test_without_head_epochs_trains_as_fedbabu() -> None:
     assert not remarks(paper)
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_without_body_epochs_is_a_linear_probe(model: str) -> None:
     """The body keeps its weights and its running statistics while the heads learn; the cell says so."""
     federation = toy("fedrep", model=model, hp={"body_epochs": 0})

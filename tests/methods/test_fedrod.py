@@ -11,7 +11,7 @@ from bench.data import Partition
 from bench.federation.federation import Federation
 from bench.settings import Settings
 from methods.fedrod import Hyper
-from tests.engine.problems import everything, generic, personal, remarks, run, toy, toy_data
+from tests.engine.problems import BOTH_MODELS, everything, generic, personal, remarks, run, toy, toy_data
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -94,7 +94,7 @@ def test_hyper_network_follows_the_formulas() -> None:
         near(personal(federation)[i], w + np.concatenate([np.zeros(12), head_of(hyper, shares[i])[0]]))
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_gamma_zero_is_fedavg(model: str) -> None:
     """The generic model bit for bit in the users' precision, and not for the paper's gamma; the cell says so."""
     common: dict[str, Any] = {"model": model, "dtype": "float32"}
@@ -141,6 +141,7 @@ def test_a_frozen_zero_head_leaves_the_generic_model() -> None:
     assert remarks(federation)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("corner", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
 def test_executors_agree_with_a_hyper_network(corner: dict[str, Any]) -> None:
     """What tests/engine/test_agreement.py does for the default settings."""

@@ -140,5 +140,6 @@ def test_two_architectures() -> None:
     assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedtgp", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

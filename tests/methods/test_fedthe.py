@@ -120,5 +120,6 @@ def test_without_steps_both_heads_count_the_same() -> None:
     assert losses["new0"] != losses["new2"]
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("fedthe", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

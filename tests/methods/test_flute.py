@@ -90,6 +90,7 @@ def test_a_simplex_has_no_distance_to_one(scale: float) -> None:
     torch.testing.assert_close(from_simplex(head[[0, 0, 1, 2]], ones), from_simplex(3 * head[[0, 0, 1, 2]], ones))
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("flute", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
 

@@ -19,7 +19,11 @@ CORNERS: dict[str, dict[str, Any]] = {
 PERSONAL = {"mlp": ("body",), "test_norm": ("inner", "norm")}  # all layers but the head
 
 
-@pytest.fixture(params=list(CORNERS))
+QUICK = "batch statistics, local"
+"""`make test-all` tries the others, too."""
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[] if name == QUICK else [pytest.mark.long]) for name in CORNERS])
 def corner(request: pytest.FixtureRequest) -> dict[str, Any]:
     return CORNERS[request.param]
 

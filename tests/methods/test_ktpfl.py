@@ -18,7 +18,7 @@ from bench.rng import generator
 from bench.settings import Settings
 from methods.ktpfl import Hyper, KTpFL, divergence_gradient
 from methods.simplex import onto_simplex
-from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import BOTH_MODELS, assert_same_personal, personal, run, toy, toy_data, toy_partition
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -130,7 +130,7 @@ def test_rows_stay_on_the_simplex(lam: float, participation: float) -> None:
     assert bool((found == 0).any()) == (lam == 1e3)
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_no_distillation_is_local(model: str) -> None:
     """Bit for bit, running statistics included; and it is announced."""
     assert "Local" in Hyper(distil_epochs=0).degenerate()[0]

@@ -11,7 +11,7 @@ import torch
 from bench.federation.federation import Federation
 from bench.method import Params
 from methods.lga import FedAsyncMixHyper, Hyper, PerFedAvgAsyncHyper, between, leap, similarity
-from tests.engine.problems import assert_same, everything, generic, personal, run, toy
+from tests.engine.problems import BOTH_MODELS, assert_same, everything, generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
 from tests.methods.resume import assert_resumes
 
@@ -95,7 +95,7 @@ def test_follows_the_formulas(method: str, equation: int, clock: str) -> None:
         near(found, models[i])
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 @pytest.mark.parametrize("method", FAMILY)
 def test_without_stragglers_it_is_fedavg(method: str, model: str) -> None:
     """The generic model bit for bit; the personalized models of PLGA are not FedAvg's local ones, those of LGA are."""
@@ -109,7 +109,7 @@ def test_without_stragglers_it_is_fedavg(method: str, model: str) -> None:
     assert all(torch.equal(w, fedavg._local_models[i].weights) for i, w in trained.items()) == (method != "plga")
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_plga_has_the_server_of_lga(model: str) -> None:
     """Bit for bit, whatever the stragglers."""
     a, b = (toy(method, model=model, stragglers={0: 1, 1: 3}) for method in ("lga", "plga"))
@@ -125,7 +125,7 @@ def models(federation: Federation) -> list[Params]:
     return [state["model"], *(w for _, w in sorted(state["personal"].items()))]
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 @pytest.mark.parametrize("method", LIKE_FEDAVG_ASYNC)
 def test_what_is_left_is_fedavg_with_stragglers(method: str, model: str) -> None:
     """A mixture of the late model alone, a second step of rate 0: bit for bit, running statistics included."""
@@ -236,6 +236,7 @@ def test_similarity_lies_between_its_bounds(four: SimpleNamespace) -> None:
         near(similarity(base, first, local), np.full(D, expected))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["lga", "plga", "fedasync_mix", "perfedavg_async"])
 def test_executors_agree_on_stragglers(method: str) -> None:
     a, b = (toy(method, stragglers={0: 1, 1: 3}, executor=e) for e in ("sequential", "cohort"))
@@ -284,6 +285,7 @@ def test_traffic() -> None:
         assert first["down_distinct"] == second["down_distinct"] == 8 * D
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
 def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
     """Stopped while clients are on their way."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from methods import perfedavg
-from tests.engine.problems import everything, generic, personal, run, toy
+from tests.engine.problems import BOTH_MODELS, everything, generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, descend, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -47,7 +47,7 @@ def test_a_personalized_model_is_one_step_from_the_generic_one() -> None:
 
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_zero_inner_step_is_fedavg(variant: str, model: str) -> None:
     """Bit for bit on clients of one size, running statistics included, whatever the cell's momentum."""
     sizes = [7, 7, 7]

@@ -148,10 +148,12 @@ def test_new_clients_train_nothing() -> None:
     assert found["new0"] == found["new3"] != []
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("pfedfda", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
 
 
+@pytest.mark.long
 def test_executors_agree() -> None:
     """With a client of one sample, one class of two, and BatchNorm."""
     states = []

@@ -1,6 +1,7 @@
 """PFL-DA against its two phases in plain numpy, and where it is LG-FedAvg."""
 
 import numpy as np
+import pytest
 import torch
 
 from tests.engine.problems import personal, run, toy
@@ -53,5 +54,6 @@ def test_bodies_and_shared_head_are_those_of_lgfedavg() -> None:
     assert away[5.0] < away[0.0] / 2
 
 
+@pytest.mark.long
 def test_resumes() -> None:
     assert_resumes("pflda", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

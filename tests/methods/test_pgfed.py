@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.federation.federation import Federation
-from tests.engine.problems import generic, personal, run, toy
+from tests.engine.problems import BOTH_MODELS, generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, cross_entropy, gradient, initial, local_batches, local_data, near
 from tests.methods.resume import assert_resumes
 
@@ -92,7 +92,7 @@ def test_coefficients_stop_at_zero() -> None:
     assert (found >= 0).all()
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 @pytest.mark.parametrize("method", ["pgfed", "pgfedmo", "pgfed_ce"])
 def test_without_mu_it_is_fedavg(method: str, model: str) -> None:
     """Bit for bit; the personalized models are FedAvg's after local training, and alpha stays where it was."""
@@ -167,6 +167,7 @@ def test_new_clients_fine_tune_the_generic_model() -> None:
     program.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"participation": 0.5}, {"model": "test_norm", "batchnorm": "local"}])
 def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
     for method in ("pgfedmo", "pgfed_ce"):

@@ -178,6 +178,7 @@ def test_ditto_under_fedasync() -> None:
     assert all(not torch.equal(personal(ditto)[i], personal(free)[i]) for i in trained)
 
 
+@pytest.mark.long
 def test_clients_in_flight_survive_a_checkpoint() -> None:
     """The stale upload of the formulas' test is under way at version 2 and goes into version 3 after the restart."""
     settings: dict[str, Any] = {"sizes": [4, 5, 12], "server": rule("fedbuff", buffer=2, concurrency=3), **PLAIN}

@@ -15,7 +15,7 @@ from bench.models.factory import build
 from bench.params import Spec
 from bench.settings import Settings
 from methods.spfl import cosines, rows
-from tests.engine.problems import everything, personal, run, toy, toy_data
+from tests.engine.problems import BOTH_MODELS, everything, personal, run, toy, toy_data
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, local_data, near
 from tests.methods.resume import assert_resumes
 
@@ -82,7 +82,7 @@ def test_follows_the_formulas(method: str, hp: dict[str, Any], steps: int) -> No
             near(w, models[i])
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 @pytest.mark.parametrize("method", ["spfl", "spfl_w"])
 def test_uniform_similarity_with_one_step_is_fedavg_with_equal_weights(method: str, model: str) -> None:
     """Clients of equal size, to rounding, buffers as well; with two steps it is not."""
@@ -111,7 +111,7 @@ def test_per_fedavg_of_the_paper_is_spfl_w_with_uniform_similarity() -> None:
         near(found, w)
 
 
-@pytest.mark.parametrize("model", ["test_linear", "test_norm"])
+@pytest.mark.parametrize("model", BOTH_MODELS)
 def test_similar_to_nobody_without_resynchronisation_is_local(model: str) -> None:
     """SPFL-w bit for bit, SPFL to the rounding of w + (v - w)."""
     hp = {"similarity": ("local", "local"), "gamma": None, "steps_per_batch": 1}

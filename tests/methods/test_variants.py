@@ -48,6 +48,7 @@ def test_executors_agree(case: dict[str, Any], corner: str) -> None:
         assert one == {**other, "value": pytest.approx(one["value"], abs=1e-9)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_checkpoint_in_the_middle(case: dict[str, Any]) -> None:
     """State put into a fresh federation ends in the same bytes as an undisturbed run, clients in flight included."""

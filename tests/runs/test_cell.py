@@ -17,7 +17,8 @@ from bench.runs.cell import Options, _last_recordings, _recordings, _shared_by, 
 from bench.runs.progress import Event
 from bench.settings import Settings
 from bench.store import checkpoint, store
-from tests.engine.problems import METHODS_OF_A_KIND, QUICK
+from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND
+from tests.engine.problems import QUICK as QUICK_HP
 from tests.runs.helpers import RESULTS
 
 OPTIONS = Options(device="cpu", executor="sequential")
@@ -42,15 +43,25 @@ CONDITIONS: dict[str, tuple[float, dict[str, object]]] = {
     "few clients, a checkpoint each round": (0, {"participation": 0.5, "eval_every": 4}),
     "momentum, checkpoints at the stops": (300, {"momentum": 0.5, "lr_decay": 0.9, "lr": 0.1}),
 }
+QUICK = {("scd", "momentum, checkpoints at the stops"), ("fedbuff", "few clients, a checkpoint each round")}
 
 
-@pytest.mark.parametrize("conditions", CONDITIONS)
-@pytest.mark.parametrize("method", METHODS_OF_A_KIND)
+def marks(method: str, conditions: str) -> list[pytest.MarkDecorator]:
+    """`make test-all` tries one method of each kind, `make slow` all."""
+    if method in ONE_OF_A_KIND:
+        return [] if (method, conditions) in QUICK else [pytest.mark.long]
+    return [pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("method", "conditions"),
+    [pytest.param(name, one, marks=marks(name, one)) for name in METHOD_NAMES for one in CONDITIONS],
+)
 def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, method: str, conditions: str) -> None:
     seconds, changes = CONDITIONS[conditions]
     if method == "fedasync":  # each upload makes a version, so its learning rate must not decay with versions
         changes = {**changes, "lr_decay": 1.0}
-    settings = cell(method=method, hp=QUICK.get(method, {}), **changes)
+    settings = cell(method=method, hp=QUICK_HP.get(method, {}), **changes)
     options = EVERY_ROUND.model_copy(update={"checkpoint_seconds": seconds})
     assert run_cell(settings, tmp_path / "whole", options).state == "done"
     for versions, state in ((2, "interrupted"), (0, "interrupted"), (3, "interrupted"), (9, "done")):
