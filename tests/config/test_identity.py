@@ -365,7 +365,10 @@ def test_folders_count_by_names_and_contents(tmp_path: Path) -> None:
     (tmp_path / "cat" / "1.png").rename(tmp_path / "cat" / "2.png")
     second = checksum()
     (tmp_path / "cat" / "2.png").write_bytes(b"22")
-    assert len({first, second, checksum()}) == 3
+    third = checksum()
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "cat" / "2.png").rename(tmp_path / "dog" / "2.png")  # another class
+    assert len({first, second, third, checksum()}) == 4
 
 
 def test_folders_behind_links_count(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.func import functionalize
@@ -16,6 +18,7 @@ from bench import model_call, placement
 from bench.data import Dataset
 from bench.engine.backends.backends import Recorded
 from bench.engine.backends.simplify import _shows, tidy, writes
+from bench.engine.step import Slices
 from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 from bench.model_call import Arithmetic
@@ -38,6 +41,18 @@ def run_on_shapes_too(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 
     monkeypatch.setattr(Recorded, "run", noted)
     return seen
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12))
+def test_slices_are_put_where_they_were_taken(trained: list[bool]) -> None:
+    """However many there are; the weights between them stay."""
+    changes = np.flatnonzero(np.diff([False, *trained, False])).tolist()
+    slices = Slices(tuple(zip(changes[::2], changes[1::2], strict=True)), len(trained))
+    weights = torch.arange(len(trained), dtype=torch.float64)
+    assert slices.take(weights).tolist() == [float(i) for i, one in enumerate(trained) if one]
+    assert torch.equal(slices.put(weights, slices.take(weights)), weights)
+    moved = slices.put(weights, slices.take(weights) + 100)
+    assert moved.tolist() == [i + 100.0 * one for i, one in enumerate(trained)]
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)

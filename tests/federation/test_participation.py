@@ -105,6 +105,18 @@ def test_the_mean_of_personalized_models_keeps_its_own_running_statistics() -> N
     assert not torch.equal(federation.clients.mean_buffers(found).buffers, found.buffers)
 
 
+def test_running_statistics_that_clients_keep_are_averaged_by_samples() -> None:
+    """For the generic model, where no statistics travel."""
+    federation = toy("fedavg", model="test_norm", batchnorm="local")
+    run(federation, 1)
+    clients, sizes = federation.clients, federation.server.sizes
+    generic = federation.server.state["model"]
+    kept = {i: clients.down(i)["model"].buffers for i in sizes}
+    assert len({sizes[i] for i in kept}) > 1
+    expected = sum(sizes[i] * buffers for i, buffers in kept.items()) / sum(sizes[i] for i in kept)
+    torch.testing.assert_close(clients.mean_buffers(generic).buffers, expected, rtol=1e-12, atol=1e-14)
+
+
 def _selected(method: str, version: int, **settings: Any) -> list[int]:
     federation = toy(method, **(settings or HALF))
     federation.version = version

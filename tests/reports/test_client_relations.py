@@ -28,6 +28,7 @@ def test_what_all_others_make_of_a_client():
     assert weight_of_others(np.array([[2.0]])).tolist() == [0]
 
 
+@pytest.mark.long
 def test_pictures_of_the_method_that_has_matrices(related):
     section = relations(load([related]))
     assert [picture.name for picture in section.pictures] == ["relations_1", "relations_1_means"]
@@ -37,6 +38,7 @@ def test_pictures_of_the_method_that_has_matrices(related):
     assert section.pictures[0].png.startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_with_equal_sizes_matrices_stand_side_by_side(related):
     (related / cell_id("scd-0.1-0") / "relations.json").unlink()
     means = relations(load([related])).pictures[1].svg.decode()

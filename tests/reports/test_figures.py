@@ -20,6 +20,7 @@ def curves(store):
     return {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
 
 
+@pytest.mark.long
 def test_a_picture_has_the_same_bytes_every_time(store, curves):
     first, second = (figures.convergence(store, curves) for _ in range(2))
     assert first.svg == second.svg
@@ -53,6 +54,7 @@ def test_one_panel_per_figure_and_task(store, curves):
     assert len(panels) == 2 * len(store.tasks)
 
 
+@pytest.mark.long
 def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_path):
     two = load([store_writer(tmp_path / "two", seeds=1, methods=("scd",))])
     three = load([store_writer(tmp_path / "three", seeds=1, methods=("scd",), alphas=(1.0, 0.5, 0.1))])

@@ -87,6 +87,7 @@ def test_what_is_not_trained_is_not_compared(league: Store) -> None:
     assert b">local<" not in picture.svg
 
 
+@pytest.mark.long
 def test_the_picture_has_the_references_and_the_best_of_the_others(league: Store) -> None:
     picture = method_section(league, "scd", "validation").pictures[0].svg.decode()
     assert all(f">{name}<" in picture for name in ("scd", "local", "finetune", "[fedavg]"))

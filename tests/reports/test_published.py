@@ -113,6 +113,7 @@ def test_every_table_can_stand_beside_any_run(store, name):
     assert len(numbers) == len(finite), "two printed cells fell on one place"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["spfl_table1", "spfl_table2"])
 def test_every_printed_number_finds_the_cells_of_its_grid(tmp_path, name):
     """Labels stand for the paper's methods where ours has another name; ten seeds wait behind each number."""

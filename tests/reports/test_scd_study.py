@@ -119,6 +119,7 @@ def test_the_page_shows_the_search_that_is_committed(monkeypatch: pytest.MonkeyP
     assert importlib.import_module("scd_tuned").markdown(table) in (docs / "scd-study.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_panels_of_the_curves_lie_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     docs = Path(__file__).parents[2] / "docs"
     monkeypatch.syspath_prepend(str(docs / "examples"))

@@ -42,6 +42,7 @@ def test_the_definition_is_as_the_rules_say(tier: str) -> None:
     assert len(study.file.report_seeds) == 5
 
 
+@pytest.mark.long
 def test_every_method_can_take_part_in_the_small_tier() -> None:
     """Its settings are complete for every task; whether it trains is what `check-method` asks."""
     for name in METHOD_NAMES:

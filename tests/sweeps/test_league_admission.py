@@ -76,6 +76,7 @@ def test_the_definition_is_pinned(tier: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_every_method_can_take_part_in_the_full_tier() -> None:
     """Its settings are complete for every task."""
     for name in METHOD_NAMES:
