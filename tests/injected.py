@@ -92,7 +92,7 @@ FAULTS = [
         "files may move between folders of the data",
         "bench/config/identity.py",
         "[file.relative_to(path).as_posix() for file in files]",
-        "[file.name for file in files]",
+        '[file.name if path.is_dir() else "." for file in files]',
         "test_identity.py",
     ),
     Fault(

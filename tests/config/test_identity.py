@@ -124,6 +124,7 @@ def test_order_of_keys_does_not_count() -> None:
     assert cell_id(one, "data") == cell_id(two, "data")
 
 
+@pytest.mark.long
 def test_identity_is_the_same_in_every_process() -> None:
     program = """
 import json, sys

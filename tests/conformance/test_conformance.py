@@ -61,8 +61,8 @@ BROKEN = {
 }
 
 QUICK = {
-    "array", "branch", "closure", "counts", "degenerate", "favourite", "global", "hidden_momentum", "hidden_nan",
-    "in_place", "late_start", "no_number", "numbers", "outbox", "range", "seeding", "weights",
+    "array", "branch", "closure", "counts", "default_value", "degenerate", "favourite", "global", "hidden_model",
+    "hidden_nan", "in_place", "late_start", "no_number", "numbers", "outbox", "range", "seeding", "weights",
 }  # fmt: skip
 """Every check has one of them; `make test-all` tries all."""
 

@@ -82,6 +82,7 @@ class _Noisy(Method):
         yield Upload({"model": trained["w"]})
 
 
+@pytest.mark.long
 def test_what_padding_cannot_be_told_from_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(METHODS, "_items", {**METHODS._items, "test_noisy": _Noisy})
     here = toy("test_noisy", model="test_norm", sizes=SIZES)

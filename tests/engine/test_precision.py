@@ -72,7 +72,7 @@ def test_models_are_evaluated_in_the_precision_of_their_training(precision: str,
 
 
 @pytest.mark.parametrize("model", [pytest.param("test_linear", marks=pytest.mark.long), "test_norm"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.long), "bf16"])
 def test_so_are_models_side_by_side(precision: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded or not. In lanes, numbers are rounded to bfloat16 at other places than in a model alone."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)

@@ -71,7 +71,7 @@ def test_equal_clients_have_the_closed_form() -> None:
         assert seconds[2] - seconds[1] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("method", ["ditto", "scd"])
+@pytest.mark.parametrize("method", ["ditto", pytest.param("scd", marks=pytest.mark.long)])
 def test_personal_training_until_the_next_model_fills_the_time(method: str) -> None:
     """As many whole steps as fit before the next model arrives, but at least one; the generic model does not change."""
     clock = {"samples_per_second": [10.0, 30.0, 20.0], "uplink": [20.0, 30.0, 500.0], "downlink": 100.0}

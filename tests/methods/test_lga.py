@@ -126,7 +126,7 @@ def models(federation: Federation) -> list[Params]:
 
 
 @pytest.mark.parametrize("model", BOTH_MODELS)
-@pytest.mark.parametrize("method", LIKE_FEDAVG_ASYNC)
+@pytest.mark.parametrize("method", [pytest.param("fedasync_mix", marks=pytest.mark.long), "perfedavg_async"])
 def test_what_is_left_is_fedavg_with_stragglers(method: str, model: str) -> None:
     """A mixture of the late model alone, a second step of rate 0: bit for bit, running statistics included."""
     settings: dict[str, Any] = {"model": model, "stragglers": {0: 1, 1: 3}}

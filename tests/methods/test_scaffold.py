@@ -141,6 +141,7 @@ def test_equal_clients_train_like_fedavg() -> None:
     assert (controls(found["scaffold"]) != 0).any(1).all()
 
 
+@pytest.mark.long
 def test_ends_where_the_mean_loss_is_least() -> None:
     """However many local steps there are; FedAvg ends where its clients' drifts cancel."""
     slope = {}

@@ -75,9 +75,9 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
 
 
 @pytest.mark.parametrize(("method", "other", "recorded"), [
-    ("fedprox", {}, False),
+    pytest.param("fedprox", {}, False, marks=pytest.mark.long),
     ("fedprox", {"mu": 0.2}, False),  # a loss receives it as a tensor
-    ("apfl", {"adaptive": False}, True),
+    pytest.param("apfl", {"adaptive": False}, True, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_later_cell_of_the_process_records_no_step_again(
     method: str, other: dict[str, Any], recorded: bool, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +118,9 @@ def _small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Network(body, nn.Linear(2 * 4 * 4, classes))
 
 
-@pytest.mark.parametrize(("model", "keeps"), [("logistic", True), ("small_cnn", False)])
+@pytest.mark.parametrize(
+    ("model", "keeps"), [("logistic", True), pytest.param("small_cnn", False, marks=pytest.mark.long)]
+)
 def test_a_convolutional_network_s_steps_alone_are_not_kept_for_later_cells(
     model: str, keeps: bool, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

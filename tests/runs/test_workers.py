@@ -79,6 +79,7 @@ def begun(process: "subprocess.Popen[str]") -> Iterator[int]:
             process.kill()
 
 
+@pytest.mark.long
 def test_ctrl_c_does_not_reach_the_server_while_it_imports(started: Start) -> None:
     with begun(started()) as server:
         status = Path(f"/proc/{server}/status").read_text()

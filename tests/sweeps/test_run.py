@@ -289,6 +289,7 @@ def _run_and_kill(study: Study, folder: Path, begun: int, later: float) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_successive_halving_keeps_the_better_third_going(write: Write, tmp_path: Path) -> None:
     """Trials report after each round; the rung after the first round lets a third of those seen so far pass."""
     rates = [0.3, 0.2, 1e-6, 0.4]
