@@ -88,14 +88,6 @@ class Batch:
         return (self.share * per_sample).sum()
 
 
-class Context(Protocol):
-    """The argument `ctx` of a loss: the request's context by name, and the method's hyperparameters as `ctx.hp`."""
-
-    hp: Any
-
-    def __getattr__(self, name: str) -> Any: ...
-
-
 Values = dict[str, Any]
 Loss = Callable[[Forward, Values, Batch, Any], Tensor]
 
