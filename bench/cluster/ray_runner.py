@@ -20,7 +20,8 @@ from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, req
 from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
 from bench.cluster.requirements import Needs, Plugin, check_node, versions
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
-from bench.config.identity import content, sources, used_code
+from bench.config.code_digests import sources, used_code
+from bench.config.file_digests import content
 from bench.engine.device import check_device_name
 from bench.errors import UserError, shortage
 from bench.federation.cell_data import data_of, read_data

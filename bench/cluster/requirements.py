@@ -43,7 +43,7 @@ class Needs:
         versions: result of `versions()` where the command was given.
         harness: result of `harness_code()` there.
         plugins: plug-ins to load.
-        code: digests of `bench.config.identity.used_code`.
+        code: digests of `bench.config.code_digests.used_code`.
         data: checksums of data sets, by name and options (`bench.federation.cell_data.data_of`).
         files: digests, by path, of the files that cells read beside their data: partitions and weights.
         data_root: folder of the data sets.
@@ -116,7 +116,7 @@ def _load(plugin: Plugin) -> None:
 
 
 def _same_code(needs: Needs) -> None:
-    from bench.config.identity import code_of
+    from bench.config.code_digests import code_of
 
     for (kind, name), digest in needs.code.items():
         try:
@@ -128,7 +128,7 @@ def _same_code(needs: Needs) -> None:
 
 
 def _missing_data(needs: Needs) -> list[tuple[str, str]]:
-    from bench.config.identity import content
+    from bench.config.file_digests import content
     from bench.federation.cell_data import read_data
 
     for path, digest in needs.files.items():

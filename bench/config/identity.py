@@ -5,25 +5,21 @@ of the user's own data sets, partitions, shifts and models. It leaves out the ce
 its files, and the machine. `RESULT_VERSION` covers the engine, the libraries and everything else in the harness.
 """
 
-import ast
 import contextlib
 import functools
-import hashlib
-import importlib.util
 import inspect
 import json
-import math
-import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from numpy.lib import format as npy
 
-from bench.errors import UserError
-from bench.plugin import DATASETS, FILE_MODULE, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry
+from bench.config.code_digests import code_digest, is_own, own_code
+from bench.config.file_digests import content, digest, version
+from bench.plugin import DATASETS, METHODS, SELECTIONS, SERVER_RULES
 from bench.settings import DEFAULT_SELECTION, Settings
 
 RESULT_VERSION = 3
@@ -36,20 +32,18 @@ NORMALISED = "normalised"
 _FLOATING = ("har", "motion", "pamap2")
 """Built-in data sets with floating inputs, besides `npz`, which may have some, and `synthetic`, whose inputs stay."""
 
-_PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
-_LATER: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
-"""Options added to data sets later, each with the value that means the old behaviour; its cells keep their ids."""
-_MOVED = {
-    "112334a27b096969": "950916c7ab487969",  # scd: transforms from spectrum.py to frequencies.py and bench/dft.py
-    "908f08fe90d9336e": "c7211678b3dc013d",  # lga: the estimate of a late model to leaps.py
-    "c6be863e4b345c5c": "235376e276a478c5",  # spfl: the mixing of models to mixing.py
-    "08522d88fd0e301c": "4fe52c2c9cf9897e",  # fedrod: the losses to two_heads.py
-    "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py
-    "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
+_ABSENT = {
+    "optimizer": {"name": "sgd", "betas": None, "eps": None},
+    "pretrained": None,
+    "frozen": [],
+    "selection": DEFAULT_SELECTION,
+    "shifts": [],
+    "new_client_start": "method",
 }
-"""Digests of code that only moved to another file, each with the digest from before the move, which its cells keep. If
-the code changes later, its digest changes too, and the entry here has no effect any more."""
-_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+"""Settings added later, each with the value that means the old behaviour: it is left out, so that cells from before the
+setting existed keep their ids."""
+_ABSENT_OPTIONS: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
+"""The same for options of data sets."""
 
 
 def cell_id(settings: Settings, data_checksum: str) -> str:
@@ -70,18 +64,18 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     identity = {
         "settings": science,
         "data": data_checksum,
-        "code": method_code(settings.method),
+        "code": code_digest(METHODS, settings.method),
         "version": RESULT_VERSION,
     }
     if settings.server is not None:
-        identity["rule"] = _code(SERVER_RULES, settings.server["name"])
+        identity["rule"] = code_digest(SERVER_RULES, settings.server["name"])
     if settings.selection != DEFAULT_SELECTION:
-        identity["selection"] = _code(SELECTIONS, settings.selection)
-    if own := _own_code(settings):
+        identity["selection"] = code_digest(SELECTIONS, settings.selection)
+    if own := own_code(settings):
         identity["own"] = own
     if settings.precision in _PRECISION_VERSIONS:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
-    return _digest(json.dumps(identity, sort_keys=True, allow_nan=False))
+    return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 
 def may_be_same(one: Settings, other: Settings) -> bool:
@@ -105,8 +99,7 @@ def _science(settings: Settings) -> dict[str, Any]:
     science = settings.model_dump(mode="json", exclude={"label", "case"})
     if science["partition_seed"] is None:
         science["partition_seed"] = science["seed"]
-    if settings.optimizer.name == "sgd":
-        del science["optimizer"]  # so that cells from before this setting existed keep their ids
+    _leave_out(science, _ABSENT)
     _drop_unidentifying(science["dataset"], science["dataset_options"])
     if science["public"]:
         _drop_unidentifying(science["public"]["name"], science["public"])
@@ -114,25 +107,19 @@ def _science(settings: Settings) -> dict[str, Any]:
         science["partition_options"]["counts"] = (
             "rows of the user's file"  # formerly, positions of samples after the test part was cut off
         )
-    if settings.pretrained is None:
-        del science["pretrained"]  # so that cells from before this setting existed keep their ids
-    if not settings.frozen:
-        del science["frozen"]  # likewise
-    if settings.selection == DEFAULT_SELECTION:
-        del science["selection"]  # likewise
-    if not settings.shifts:
-        del science["shifts"]  # likewise
-    if settings.new_client_start == "method":
-        del science["new_client_start"]  # likewise
     return science
 
 
 def _drop_unidentifying(dataset: str, options: dict[str, Any]) -> None:
     """Remove the options of a data set that must not change a cell's identity."""
     options.pop("path", None)  # the checksum covers the file's content
-    for key, before in _LATER.get(dataset, {}).items():
-        if options.get(key) == before:
-            del options[key]
+    _leave_out(options, _ABSENT_OPTIONS.get(dataset, {}))
+
+
+def _leave_out(values: dict[str, Any], absent: Mapping[str, Any]) -> None:
+    for name, value in absent.items():
+        if name in values and values[name] == value:
+            del values[name]
 
 
 def declared_checksum(settings: Settings) -> str:
@@ -155,17 +142,17 @@ def _declared(name: str, options: dict[str, Any]) -> str:
     else:
         file, known = Path(path), content(Path(path))
         reading = _reading(name, json.dumps(options, sort_keys=True), known)
-        floating = name in _FLOATING or (name == "npz" and file.is_file() and _holds_floats(*_version(file)))
+        floating = name in _FLOATING or (name == "npz" and file.is_file() and _holds_floats(*version(file)))
     normalised = NORMALISED if floating and changes_inputs(options.get("mean"), options.get("std")) else ""
     return " ".join(filter(None, (known, normalised, reading)))
 
 
 @functools.lru_cache(maxsize=1000)
-def _reading(name: str, options: str, digest: str) -> str:
+def _reading(name: str, options: str, version_digest: str) -> str:
     """What our loader reads in a user's file otherwise than its first version did, by its module's `reading`.
 
-    Those cells get new ids. Of a file that cannot be read, nothing: loading it says why. `options` are JSON; `digest`
-    identifies the file's version in the cache.
+    Those cells get new ids. Of a file that cannot be read, nothing: loading it says why. `options` are JSON;
+    `version_digest` identifies the file's version in the cache.
     """
     reading = getattr(inspect.getmodule(DATASETS.get(name)), "reading", None)
     if reading is None or is_own(DATASETS, name):
@@ -193,204 +180,3 @@ def _holds_floats(path: Path, mtime: int, size: int) -> bool:
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         pass  # its loader says what is wrong
     return False
-
-
-def method_code(name: str) -> str:
-    """Digest of a method's code, without comments, docstrings and formatting.
-
-    It covers the syntax trees of the method's file and of all modules of `methods`, or of its own package, that it
-    imports directly or indirectly.
-
-    Raises:
-        UserError: the method is unknown or has no source file.
-    """
-    return _code(METHODS, name)
-
-
-def is_own(registry: Registry[Any], name: str) -> bool:
-    """Whether a registered item comes from outside the harness, so that `RESULT_VERSION` does not cover it."""
-    return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
-
-
-def used_code(settings: Settings) -> dict[tuple[str, str], str]:
-    """Digests of the code of a cell's method, rule, selection, data, partition, shifts and models, by kind and name.
-
-    Raises:
-        UserError: one of them is unknown or has no source file.
-    """
-    return {(registry.kind, name): _code(registry, name) for registry, name in _used(settings)}
-
-
-def used_items(settings: Settings) -> set[tuple[str, str]]:
-    """Kind and name of everything registered that a cell uses."""
-    return {(registry.kind, name) for registry, name in _used(settings)}
-
-
-def _used(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    return [*method_and_rules(settings), *data_and_models(settings)]
-
-
-def method_and_rules(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    """A cell's method, selection and server rule: each one's registry and name."""
-    rules = [] if settings.server is None else [(SERVER_RULES, settings.server["name"])]
-    return [(METHODS, settings.method), (SELECTIONS, settings.selection), *rules]
-
-
-def code_of(kind: str, name: str) -> str:
-    """Digest of the code of one item of `used_code`.
-
-    Raises:
-        UserError: it is unknown or has no source file.
-    """
-    registries = (METHODS, SELECTIONS, SERVER_RULES, DATASETS, PARTITIONS, SHIFTS, MODELS)
-    return _code(next(one for one in registries if one.kind == kind), name)
-
-
-def _own_code(settings: Settings) -> dict[str, str]:
-    """Digests of the code of the user's own data sets, partition, shifts and models, by kind and name."""
-    parts = data_and_models(settings)
-    return {f"{registry.kind} {name}": _code(registry, name) for registry, name in parts if is_own(registry, name)}
-
-
-def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    """A cell's data sets, partition, shifts and models: each one's registry and name."""
-    parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
-    if settings.public is not None:
-        parts.append((DATASETS, settings.public.name))
-    parts += [(SHIFTS, shift["name"]) for shift in settings.shifts]
-    return parts + [(MODELS, name) for name in (settings.model, *settings.architectures)]
-
-
-def _code(registry: Registry[Any], name: str) -> str:
-    item = registry.get(name)
-    try:
-        file = inspect.getsourcefile(item)
-    except TypeError:
-        file = None
-    if not file:
-        raise UserError(
-            f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
-        )
-    found = sources(item.__module__, Path(file))
-    # sorted by name but without the names, so that it has no effect where a package is installed or imported from
-    digest = _digest(json.dumps([_tree(*_version(found[module])) for module in sorted(found)]))
-    return _MOVED.get(digest, digest)
-
-
-def sources(module: str, file: Path) -> dict[str, Path]:
-    """The files of a module's code, by module name: its own file and those of modules that it imports, even indirectly.
-
-    Only imports from `methods`, from its own package and, for a plug-in file, from the file's folder count.
-    """
-    roots = {"methods", module.partition(".")[0]}
-    if module.startswith(FILE_MODULE):
-        roots |= {path.stem for path in file.parent.iterdir()}
-    found: dict[str, Path] = {module: file}
-    queue = [module]
-    while queue:
-        one = queue.pop()
-        for imported in _imports(*_version(found[one]), one):
-            source = _source(imported) if imported.partition(".")[0] in roots and imported not in found else None
-            if source:
-                found[imported] = source
-                queue.append(imported)
-    return found
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def content(path: Path) -> str:
-    """Digest of a file, or of a folder's files and their names; if nothing is there, `absent:` with the path."""
-    if not path.exists():
-        return f"absent:{path}"
-    files = sorted(_files(path)) if path.is_dir() else [path]
-    names = [file.relative_to(path).as_posix() for file in files]
-    return _digest(json.dumps([names, [_file_digest(*_version(file)) for file in files]]))
-
-
-def _files(folder: Path, depth: float = math.inf, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """All files below a folder. Links are followed, as loaders do, except those that lead back to a folder above."""
-    place = folder.resolve()
-    if place in above or len(above) >= depth:
-        return
-    with os.scandir(folder) as entries:  # asks the system once for each entry, where a path would ask twice
-        for entry in entries:
-            if entry.is_dir():
-                yield from _files(Path(entry.path), depth, (*above, place))
-            elif entry.is_file():
-                yield Path(entry.path)
-
-
-def versions(path: Path, depth: float = math.inf) -> tuple[tuple[Path, int, int], ...]:
-    """The versions of a file, or of all files below a folder down to `depth` levels; of nothing if none can be read."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: a text that is no path
-        return tuple(map(_version, _files(path, depth) if path.is_dir() else [path]))
-    return ()
-
-
-def _version(path: Path) -> tuple[Path, int, int]:
-    """The place, time of the last change and size of a file, which distinguish its versions without reading it.
-
-    Tools that unpack or copy may set the time of modification back; that of the change of status they cannot.
-    """
-    stat = path.stat()
-    return path.absolute(), max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_size
-
-
-@functools.lru_cache(maxsize=100_000)
-def _file_digest(path: Path, mtime: int, size: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-@functools.lru_cache
-def _parse(path: Path, mtime: int, size: int) -> ast.Module:
-    return ast.parse(path.read_bytes())
-
-
-@functools.lru_cache
-def _tree(path: Path, mtime: int, size: int) -> str:
-    return _digest(json.dumps(_plain(_parse(path, mtime, size))))
-
-
-def _plain(node: Any) -> Any:
-    """A syntax tree as lists and text, because `ast.dump` differs between versions of Python.
-
-    Empty fields are left out, because newer versions add some.
-    """
-    if isinstance(node, ast.AST):
-        fields = {name: _plain(value) for name, value in ast.iter_fields(node) if value is not None and value != []}
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            fields["body"] = _plain(node.body[1:])
-        return [type(node).__name__, fields]
-    return [_plain(one) for one in node] if isinstance(node, list) else repr(node)
-
-
-@functools.lru_cache
-def _imports(path: Path, mtime: int, size: int, module: str) -> tuple[str, ...]:
-    """Names of the modules that a file may import; `from a import b` gives both `a` and `a.b`."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    names: list[str] = []
-    for node in ast.walk(_parse(path, mtime, size)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            names += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
-    return tuple(names)
-
-
-def _source(module: str) -> Path | None:
-    """The source file of a module, found without importing it; None if there is none."""
-    root, *parts = module.split(".")
-    spec = importlib.util.find_spec(root)
-    if spec and not parts and spec.submodule_search_locations is None and str(spec.origin).endswith(".py"):
-        return Path(str(spec.origin))
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder, *parts)
-        for file in (path / "__init__.py", path.with_suffix(".py")):
-            if file.is_file():
-                return file
-    return None

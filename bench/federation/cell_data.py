@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.config.identity import versions
+from bench.config.file_digests import versions
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, made_by

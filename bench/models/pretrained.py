@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.config.identity import versions
+from bench.config.file_digests import versions
 from bench.errors import UserError
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have

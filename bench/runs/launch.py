@@ -59,8 +59,8 @@ def run(
         UserError: a problem in the grid or its data, no such device, or the folder is another grid's.
         KeyboardInterrupt: the user stopped it; another call goes on.
     """
+    from bench.config.code_digests import used_items
     from bench.config.grid import Grid, load_grid
-    from bench.config.identity import used_items
     from bench.plugin import loaded_files
     from bench.results.results import load_run
     from bench.runs.cell import Options

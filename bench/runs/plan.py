@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_checksum, is_own, versions
+from bench.config.code_digests import is_own
+from bench.config.file_digests import versions
+from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public

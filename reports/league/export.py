@@ -10,7 +10,8 @@ from typing import Any
 import jinja2
 import yaml
 
-from bench.config.identity import cell_id, declared_checksum, sources
+from bench.config.code_digests import sources
+from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS
 from bench.results.pack import TUNING

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.config import identity
-from bench.config.identity import cell_id, declared_checksum, method_code
+from bench.config import code_digests, identity
+from bench.config.code_digests import code_digest
+from bench.config.file_digests import content
+from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.federation import cell_data
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES
@@ -214,11 +216,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_code_counts_and_comments_do_not(package: Path, file: str, old: str, new: str, same: bool) -> None:
-    before = method_code("mine")
+    before = code_digest(METHODS, "mine")
     text = (package / file).read_text()
     assert old in text
     (package / file).write_text(text.replace(old, new))
-    assert (method_code("mine") == before) == same
+    assert (code_digest(METHODS, "mine") == before) == same
 
 
 @pytest.mark.parametrize(
@@ -319,25 +321,30 @@ def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
     settings = CELL.model_dump(mode="json", exclude={"label", "case"} | unchosen)
     settings |= {"partition_seed": CELL.seed}
     data = declared_checksum(CELL)
-    whole = {"settings": settings, "data": data, "code": method_code("plain"), "version": identity.RESULT_VERSION}
+    whole = {
+        "settings": settings,
+        "data": data,
+        "code": code_digest(METHODS, "plain"),
+        "version": identity.RESULT_VERSION,
+    }
     by_hand = hashlib.blake2b(json.dumps(whole, sort_keys=True).encode(), digest_size=8).hexdigest()
     assert cell_id(CELL, data) == by_hand
 
 
 def test_methods_share_a_code_only_if_they_share_a_file() -> None:
-    found = {(METHODS.get(name).__module__, method_code(name)) for name in METHODS.names()}
+    found = {(METHODS.get(name).__module__, code_digest(METHODS, name)) for name in METHODS.names()}
     modules, codes = zip(*found, strict=True)
     assert len(set(modules)) == len(set(codes)) == len(found)
 
 
 def test_code_that_only_moved_keeps_its_cells_and_none_is_remembered_that_has_changed_since() -> None:
-    assert set(identity._MOVED.values()) <= {method_code(name) for name in METHODS.names()}
+    assert set(code_digests._MOVED.values()) <= {code_digest(METHODS, name) for name in METHODS.names()}
 
 
 def test_a_method_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS._items, "typed", len)
     with pytest.raises(UserError, match="'typed' has no source file"):
-        method_code("typed")
+        code_digest(METHODS, "typed")
 
 
 def test_the_users_data_count_by_content_not_by_place(tmp_path: Path) -> None:
@@ -432,7 +439,7 @@ def test_cells_on_floating_numbers_of_ones_own_have_new_ids_and_no_others(tmp_pa
         options = {"path": str(path), "mean": None, "std": None, **options}
         return declared_checksum(CELL.model_copy(update={"dataset": "npz", "dataset_options": options}))
 
-    digest = identity.content(path)
+    digest = content(path)
     changed = f"{digest} {identity.NORMALISED}" if floating else digest
     assert checksum() == changed
     assert checksum(mean=[0.0], std=[1.0]) == digest  # as they are: what cells saw before
@@ -448,7 +455,7 @@ def test_a_damaged_file_has_an_id_until_its_loader_refuses_it(tmp_path: Path, da
     path.write_bytes(damage)
     options = {"path": str(path)}
     checksum = declared_checksum(CELL.model_copy(update={"dataset": "npz", "dataset_options": options}))
-    assert checksum == identity.content(path)
+    assert checksum == content(path)
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic", "markov", "motion"])

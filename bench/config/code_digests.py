@@ -1,0 +1,188 @@
+"""The code that a cell uses, and its digests: equal in every version of Python and wherever a package is installed."""
+
+import ast
+import functools
+import importlib.util
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.config.file_digests import digest, version
+from bench.errors import UserError
+from bench.plugin import (
+    DATASETS,
+    FILE_MODULE,
+    METHODS,
+    MODELS,
+    PARTITIONS,
+    REGISTRIES,
+    SELECTIONS,
+    SERVER_RULES,
+    SHIFTS,
+    Registry,
+)
+from bench.settings import Settings
+
+_PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
+_MOVED = {
+    "112334a27b096969": "950916c7ab487969",  # scd: transforms from spectrum.py to frequencies.py and bench/dft.py
+    "908f08fe90d9336e": "c7211678b3dc013d",  # lga: the estimate of a late model to leaps.py
+    "c6be863e4b345c5c": "235376e276a478c5",  # spfl: the mixing of models to mixing.py
+    "08522d88fd0e301c": "4fe52c2c9cf9897e",  # fedrod: the losses to two_heads.py
+    "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py
+    "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
+}
+"""Digests of code that only moved to another file, each with the digest from before the move, which its cells keep. If
+the code changes later, its digest changes too, and the entry here has no effect any more."""
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def used_code(settings: Settings) -> dict[tuple[str, str], str]:
+    """Digests of the code of a cell's method, rule, selection, data, partition, shifts and models, by kind and name.
+
+    Raises:
+        UserError: one of them is unknown or has no source file.
+    """
+    return {(registry.kind, name): code_digest(registry, name) for registry, name in _used(settings)}
+
+
+def used_items(settings: Settings) -> set[tuple[str, str]]:
+    """Kind and name of everything registered that a cell uses."""
+    return {(registry.kind, name) for registry, name in _used(settings)}
+
+
+def _used(settings: Settings) -> list[tuple[Registry[Any], str]]:
+    return [*method_and_rules(settings), *data_and_models(settings)]
+
+
+def method_and_rules(settings: Settings) -> list[tuple[Registry[Any], str]]:
+    """A cell's method, selection and server rule: each one's registry and name."""
+    rules = [] if settings.server is None else [(SERVER_RULES, settings.server["name"])]
+    return [(METHODS, settings.method), (SELECTIONS, settings.selection), *rules]
+
+
+def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
+    """A cell's data sets, partition, shifts and models: each one's registry and name."""
+    parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
+    if settings.public is not None:
+        parts.append((DATASETS, settings.public.name))
+    parts += [(SHIFTS, shift["name"]) for shift in settings.shifts]
+    return parts + [(MODELS, name) for name in (settings.model, *settings.architectures)]
+
+
+def is_own(registry: Registry[Any], name: str) -> bool:
+    """Whether a registered item comes from outside the harness, so that `RESULT_VERSION` does not cover it."""
+    return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
+
+
+def own_code(settings: Settings) -> dict[str, str]:
+    """Digests of the code of the user's own data sets, partition, shifts and models, by kind and name."""
+    parts = data_and_models(settings)
+    return {
+        f"{registry.kind} {name}": code_digest(registry, name) for registry, name in parts if is_own(registry, name)
+    }
+
+
+def code_of(kind: str, name: str) -> str:
+    """Digest of the code of one item of `used_code`.
+
+    Raises:
+        UserError: it is unknown or has no source file.
+    """
+    return code_digest(next(registry for registry in REGISTRIES if registry.kind == kind), name)
+
+
+def code_digest(registry: Registry[Any], name: str) -> str:
+    """Digest of the code of a method or another registered item, without comments, docstrings and formatting.
+
+    It covers the syntax trees of the item's file and of all modules of `methods`, or of its own package, that it
+    imports directly or indirectly.
+
+    Raises:
+        UserError: it is unknown or has no source file.
+    """
+    item = registry.get(name)
+    try:
+        file = inspect.getsourcefile(item)
+    except TypeError:
+        file = None
+    if not file:
+        raise UserError(
+            f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
+        )
+    found = sources(item.__module__, Path(file))
+    # sorted by name but without the names, so that it has no effect where a package is installed or imported from
+    trees = digest(json.dumps([_tree(*version(found[module])) for module in sorted(found)]))
+    return _MOVED.get(trees, trees)
+
+
+def sources(module: str, file: Path) -> dict[str, Path]:
+    """The files of a module's code, by module name: its own file and those of modules that it imports, even indirectly.
+
+    Only imports from `methods`, from its own package and, for a plug-in file, from the file's folder count.
+    """
+    roots = {"methods", module.partition(".")[0]}
+    if module.startswith(FILE_MODULE):
+        roots |= {path.stem for path in file.parent.iterdir()}
+    found: dict[str, Path] = {module: file}
+    queue = [module]
+    while queue:
+        one = queue.pop()
+        for imported in _imports(*version(found[one]), one):
+            source = _source(imported) if imported.partition(".")[0] in roots and imported not in found else None
+            if source:
+                found[imported] = source
+                queue.append(imported)
+    return found
+
+
+@functools.lru_cache
+def _parse(path: Path, mtime: int, size: int) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+@functools.lru_cache
+def _tree(path: Path, mtime: int, size: int) -> str:
+    return digest(json.dumps(_plain(_parse(path, mtime, size))))
+
+
+def _plain(node: Any) -> Any:
+    """A syntax tree as lists and text, because `ast.dump` differs between versions of Python.
+
+    Empty fields are left out, because newer versions add some.
+    """
+    if isinstance(node, ast.AST):
+        fields = {name: _plain(value) for name, value in ast.iter_fields(node) if value is not None and value != []}
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            fields["body"] = _plain(node.body[1:])
+        return [type(node).__name__, fields]
+    return [_plain(one) for one in node] if isinstance(node, list) else repr(node)
+
+
+@functools.lru_cache
+def _imports(path: Path, mtime: int, size: int, module: str) -> tuple[str, ...]:
+    """Names of the modules that a file may import; `from a import b` gives both `a` and `a.b`."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names: list[str] = []
+    for node in ast.walk(_parse(path, mtime, size)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return tuple(names)
+
+
+def _source(module: str) -> Path | None:
+    """The source file of a module, found without importing it; None if there is none."""
+    root, *parts = module.split(".")
+    spec = importlib.util.find_spec(root)
+    if spec and not parts and spec.submodule_search_locations is None and str(spec.origin).endswith(".py"):
+        return Path(str(spec.origin))
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder, *parts)
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.is_file():
+                return file
+    return None
