@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -377,6 +378,24 @@ def test_folders_count_by_names_and_contents(tmp_path: Path) -> None:
     (tmp_path / "dog").mkdir()
     (tmp_path / "cat" / "2.png").rename(tmp_path / "dog" / "2.png")  # another class
     assert len({first, second, third, checksum()}) == 4
+
+
+def test_a_file_whose_time_was_set_back_counts_by_content(tmp_path: Path) -> None:
+    """As tools that unpack and copy do; the time of its status they cannot set."""
+    file = tmp_path / "a.npz"
+
+    def checksum() -> str:
+        options = {"dataset": "npz", "dataset_options": {"path": str(file)}}
+        return declared_checksum(CELL.model_copy(update=options))
+
+    file.write_bytes(b"one")
+    before, first = file.stat(), checksum()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    while file.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of files has steps of milliseconds
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+    assert checksum() != first
 
 
 def test_folders_behind_links_count(tmp_path: Path) -> None:
