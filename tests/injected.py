@@ -299,7 +299,7 @@ def inject(fault: Fault, folder: Path) -> Outcome:
         file.write_text(before, encoding="utf-8")
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{fault.file}: pytest ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr}")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     assert bool(failed) == bool(done.returncode), done.stdout
     return Outcome(failed[1] if failed else "", time.monotonic() - begin)
 
