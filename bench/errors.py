@@ -1,24 +1,110 @@
 """Errors for the user, shown as one clear message without a traceback, with exit status 2."""
 
+import ast
 import contextlib
+import difflib
 import errno
 import io
+import linecache
 import sys
-import traceback
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+LISTED_NAMES = 12
+"""Largest number of names that a message lists in place of a wrong one."""
 
 
 class UserError(Exception):
     """The user asked for something impossible; the message says what and where it is, and how to fix it."""
 
 
+def did_you_mean(word: str, known: list[str]) -> str:
+    """Return ` Did you mean 'x'?` for the most similar known word, or an empty string."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 def in_words(error: BaseException, file: str | None) -> str:
-    """Describe an error of a user's code with the last line of `file` in its traceback, else where it was raised."""
+    """Describe an error of a user's code with the last line of `file` in its traceback, if there is one.
+
+    A name that is not there is followed by those that are: `AttributeError: there is no ctx.hp.lamb. Did you mean
+    'lam'? ctx.hp has: lam (mine.py, line 30)`.
+    """
     if isinstance(error, SyntaxError):  # its text names the line already; the traceback has no frame in the file
         return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
-    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+    place = _place(error, file)
+    if place is None or file is None:
+        return f"{type(error).__name__}: {error}"
+    line = f"{Path(file).name}, line {place.tb_lineno}"
+    return f"{type(error).__name__}: {_missing_name(error, place) or error} ({line})"
+
+
+def _place(error: BaseException, file: str | None) -> TracebackType | None:
+    """Return where a traceback passes through `file` for the last time, or None."""
+    last, at = None, error.__traceback__
+    while at is not None:
+        last = at if at.tb_frame.f_code.co_filename == file else last
+        at = at.tb_next
+    return last
+
+
+def _missing_name(error: BaseException, place: TracebackType) -> str:
+    """Say which attribute or key is not there, and which are; empty for other errors, and where the source is gone."""
+    node = _node(place)
+    if isinstance(error, AttributeError) and isinstance(node, ast.Attribute) and error.name == node.attr:
+        word = node.attr
+    elif isinstance(error, KeyError) and isinstance(node, ast.Subscript) and isinstance(error.args[0], str):
+        word = error.args[0]
+    else:
+        return ""
+    owner = ast.unparse(node.value)
+    names = [] if not _is_plain(node.value) else _names(_value(node.value, place))
+    if word in names:  # the error is from within, of another name
+        return ""
+    listed = f" {owner} has: {', '.join(names)}" if 0 < len(names) <= LISTED_NAMES else ""
+    if isinstance(error, KeyError) and not names and _is_plain(node.value):
+        listed = f" {owner} is empty"
+    nobody = f" {owner} is None" if isinstance(error, AttributeError) and error.obj is None else ""
+    return f"there is no {ast.unparse(node)}.{did_you_mean(word, names)}{listed}{nobody}"
+
+
+def _node(place: TracebackType) -> ast.expr | None:
+    """Return the expression whose evaluation failed, if it is an attribute or an entry."""
+    code = place.tb_frame.f_code
+    line, end_line, column, end_column = list(code.co_positions())[place.tb_lasti // 2]
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename, place.tb_frame.f_globals)))
+    except (SyntaxError, ValueError):  # the file was changed since, or holds a null byte
+        return None
+    wanted = line, end_line, column, end_column
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript))
+    return next((n for n in nodes if (n.lineno, n.end_lineno, n.col_offset, n.end_col_offset) == wanted), None)
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """Whether an expression can be evaluated once more without calling anything of the user's."""
+    kinds = ast.Name | ast.Attribute | ast.Subscript | ast.Constant | ast.expr_context
+    return all(isinstance(part, kinds) for part in ast.walk(node))
+
+
+def _value(node: ast.expr, place: TracebackType) -> Any:
+    code = compile(ast.Expression(node), "<message>", "eval")
+    with contextlib.suppress(Exception):  # a property may fail
+        return eval(code, place.tb_frame.f_globals, place.tb_frame.f_locals)
+    return None
+
+
+def _names(owner: Any) -> list[str]:
+    """Return the names of a mapping's entries, of hyperparameters, or of an object's public attributes."""
+    entries = owner if isinstance(owner, Mapping) else getattr(owner, "values", None)  # a `Message`'s, a `Trained`'s
+    names: Iterable[Any] = dir(owner)
+    if isinstance(entries, Mapping):
+        names = entries
+    elif fields := getattr(type(owner), "model_fields", None):
+        names = fields
+    return [name for name in names if isinstance(name, str) and not name.startswith("_")]
 
 
 def let_output_degrade() -> None:

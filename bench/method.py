@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from bench.compose import compose
 from bench.dft import irfft, rfft
+from bench.errors import UserError
 from bench.optim import SGD, Adam
 from bench.params import NORMALISATION, Params, join
-from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
+from bench.plugin import METHODS, SELECTIONS, SERVER_RULES, theirs
 from bench.requests import (
     Batch,
     Categorical,
@@ -34,6 +35,7 @@ from bench.requests import (
     Upload,
     Values,
 )
+from bench.unyielded import refuse_unyielded
 
 __all__ = [
     "METHODS", "NORMALISATION", "SELECTIONS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical",
@@ -170,10 +172,12 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
         ValueError: there are no such messages, their weights sum to 0, or their specs differ.
     """
     values = [m.values[name] for m in messages if name in m.values]
+    if not values:
+        raise ValueError(_nobody_sent(name, messages))
     weights = [1.0 if equal else m.weight for m in messages if name in m.values]
     whole = sum(weights)
     if whole <= 0:
-        raise ValueError(f"no weight to average {name!r} with")
+        raise ValueError(f"the weights of all messages with {name!r} sum to {whole:g}: there is no mean")
     share = [weight / whole for weight in weights]
     if isinstance(values[0], Params):
         if any(v.spec is not values[0].spec and v.spec != values[0].spec for v in values):  # usually one object
@@ -182,6 +186,13 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
             _weighted([v.weights for v in values], share), _weighted([v.buffers for v in values], share), values[0].spec
         )
     return _weighted(values, share)
+
+
+def _nobody_sent(name: str, messages: Sequence[Message]) -> str:
+    sent = sorted({other for message in messages for other in message.values})
+    if not sent:
+        return f"no client sent {name!r}: a client's round has to `yield Upload({{{name!r}: ...}})`"
+    return f"no client sent {name!r}, but {', '.join(map(repr, sent))}: an upload has the name that `mean_of` says"
 
 
 def _weighted(tensors: list[Tensor], share: list[float]) -> Tensor:
@@ -275,6 +286,18 @@ class Method:
     bound: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = False
     symmetric: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a user's class whose mistakes show in its text.
+
+        Raises:
+            UserError: a request is never yielded, or `mean_of` is text.
+        """
+        super().__init_subclass__(**options)
+        if isinstance(cls.mean_of, str):
+            raise UserError(f'{cls.__name__}: mean_of = "{cls.mean_of}" is text: write ("{cls.mean_of}",) with a comma')
+        if theirs(cls):
+            refuse_unyielded(cls)
 
     def __init__(self, hyper: Any) -> None:
         self.hp = hyper

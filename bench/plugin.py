@@ -9,7 +9,6 @@ Ours are in the packages beside this one. Others come from the entry-point group
 """
 
 import contextlib
-import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -26,7 +25,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from bench.declared import declarations, import_all, read_without_torch
-from bench.errors import UserError, in_words
+from bench.errors import UserError, did_you_mean, in_words
 
 Made = TypeVar("Made")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -35,12 +34,6 @@ LISTED = 30
 """Largest number of known names in a message; if there are more, the message says how to list them."""
 OURS = ("bench", "datasets", "methods")
 """The packages whose factories are part of pFLeague."""
-
-
-def did_you_mean(word: str, known: list[str]) -> str:
-    """Return ` Did you mean 'x'?` for the most similar known word, or an empty string."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def is_interactive(module: str) -> bool:
@@ -185,6 +178,11 @@ def theirs(factory: Callable[..., Any]) -> bool:
     return factory.__module__.partition(".")[0] not in OURS
 
 
+def file_of(factory: Callable[..., Any]) -> str | None:
+    """The file that a registered factory is defined in; None in a notebook."""
+    return getattr(sys.modules.get(factory.__module__), "__file__", None)
+
+
 def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: Any, **options: Any) -> Made:
     """Call a registered factory and return its result.
 
@@ -204,7 +202,7 @@ def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: A
     except Exception as error:
         if not theirs(factory):
             raise
-        raise UserError(f"{what} failed: {in_words(error, sys.modules[factory.__module__].__file__)}") from error
+        raise UserError(f"{what} failed: {in_words(error, file_of(factory))}") from error
     if not isinstance(made, wanted):
         raise UserError(
             f"{what} returned {type(made).__name__}; it should return a {wanted.__name__} (docs/plugins.md)"
@@ -234,7 +232,8 @@ def file_path(file: Path | str) -> Path:
     """
     path = Path(file).resolve()
     if not path.is_file():
-        raise UserError(f"there is no file {file}: give the path of a .py file")
+        beside = [one.name for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise UserError(f"there is no file {file}.{did_you_mean(path.name, beside) or ' Give the path of a .py file'}")
     return path
 
 

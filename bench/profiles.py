@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from bench.plugin import did_you_mean
+from bench.errors import did_you_mean
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)

@@ -1,6 +1,6 @@
 """The requests that a program may `yield` to the engine. Requests are values; the engine serves whole cohorts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -143,6 +143,11 @@ class Train(NamedTuple):  # not a frozen dataclass: one per client and round is 
     context: Mapping[str, Value] = _NOTHING
     draws: Mapping[str, Draw] = _NOTHING
 
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, str):
+            raise TypeError(f"a Train has no {at!r}: its answer has, `trained = yield Train(...)`")
+        return tuple.__getitem__(self, at)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -250,3 +255,20 @@ class Exchange:
 
 
 Request = Train | Gradient | Predict | Evaluate | ClassStats | Upload | Exchange
+
+
+def not_a_request(yielded: Any) -> str:
+    """What is wrong with a value that a program yielded; empty for a request whose values have names."""
+    kind = type(yielded).__name__
+    if isinstance(yielded, Request):
+        values = getattr(yielded, "values", {})
+        if isinstance(values, Mapping):
+            return ""
+        return f"{kind}({type(values).__name__}) has no names: write {kind}({{'name': ...}})"
+    if isinstance(yielded, type) and issubclass(yielded, Request):
+        return f"the class {yielded.__name__} was yielded, not a request: write {yielded.__name__}(...)"
+    if isinstance(yielded, Generator):
+        return f"the program {getattr(yielded, '__name__', kind)} was yielded: write `yield from`"
+    if isinstance(yielded, tuple | list) and any(isinstance(one, Request) for one in yielded):
+        return f"a {kind} was yielded: yield requests one by one, without a comma after them"
+    return f"a {kind} was yielded, which is no request: yield Train(...), Upload(...), Predict(...) or another one"

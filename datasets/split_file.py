@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.data import Dataset, Indices
-from bench.errors import UserError
-from bench.plugin import PARTITIONS, did_you_mean
+from bench.errors import UserError, did_you_mean
+from bench.plugin import PARTITIONS
 from datasets.arrays import read_npz
 from datasets.lists import check_lists
 from datasets.partitions import Split

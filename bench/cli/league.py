@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench.cli.run import PluginFiles
-from bench.errors import UserError
+from bench.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from sweeps.admission import Admission
@@ -90,7 +90,6 @@ def report(
     """Make the league's page from the shipped entries and your own. An entry that breaks the rules is refused."""
     import tempfile
 
-    from bench.plugin import did_you_mean
     from reports.league.page import shipped, write_league
 
     folder, known, named = _folder(tier, out), shipped(f"{VERSION}_{tier}"), _load(method or "", plugin)

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
-from bench.errors import UserError
-from bench.plugin import METHODS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry, did_you_mean
+from bench.errors import UserError, did_you_mean
+from bench.plugin import METHODS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry
 from bench.settings import Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key

@@ -14,7 +14,7 @@ from typing import Any
 from bench.conformance import checks, symmetry
 from bench.conformance.checks import Case
 from bench.errors import UserError, in_words
-from bench.plugin import METHODS, load_file
+from bench.plugin import METHODS, file_of, load_file
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _finding(question: Check, case: Case) -> Finding:
     try:
         problem = question.find(case)
     except Exception as error:  # a method under test may raise anything, and the other checks still have their say
-        problem = in_words(error, sys.modules[METHODS.get(case.name).__module__].__file__)
+        problem = in_words(error, file_of(METHODS.get(case.name)))
     return Finding(question.name, problem, question.remedy if problem else "")
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from bench.errors import UserError
-from bench.plugin import did_you_mean
+from bench.errors import UserError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda")
 """What `--device` takes."""

@@ -41,7 +41,7 @@ class Engine:
 
     Attributes:
         executor: `sequential`, `cohort`, or `auto`: cohorts, but for convolutions and recurrent layers on a CPU, which
-            gain nothing (docs/performance.md). `debug` is `sequential` without threads and recordings; it names the
+            gain nothing (docs/performance-log.md). `debug` is `sequential` without threads and recordings; it names the
             step and the layer where something was not finite for the first time.
         lanes: clients per call of a cohort, on a GPU at most; fixed by model and device (the byte promise rests on it).
         threads: clients at a time in the sequential executor, cohorts at a time in the other.

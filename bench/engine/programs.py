@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from bench.engine.batches import DrawAddress
 from bench.method import Message, Program
-from bench.requests import Request, Train, Upload
+from bench.requests import Request, Train, Upload, not_a_request
 
 
 class Work(NamedTuple):
@@ -86,6 +86,9 @@ def advance(p: ProgramRun, answer: Any) -> None:
         except StopIteration as stop:
             p.result, p.waiting, p.done = stop.value, None, True
             return
+        if problem := not_a_request(request):
+            p.program.throw(TypeError(problem))  # at its `yield`, which the traceback then shows
+            raise TypeError(problem)
         if not isinstance(request, Upload):
             p.waiting = request
             return

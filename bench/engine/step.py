@@ -244,7 +244,7 @@ class _Do:
             padding = Padding(raw["x"], raw["weight"]) if recipe.padded else None
             model = Forward(frozen=recipe.frozen, arithmetic=recipe.arithmetic, padding=padding)
             full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
-            value = loss(model, full, batch, ctx)
+            value = _as_loss(loss(model, full, batch, ctx), loss)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})
 
         trained = {name: self._take(name, values[name]) for name in self._optimizers}
@@ -271,6 +271,16 @@ class _Do:
         if isinstance(value, Params):
             return value.with_weights(self._slices[name].put(value.weights, trained))
         return trained
+
+
+def _as_loss(value: Any, loss: Loss) -> Tensor:
+    """Refuse a loss that is no single number."""
+    name = getattr(loss, "__qualname__", repr(loss))
+    if not isinstance(value, Tensor):
+        raise TypeError(f"the loss {name} returned {type(value).__name__}, not a tensor: does it end in `return`?")
+    if value.dim():
+        raise ValueError(f"the loss {name} returned {value.dim()} dimensions, not one number: take `batch.mean` of it")
+    return value
 
 
 StepFunction = Callable[..., tuple[Flat, dict[str, OptimizerState], Tensor]]

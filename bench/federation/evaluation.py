@@ -6,7 +6,7 @@ from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.errors import UserError
-from bench.federation.participants import Clients, ServerState, mean_of_models
+from bench.federation.participants import Clients, ServerState, as_model, mean_of_models
 from bench.federation.scores import Evaluation, Outputs, Scorers
 from bench.method import Method, Program, Train, cross_entropy
 from bench.params import Params
@@ -75,15 +75,19 @@ class Evaluator:
         for i in ids:
             program = self._method.personal(self._server, self._clients.copy(i), self._clients.down(i))
             programs.append((i, program, self._address(version, i)))
-        return dict(zip(ids, self._engine.finish_all(programs), strict=True))
+        name = f"{type(self._method).__name__}.personal (trains = {self._method.trains!r})"
+        models = [as_model(model, name) for model in self._engine.finish_all(programs)]
+        return dict(zip(ids, models, strict=True))
 
     def generic(self, version: int, personal: dict[int, Params]) -> Params | None:
         """The generic model; the mean of the personalized ones where the method trains none."""
         if self._method.trains == "pm":
             return mean_of_models(personal, self._server.sizes)
         program = self._method.generic(self._server)
-        found: Params | None = self._engine.finish(SERVER, program, self._address(version, SERVER))
-        return found and self._clients.mean_buffers(found)
+        model = self._engine.finish(SERVER, program, self._address(version, SERVER))
+        if model is None:
+            return None
+        return self._clients.mean_buffers(as_model(model, f"{type(self._method).__name__}.generic"))
 
     def _outputs_of_newcomers(self, version: int, generic: Params | None) -> list[Outputs]:
         """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on.
@@ -104,7 +108,9 @@ class Evaluator:
                     else self._method.adapt(self._server, self._clients.copy(i), self._clients.down(i), epochs)
                 )
                 programs.append((i, program, self._address(version, i)))
-            models = dict(zip(self.new, self._engine.finish_all(programs), strict=True))
+            name = f"{type(self._method).__name__}.adapt"
+            adapted = [as_model(model, name) for model in self._engine.finish_all(programs)]
+            models = dict(zip(self.new, adapted, strict=True))
             outputs += self._outputs(None, (), {f"new{epochs}": models}, new=True)
         return outputs
 

@@ -28,7 +28,7 @@ from bench.federation.cell_data import load_all
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
 from bench.federation.in_flight import InFlight
-from bench.federation.participants import Clients, ServerState
+from bench.federation.participants import Clients, ServerState, as_model
 from bench.federation.scores import Evaluation
 from bench.federation.selection import Selector
 from bench.federation.setup import check_batch_size, degenerate, divide_clients, make_method, make_selection
@@ -311,8 +311,10 @@ class Federation:
         if self.settings.pm_until_broadcast:
             budget = partial(self._timer.steps_until_broadcast, computed, self.version, now, self.settings.batch_size)
         self.engine.run([round_.program for round_ in computed], self._reply, budget)
-        if self.clients.local_buffers:
-            for round_ in computed:
+        for round_ in computed:
+            if round_.program.result is not None:
+                as_model(round_.program.result, f"{type(self.method).__name__}.client_round")
+            if self.clients.local_buffers:
                 self._keep_buffers(round_)
         return self._timer.time_rounds(computed, self.version, now)
 

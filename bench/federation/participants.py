@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bench.engine.device_data import DeviceData
 from bench.federation.setup import architectures
-from bench.method import Client, Message, Method, mean
+from bench.method import Client, Message, Method, Trained, mean
 from bench.models.factory import build, prepare
 from bench.models.init import initialise
 from bench.models.pretrained import pretrained
@@ -169,6 +169,22 @@ class Clients:
             return generic
         total = sum(n for n, _ in kept)
         return generic.with_buffers(sum((b * (n / total) for n, b in kept), torch.zeros_like(generic.buffers)))
+
+
+def as_model(value: Any, source: str) -> Params:
+    """A model value that a method's function gave.
+
+    Args:
+        source: the function's name, for the message.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, Params):
+        return value
+    kind = "nothing" if value is None else type(value).__name__
+    remedy = ', for instance `return trained["w"]`' if isinstance(value, Trained) else ""
+    raise TypeError(f"{source} gave {kind} where a model value is due{remedy}")
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

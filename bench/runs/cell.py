@@ -24,11 +24,11 @@ from bench.engine.device import check_device_name
 from bench.engine.engine import Executor, hp_values
 from bench.engine.executors import GraphCache
 from bench.engine.team import Helpers
-from bench.errors import Lost, UserError, shortage
+from bench.errors import Lost, UserError, in_words, shortage
 from bench.federation.cell_data import CellData, load_all
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
-from bench.plugin import METHODS, load_file
+from bench.plugin import METHODS, file_of, load_file
 from bench.results import saved_models
 from bench.runs import blind
 from bench.runs.forecast.memory import keep_on_host
@@ -161,7 +161,7 @@ class _Run:
             state, reason = "failed", str(error)
             self._write_error(f"{error}\n")
         except Exception as error:  # any error of one cell is caught here, so that the other cells run
-            state, reason = "failed", shortage(error) or f"{type(error).__name__}: {error}"
+            state, reason = "failed", shortage(error) or in_words(error, file_of(METHODS.get(self.settings.method)))
             self._write_error(traceback.format_exc())
         try:
             self._conclude(state, reason)

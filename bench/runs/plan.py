@@ -14,10 +14,10 @@ from bench.config.code_digests import is_own
 from bench.config.file_digests import versions
 from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_checksum
 from bench.data import Dataset
-from bench.errors import UserError
+from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public
 from bench.federation.setup import check_batch_size
-from bench.plugin import DATASETS, PARTITIONS, did_you_mean
+from bench.plugin import DATASETS, PARTITIONS
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
 from bench.settings import Settings

@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bench.errors import UserError
-from bench.plugin import did_you_mean
+from bench.errors import UserError, did_you_mean
 from reports.published.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
 from reports.reading.load import TASK_FIELDS, Cell, Store, setting_text
 from reports.statistics import inference

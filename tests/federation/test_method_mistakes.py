@@ -1,0 +1,159 @@
+"""Mistakes that a new author of a method makes, and what the message says. Each changes one place of the scaffold."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from bench import plugin
+from bench.conformance import scaffold
+from bench.conformance.toy_problem import toy_federation
+from bench.errors import UserError, in_words
+from bench.plugin import METHODS, file_of, load_file
+
+NAMES = itertools.count()
+AT_THE_LOSS = "\ndef local_loss"
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the methods of a test, as two of them have one name."""
+    METHODS.get("fedavg")
+    monkeypatch.setattr(METHODS, "_items", {**METHODS._items})
+    monkeypatch.setattr(plugin, "_FILES", {**plugin._FILES})
+
+
+def written(folder: Path, *changes: tuple[str, str]) -> Path:
+    """A scaffold with these changes, in a file of a new name."""
+    file, _ = scaffold.write(f"mistaken_{next(NAMES)}", folder)
+    text = file.read_text(encoding="utf-8")
+    for before, after in changes:
+        assert before in text, before
+        text = text.replace(before, after)
+    file.write_text(text.replace("    hp,\n", "    hp,\n    mean,\n"), encoding="utf-8")
+    return file
+
+
+def said_of(file: Path) -> str:
+    """The message that a cell of the file's method would end with; empty if it runs."""
+    load_file(file)
+    try:
+        federation = toy_federation(file.stem)
+        federation.advance()
+        federation.evaluate()
+    except Exception as error:
+        return in_words(error, file_of(METHODS.get(file.stem)))
+    return ""
+
+
+def test_the_scaffold_has_no_mistake(tmp_path: Path) -> None:
+    assert said_of(written(tmp_path)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "says"),
+    [
+        ([("yield Train", "Train")], "trained = Train(", "trained = Train(...) is never yielded"),
+        ([("yield Upload", "Upload")], "Upload({", "Upload(...) is never yielded"),
+        ([("yield Train", "Train"), ('trained["w"]', 'trained.values["w"]')], "trained = Train(", "write `yield Train"),
+        ([("yield Upload", "a, b = Upload")], "Upload({", "(a, b) = Upload(...) is never yielded"),
+    ],
+)
+def test_a_forgotten_yield_is_refused_with_its_line(
+    changes: list[tuple[str, str]], line: str, says: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, *changes)
+    number = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if line in text)
+    with pytest.raises(UserError, match="is never yielded") as refused:
+        load_file(file)
+    assert says in str(refused.value)
+    assert str(refused.value).startswith(f"{file}:{number}: ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("trained = yield Train(", "request = Train("),  # and yielded on the next line
+        ("yield Upload(", "yield from map(lambda one: one, [Upload("),
+    ],
+)
+def test_a_request_in_a_variable_is_no_mistake(before: str, after: str, tmp_path: Path) -> None:
+    if "request" in after:
+        context = 'context={"center": received.weights})'
+        changes = [(before, after), (context, f"{context}\n        trained = yield request")]
+    else:
+        changes = [(before, after), ('trained["w"]})', 'trained["w"]})])')]
+    assert said_of(written(tmp_path, *changes)) == ""
+
+
+def test_a_name_instead_of_a_tuple_of_names(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'mean_of = "model" is text: write \("model",\) with a comma'):
+        load_file(written(tmp_path, ('mean_of = ("model",)', 'mean_of = ("model")')))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        # names: of hyperparameters, of the context, of values, of what is downloaded, trained, kept and received
+        ("ctx.hp.mu", "ctx.hp.mew", "AttributeError: there is no ctx.hp.mew. ctx.hp has: mu (FILE, line 56)"),
+        ("ctx.center", "ctx.centre", "there is no ctx.centre. Did you mean 'center'? ctx has: center, hp (FILE, "),
+        ("received = down", "received = self.hp.nu and down", "there is no self.hp.nu. Did you mean 'mu'? self.hp has"),
+        ('values["w"].weights', 'values["v"].weights', "there is no values['v']. values has: w (FILE"),
+        ('down["model"]', 'down["modle"]', "KeyError: there is no down['modle']. Did you mean 'model'? down"),
+        ('return trained["w"]', 'return trained["v"]', "there is no trained['v']. trained has: w (FILE"),
+        ("received = down", 'received = client.state["w"] and down', "client.state['w']. client.state is empty (FILE"),
+        ("received = down", "received = client.size and down", "client has: id, label_counts, n_train, state (FILE"),
+        ("return cross", "model.heads\n    return cross", "there is no model.heads. Did you mean 'head'? model has"),
+        ("return cross", "batch.labels\n    return cross", "there is no batch.labels. batch has: "),
+        (
+            AT_THE_LOSS,
+            '\n    def aggregate(self, server, messages):\n        messages[0]["w"]\n\n' + AT_THE_LOSS,
+            "there is no messages[0]['w']. messages[0] has: model (FILE",
+        ),
+        (
+            AT_THE_LOSS,
+            "\n    def init(self, server):\n        server.classes\n\n" + AT_THE_LOSS,
+            "there is no server.classes. Did you mean 'num_classes'? server has: ",
+        ),
+        (
+            AT_THE_LOSS,
+            "\n    def init(self, server):\n        server.state.get('w').weights\n\n" + AT_THE_LOSS,
+            "there is no server.state.get('w').weights. server.state.get('w') is None (FILE",
+        ),
+        # uploads
+        ('Upload({"model"', 'Upload({"w"', "no client sent 'model', but 'w': an upload has the name that `mean_of`"),
+        ('        yield Upload({"model": trained["w"]})', "", "no client sent 'model': a client's round has to `yield"),
+        ('yield Upload({"model": trained["w"]})', 'yield Upload(trained["w"])', "Upload(Params) has no names: write"),
+        ('"model": trained["w"]}', '"model": trained["w"]}, weight=0.0', "of all messages with 'model' sum to 0"),
+        (
+            AT_THE_LOSS,
+            '\n    def aggregate(self, server, messages):\n        mean(messages, "w")\n\n' + AT_THE_LOSS,
+            "no client sent 'w', but 'model'",
+        ),
+        # what is yielded
+        ('yield Upload({"model": trained["w"]})', 'yield {"model": trained["w"]}', "a dict was yielded, which is no"),
+        ('yield Upload({"model": trained["w"]})', "yield Upload", "the class Upload was yielded, not a request"),
+        ('yield Upload({"model": trained["w"]})', "yield", "a NoneType was yielded, which is no request"),
+        ('yield Upload({"model": trained["w"]})', "yield self.client_round(client, down)", "write `yield from` (FILE"),
+        (" # averaged with", ", # averaged with", "a tuple was yielded: yield requests one by one, without a comma"),
+        ('Train({"w": received}', "Train(received", "Train(Params) has no names: write Train({'name': ...}) (FILE"),
+        # what is returned
+        ('return trained["w"]', "return trained", "client_round gave Trained where a model value is due, for instance"),
+        ('return trained["w"]', 'return trained["w"], 1', "client_round gave tuple where a model value is due"),
+        ('trains = "gm"', 'trains = "both"', ".personal (trains = 'both') gave nothing where a model value is due"),
+        ("return cross_entropy(model, values, batch, ctx)", "cross_entropy(model, values, batch, ctx)",
+         "the loss local_loss returned NoneType, not a tensor: does it end in `return`?"),
+        ("return cross_entropy(model, values, batch, ctx)", "return batch.share",
+         "the loss local_loss returned 1 dimensions, not one number: take `batch.mean` of it"),
+        ("return cross_entropy(model, values, batch, ctx)", "return 1.0  #", "returned float, not a tensor"),
+    ],
+)  # fmt: skip
+def test_says_what_is_wrong_and_what_to_write(before: str, after: str, says: str, tmp_path: Path) -> None:
+    file = written(tmp_path, (before, after))
+    assert says.replace("FILE", file.name) in said_of(file)
+
+
+def test_a_round_that_is_no_program(tmp_path: Path) -> None:
+    file = written(tmp_path, ("trained = yield Train(", "trained = (lambda *a, **k: down)("), ("yield Upload", "print"))
+    file.write_text(file.read_text().replace('print({"model": trained["w"]})', "").replace('trained["w"]', "None"))
+    assert "a round gave NoneType, not a program: it has to `yield` at least one request" in said_of(file)
