@@ -15,10 +15,10 @@ from bench.config import yaml_lines
 from bench.config.grid import Grid, load_grid, read_grid
 from bench.config.grid_file import name_problem
 from bench.config.identity import cell_id, declared_checksum
+from bench.config.nearby import no_such_file
 from bench.config.validation import check_field, shown
 from bench.config.yaml_lines import Document
-from bench.errors import UserError
-from bench.plugin import did_you_mean
+from bench.errors import UserError, did_you_mean
 from bench.results.results import task_name
 from bench.rng import key
 from bench.settings import Settings
@@ -171,8 +171,7 @@ def load_study(name_or_path: str, overrides: list[str], trials: int | None = Non
         return read_study(path.read_text(encoding="utf-8"), str(path), path.stem, overrides, trials)
     known = builtin_studies()
     if builtin not in known:
-        hint = did_you_mean(builtin, known) or f" Known: {', '.join(known)}"
-        raise UserError(f"there is no study file {name_or_path!r}, and no built-in study of that name.{hint}")
+        raise no_such_file("study", name_or_path, known)
     text = (importlib.resources.files("sweeps") / "studies" / f"{builtin}.yaml").read_text(encoding="utf-8")
     return read_study(text, f"{builtin}.yaml", builtin, overrides, trials)
 

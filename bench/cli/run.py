@@ -62,8 +62,29 @@ def by_option(option: str) -> Any:
     return typer.Argument(hidden=True, is_eager=True, callback=refuse, metavar="")
 
 
+def required(kind: str, option: str = "") -> Any:
+    """A callback that refuses a missing grid or study with the names of those that the working folder has."""
+
+    def refuse(context: typer.Context, name: str) -> str:
+        if not name and not context.resilient_parsing:
+            from bench.config.nearby import missing_option
+
+            raise missing_option(kind, option, str(context.info_name))
+        return name
+
+    return refuse
+
+
 def run(
-    grid: Annotated[str, typer.Option("--grid", help="A grid file, or the name of a built-in grid (`bench grids`).")],
+    grid: Annotated[
+        str,
+        typer.Option(
+            "--grid",
+            callback=required("grid", "--grid "),
+            show_default=False,
+            help="A grid file, or the name of a built-in grid (`bench grids`).",
+        ),
+    ] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting or an axis; repeatable.")
     ] = None,

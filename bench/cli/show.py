@@ -5,13 +5,21 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.cli.run import PluginFiles
+from bench.cli.run import PluginFiles, required
 from bench.cli.table import print_table
 from bench.errors import UserError
 
 
 def show(
-    grid: Annotated[str, typer.Argument(metavar="FILE", help="A grid file, or the name of a built-in grid.")],
+    grid: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            callback=required("grid"),
+            show_default=False,
+            help="A grid file, or the name of a built-in grid.",
+        ),
+    ] = "",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key of the grid; may be repeated.")
     ] = None,

@@ -19,7 +19,7 @@ from bench.cli.cell_runner import (
     start_early,
     wished_device,
 )
-from bench.cli.run import ExecutorOption, PluginFiles, by_option
+from bench.cli.run import ExecutorOption, PluginFiles, by_option, required
 from bench.cli.starting import starting
 from bench.cli.track import TrackingUri
 from bench.runs.launch import STUDY, check_folder, command_line, make_folder, preparing, print_remarks, work, write_run
@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    study: Annotated[str, typer.Option("--study", help="A study file, or the name of a built-in study.")],
+    study: Annotated[
+        str,
+        typer.Option(
+            "--study",
+            callback=required("study", "--study "),
+            show_default=False,
+            help="A study file, or the name of a built-in study.",
+        ),
+    ] = "",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study or of its grid; repeatable."),

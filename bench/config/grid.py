@@ -16,10 +16,11 @@ from typing import Any
 from bench.config import yaml_lines
 from bench.config.grid_file import AXES, Choice, GridEntry, Layer, Plan, name_problem, read_plan
 from bench.config.listed import read_listed
+from bench.config.nearby import no_such_file
 from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, did_you_mean, load_named
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, load_named
 from bench.settings import Settings
 
 MAX_CELLS = 100_000
@@ -108,8 +109,7 @@ def _read(name_or_path: str) -> tuple[str, str, str]:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     known = builtin_grids()
     if builtin not in known:
-        hint = did_you_mean(builtin, known) or f" Known: {', '.join(known)}"
-        raise UserError(f"there is no grid file {name_or_path!r}, and no built-in grid of that name.{hint}")
+        raise no_such_file("grid", name_or_path, known)
     resource = importlib.resources.files("bench") / "grids" / f"{builtin}.yaml"
     return resource.read_text(encoding="utf-8"), f"{builtin}.yaml", builtin
 

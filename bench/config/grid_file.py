@@ -7,7 +7,8 @@ from typing import Any
 
 from bench.config.validation import check_server, check_setting, complete_options, shown
 from bench.config.yaml_lines import Document, Path
-from bench.plugin import DATASETS, METHODS, Registry, did_you_mean
+from bench.errors import did_you_mean
+from bench.plugin import DATASETS, METHODS, Registry
 from bench.settings import Settings
 
 Layer = dict[str, tuple[Any, Path]]  # by setting: its value, and the value's place in the document
@@ -222,12 +223,13 @@ def _method(document: Document, data: dict[str, Any], path: Path, several: bool)
 def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str, str]]) -> str:
     """The text that distinguishes an entry from others with the same data set.
 
-    It is empty if there are no others. Else it is the label, with the options and settings if the label is not unique.
+    It is empty if there are no others. Else it is the label, or the options and settings if the label is not unique:
+    the label is the data set's name in tables already.
     """
     label = str(data.get("label", ""))
     if of_name == 1:
         return ""
-    return label if label and of_label[data["name"], label] == 1 else f"{label} {_spelled_out(data)}".strip()
+    return label if label and of_label[data["name"], label] == 1 else _spelled_out(data)
 
 
 def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) -> GridEntry:

@@ -126,6 +126,37 @@ def test_bad_input_writes_nothing(bench_here: Bench, grid: Grid, tmp_path: Path,
 
 
 @pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (
+            ("run",),
+            "the grid is missing, a file or the name of a built-in one: bench run --grid NAME. Files here: small",
+        ),
+        (
+            ("show",),
+            "the grid is missing, a file or the name of a built-in one: bench show NAME. Files here: small.yaml",
+        ),
+        (("sweep",), "the study is missing, a file or the name of a built-in one: bench sweep --study NAME."),
+        (("run", "--grid", "smal"), "no built-in grid of that name. Did you mean 'small.yaml'?"),
+        (("run", "--grid", "small.yaml", "--plugin", "mne.py"), "there is no file mne.py. Did you mean 'mine.py'?"),
+        (("status", "runs"), "runs is not a run: it has no run.json. Runs in it: runs/first"),
+        (("report", "runs/frist"), "runs/frist is not a run: it has no run.json. Did you mean 'runs/first'?"),
+        (("results", "other"), "it has no run.json. Give the folder that `bench run` printed."),
+    ],
+)
+def test_a_missing_or_misspelt_file_is_answered_with_those_that_are_there(
+    bench_here: Bench, grid: Grid, tmp_path: Path, command: tuple[str, ...], says: str
+) -> None:
+    grid(methods=["fedavg"])
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "run.json").touch()
+    error = bench_here(*command, code=2).stderr.splitlines()[-1]
+    assert error.startswith("bench: ")
+    assert says in error
+
+
+@pytest.mark.parametrize(
     ("command", "place"),
     [
         *[((name, "file"), "file/run.json") for name in ("status", "results", "report")],
@@ -283,7 +314,7 @@ def test_finished_cells_of_other_settings_are_named_and_can_be_removed(
     assert "fedper" not in bench_here("status", run).stdout
     listed = bench_here("status", run, "--all").stdout
     assert "of earlier settings, code or data (2 cells" in listed
-    assert "fedper blobs alpha=1 seed=0: done, 1/1" in listed
+    assert "fedper blobs alpha=1 seed=0: done, round 1/1" in listed
     assert "2 cells would be removed" in bench_here("clean", run).stdout
     assert len(list(run.glob("*/settings.json"))) == 3
     assert "2 cells removed" in bench_here("clean", run, "--yes").stdout

@@ -368,7 +368,7 @@ def test_what_would_take_all_memory_is_refused_at_once(load: Load, tmp_path: Pat
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no grid file 'quickstrat'.*Did you mean 'quickstart'"):
         load_grid("quickstrat", [])
-    with pytest.raises(UserError, match=r"no grid file"):
+    with pytest.raises(UserError, match=r"is a folder, not a grid file\. No grid file is in it"):
         load_grid(str(tmp_path), [])
     (tmp_path / "grid.yaml").write_bytes(b"name: \xff")
     with pytest.raises(UserError, match=r"grid\.yaml: not text in UTF-8 \(byte 6\)"):

@@ -160,6 +160,8 @@ def test_datasets_of_one_name_are_told_apart(load: Load) -> None:
         "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A}, {name: npz, path: b, label: B}]}"
     )
     assert [(cell.case, cell.dataset_options["name"]) for cell in grid.cells] == [("A", "A"), ("B", "B")]
+    two = "{name: npz, path: a, label: A}, {name: npz, path: b, label: A}"  # the label is in `name`, once
+    assert rows(load(f"{{methods: [plain], alpha: 1, datasets: [{two}]}}"), "case") == [("path=a",), ("path=b",)]
 
 
 def test_cases_without_a_name_say_what_they_set(load: Load) -> None:
@@ -289,4 +291,4 @@ def test_one_labelled_data_set_may_stand_there_with_different_settings(load: Loa
         "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A, set: {rounds: 5}},"
         "{name: npz, path: a, label: A, set: {rounds: 9}}, {name: npz, path: b, label: B}]}"
     )
-    assert rows(grid, "rounds", "case") == [(5, "A path=a rounds=5"), (9, "A path=a rounds=9"), (30, "B")]
+    assert rows(grid, "rounds", "case") == [(5, "path=a rounds=5"), (9, "path=a rounds=9"), (30, "B")]
