@@ -46,18 +46,21 @@ def status(
 
 def _status_line(cell: "CellView") -> str:
     reason = f", {cell.status.reason}" if cell.status.reason else ""
-    rounds = f"{cell.status.rounds}/{cell.settings.rounds}"
+    rounds = f"round {cell.status.rounds}/{cell.settings.rounds}"
     return f"{cell.id}  {cell.name}: {cell.status.state}, {rounds}{_steps(cell)}{reason}"
 
 
 def _steps(cell: "CellView") -> str:
-    """What the steps of a cell ran on, and the share of those that were recorded."""
+    """How a cell trained: the share of its steps that were played back, and whether that is less than was planned.
+
+    A step is recorded after so many calls that short cells play back none; that is no fault, and nothing is said of it.
+    """
     from bench.store.store import read_timing
 
-    words = [word for word in (cell.status.backend, cell.status.steps) if word and word != "as planned"]
+    words = [cell.status.steps] if cell.status.steps not in ("", "as planned") else []
     calls = read_timing(cell.folder).get("steps", {})
-    if total := sum(calls.values()):
-        words.append(f"{1 - calls.get('eager', 0) / total:.0%} of steps recorded")
+    if recorded := sum(calls.values()) - calls.get("eager", 0):
+        words.append(f"{recorded / sum(calls.values()):.0%} of its training calls sped up by {cell.status.backend}")
     return "".join(f", {word}" for word in words)
 
 

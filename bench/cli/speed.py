@@ -7,7 +7,7 @@ import typer
 
 from bench.cli.cell_runner import DeviceOption, wished_device
 from bench.cli.table import print_table
-from bench.errors import UserError
+from bench.errors import UserError, did_you_mean
 
 
 def speed(
@@ -27,7 +27,9 @@ def speed(
 
     names = workload or list(WORKLOADS)
     if unknown := [name for name in names if name not in WORKLOADS]:
-        raise UserError(f"there is no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
+        known = list(WORKLOADS)
+        hint = did_you_mean(unknown[0], known)
+        raise UserError(f"there is no workload {unknown[0]!r}.{hint} There are {', '.join(known)}")
     found = measure(names, choose_device(wished_device(device)), repeats=1 if quick else 5)
     if json_file:
         store.write_json(json_file, found)

@@ -4,9 +4,12 @@ import functools
 import logging
 import math
 import os
+import re
 import socket
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
@@ -59,7 +62,7 @@ def connect(address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (Exception, SystemExit) as error:  # Ray passes on errors of any type from its own parts
         text = " ".join(str(error).split())
-        raise UserError(f"--ray {address}: {_remedy(text)}") from None
+        raise UserError(f"--ray {address}: {remedy(text)}") from None
 
 
 def _check_reachable(address: str) -> None:
@@ -73,12 +76,23 @@ def _check_reachable(address: str) -> None:
         raise UserError(f"--ray {address}: nothing answers there ({error}). Is the head of the cluster up?") from None
 
 
-def _remedy(text: str) -> str:
+def remedy(text: str) -> str:
+    """Say what to do about an error in Ray's words."""
     if "Could not find any running Ray" in text:
         return "this machine is no node of a cluster: `ray start` makes it one, and --ray local needs none"
     if "Version mismatch" in text or "version" in text.lower():
         return f"the cluster runs another Ray or Python: {text[:300]}"
-    return f"Ray says: {text[:300] or 'nothing'}"
+    if re.search(r"timed? ?out|overloaded|not respond", text, re.IGNORECASE):
+        return (
+            f"Ray did not start or answer in time; is this machine busy? Its logs are in {_logs()}; the same command "
+            f"tries again. Ray says: {text[:120]}"
+        )
+    return f"Ray says: {text[:300] or 'nothing'}. Its logs are in {_logs()}"
+
+
+def _logs() -> Path:
+    """The folder of the last start's logs, where Ray puts it."""
+    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
 
 
 def nodes() -> list[Node]:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from bench.errors import UserError
+from bench.errors import LISTED_NAMES, UserError, did_you_mean
 from bench.results.reported_round import WINDOW, accuracy_curves, chosen_rounds, selection_curve
 from bench.settings import Settings
 from bench.store import documents
@@ -152,7 +152,7 @@ def load_run(run: Path | str) -> RunView:
     run = Path(run)
     info = read_run_file(run)
     if info is None:
-        raise UserError(f"{run} is not a run: it has no run.json. Give the folder that `bench run` printed.")
+        raise UserError(f"{run} is not a run: it has no run.json.{_runs_near(run)}")
     cells = []
     for entry in info["cells"]:
         try:
@@ -163,6 +163,15 @@ def load_run(run: Path | str) -> RunView:
         folder = run / entry["id"]
         cells.append(CellView(entry["id"], entry["label"], settings, folder, read_status(folder, settings)))
     return RunView(run, info, cells)
+
+
+def _runs_near(run: Path) -> str:
+    """Name the run folders inside a folder that is none, or the most similar one beside it."""
+    inside = [str(file.parent) for file in sorted(run.glob("*/run.json"))]
+    if inside:
+        return f" Runs in it: {', '.join(inside[:LISTED_NAMES])}"
+    beside = [str(file.parent) for file in run.parent.glob("*/run.json")]
+    return did_you_mean(str(run), beside) or " Give the folder that `bench run` printed."
 
 
 def other_cells(run: Path) -> list[CellView]:
@@ -211,9 +220,13 @@ def cell_name(settings: Settings) -> str:
 def task_name(settings: Settings) -> str:
     """What people call a cell's task, e.g. `digits alpha=0.1`."""
     alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
-    name = dataset_name(settings)
-    case = f"{settings.case}, ".removeprefix(f"{name}, ").removesuffix(", ")  # labelled data sets stand in the case too
-    return " ".join([name, *([case] if case else []), *alpha])
+    return " ".join([data_and_case(dataset_name(settings), settings.case), *alpha])
+
+
+def data_and_case(dataset: str, case: str) -> str:
+    """A data set's name and a case's, e.g. `npz noisy`; labelled data sets stand in the case too, and here once."""
+    case = f"{case}, ".removeprefix(f"{dataset}, ").removesuffix(", ")
+    return f"{dataset} {case}" if case else dataset
 
 
 def dataset_name(settings: Settings) -> str:

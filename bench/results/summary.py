@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 
+from bench.results.results import data_and_case
+
 _REPORTED = {"honest": "validation", "paper": "best"}
 
 
 def summary(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """For each protocol a title and a table: a row for each label, GM and PM for each task, in percent.
 
-    Means and standard deviations are over seeds; brackets mark what is derived by SCD's Remark 4.1.
+    Means and standard deviations are over seeds; square brackets mark what is derived by SCD's Remark 4.1, as in
+    reports, where round ones hold notes.
 
     Args:
         figures: the rows of `bench.results.results.tidy`.
@@ -43,7 +46,8 @@ def to_html(run: Path, figures: pd.DataFrame) -> str:
 
 def _table(figures: pd.DataFrame) -> pd.DataFrame:
     alpha = figures["alpha"].map(lambda value: "" if value != value else f" α={value:g}")
-    figures["task"] = (figures["dataset"] + " " + figures["case"]).str.strip() + alpha
+    names = [data_and_case(*both) for both in zip(figures["dataset"], figures["case"], strict=True)]
+    figures["task"] = pd.Series(names, figures.index, dtype=str) + alpha
     tasks = list(dict.fromkeys(figures["task"]))
     entries = {}
     for label, rows in figures.groupby("label", sort=False):
@@ -64,4 +68,4 @@ def _entry(task: pd.DataFrame, metric: str, on: str) -> str:
         return "-"
     values = 100 * rows["value"]
     text = f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
-    return f"({text})" if rows["derived"].any() else text
+    return f"[{text}]" if rows["derived"].any() else text

@@ -92,6 +92,10 @@ class Reporter(AbstractContextManager["Reporter"]):
             return None
         return (time.monotonic() - self.start) * todo / done
 
+    def finished(self) -> int:
+        """The number of cells that have ended for good; one that was stopped has rounds left."""
+        return sum(map(self._has_ended, self.ended))
+
     def _has_ended(self, cell: str) -> bool:
         return self.ended.get(cell) in ("done", "failed", "diverged")
 
@@ -112,7 +116,7 @@ class PlainReporter(Reporter):
         self._last[event.cell] = now
         left = self.seconds_left()
         parts = [
-            f"[{len(self.ended)}/{len(self.names)}] {self.names[event.cell]}: {event.state}",
+            f"[{self.finished()}/{len(self.names)}] {self.names[event.cell]}: {event.state}",
             f"round {event.round}/{event.rounds}",
             figures_text(event.figures),
             event.text,
@@ -154,7 +158,7 @@ class LiveReporter(Reporter):
             self._progress.console.print(line, markup=False, highlight=False)
         left = self.seconds_left()
         done = sum(self.rounds[cell] if self._has_ended(cell) else so_far for cell, so_far in self.done_rounds.items())
-        note = f"{len(self.ended)}/{len(self.names)} cells" + (f", about {duration_text(left)} left" if left else "")
+        note = f"{self.finished()}/{len(self.names)} cells" + (f", about {duration_text(left)} left" if left else "")
         self._progress.update(self._grid, completed=done, note=note)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.cluster.connect import remedy
 from tests.cluster.nodes import Nodes, can_be_apart
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
@@ -53,6 +54,36 @@ def test_nobody_at_an_address(refused: Callable[..., str]) -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     assert f"--ray {address}: nothing answers there" in refused("--ray", address)
+
+
+@pytest.mark.long
+def test_a_start_that_takes_too_long_names_the_logs(
+    refused: Callable[..., str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own processes have no time at all to say that they are there."""
+    pytest.importorskip("ray")
+    monkeypatch.setitem(environment, "RAY_gcs_server_port_wait_time_s", "0")
+    said = refused("--ray", "local")
+    assert "--ray local: Ray did not start or answer in time; is this machine busy? Its logs are in " in said
+    assert "/ray/session_latest/logs; the same command tries again. Ray says: Timed out " in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The current node timed out during startup. This could happen because the GCS has become overloaded.",
+        "Timed out waiting for file /tmp/x",
+        "Failed to connect: TIMEOUT",
+        "The GCS did not respond",
+    ],
+)
+def test_rays_words_for_too_late(text: str) -> None:
+    assert remedy(text).startswith("Ray did not start or answer in time; is this machine busy?")
+
+
+def test_rays_other_words() -> None:
+    assert remedy("Could not find any running Ray instance").startswith("this machine is no node of a cluster")
+    assert remedy("no room in /dev/shm").startswith("Ray says: no room in /dev/shm. Its logs are in ")
 
 
 @pytest.mark.long

@@ -263,7 +263,21 @@ def test_a_narrow_terminal_cuts_no_number(
     said = capsys.readouterr().out
     assert "…" not in said
     assert "63.00" in said
-    assert "(79.00)" in said
+    assert "[79.00]" in said  # derived; square as in reports, because round brackets hold notes there
+
+
+@pytest.mark.parametrize(
+    ("case", "heading"), [("A", "A α=1 GM"), ("A, few", "A few α=1 GM"), ("", "A α=1 GM"), ("few", "A few α=1 GM")]
+)
+def test_a_heading_says_the_label_of_its_data_once(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    case: str, heading: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "200")
+    options = {"path": "a.npz", "name": "A"}
+    print_summary(write(ROWS, Status("done"), dataset="npz", dataset_options=options, case=case, alpha=1.0))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "GM" in line)
+    assert [part.strip() for part in line.strip("┃").split("┃")][1] == heading
 
 
 @pytest.mark.parametrize(

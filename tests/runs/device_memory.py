@@ -2,7 +2,7 @@
 
     python -m tests.runs.device_memory
 
-prints the table of docs/performance.md.
+prints the table of docs/performance-log.md.
 """
 
 from unittest.mock import patch

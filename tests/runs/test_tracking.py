@@ -22,7 +22,7 @@ import yaml
 
 from bench.errors import UserError
 from bench.results.results import CellView, load_run
-from bench.runs.tracking.mirror import Mirror, choose_store, embedded_uri, mirror_run
+from bench.runs.tracking.mirror import Mirror, charts_path, choose_store, embedded_uri, mirror_run
 from bench.runs.tracking.process import Follower
 from bench.store import store
 from tests.warm import PATIENCE, Start
@@ -246,6 +246,23 @@ def test_thirty_cells_in_the_run_folder(run30: Path) -> None:
 
 
 @pytest.mark.long
+def test_the_page_opens_at_the_charts_of_the_grid(run30: Path) -> None:
+    """The link is of MLflow's page: its routes and the parameter are those of the installed version."""
+    import mlflow
+    from mlflow import MlflowClient
+
+    uri = embedded_uri(run30)
+    experiment = MlflowClient(uri).get_experiment_by_name("thirty")
+    path = charts_path("thirty", uri)
+    assert path == f"/#/experiments/{experiment.experiment_id}/runs?compareRunsMode=CHART"
+    assert charts_path("another", uri) == ""
+    assert charts_path("thirty", f"{uri}/none/mlflow.db") == ""
+    static = Path(mlflow.__file__).parent / "server" / "js" / "build" / "static" / "js"
+    page = b"".join(file.read_bytes() for file in static.glob("*.js"))
+    for part in (b"/experiments/:experimentId/runs", b"compareRunsMode", b'"CHART"'):
+        assert part in page
+
+
 def test_thirty_cells_through_a_server(run30: Path, server: str) -> None:
     assert mirror_run(run30, server) == 30
     before = {cell: run.info.run_id for cell, run in found(server).items()}

@@ -338,6 +338,19 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
+def charts_path(grid: str, uri: str) -> str:
+    """The part of a link to MLflow's page that leads to the charts of a grid's experiment; empty where it has none."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    try:
+        experiment = MlflowClient(tracking_uri=uri, registry_uri=uri).get_experiment_by_name(grid)
+    except outages():
+        return ""
+    return f"/#/experiments/{experiment.experiment_id}/runs?compareRunsMode=CHART" if experiment else ""
+
+
 def outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
     """Exceptions of a tracking store that is missing, read-only, not MLflow's, or has no driver here; and `others`."""
     from mlflow.exceptions import MlflowException
