@@ -2,7 +2,7 @@
 
     python docs/examples/memory_cost.py MNIST.NPZ METHOD MODEL CLIENTS THREADS
 
-Prints one line; docs/performance.md shows some. Measured is by how much the process exceeds what it had before it
+Prints one line; docs/performance-log.md shows some. Measured is by how much the process exceeds what it had before it
 loaded any data, at its peak so far after each of eight rounds of one step. Before that a cell of four clients has run,
 so that Python has loaded what training needs. Linux only.
 """
