@@ -318,6 +318,9 @@ class Method:
 
     def broadcast(self, server: Server, client: Client) -> State:
         """The values that the client downloads. Default: the entries of `mean_of`."""
+        for name in self.mean_of:
+            if name not in server.state:
+                raise ValueError(f"{type(self).__name__}.init put no {name!r} into server.state, which mean_of names")
         return {name: server.state[name] for name in self.mean_of}
 
     def client_round(self, client: Client, down: State) -> Program:
@@ -379,5 +382,14 @@ class Method:
 def cross_entropy(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
     """Mean cross-entropy of part `w`."""
     # PyTorch's cross_entropy also looks for labels to ignore, which takes a tenth of a small model's step.
-    likelihood = model(values["w"], batch.x).log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    logits = model(values["w"], batch.x).log_softmax(1)
+    try:
+        likelihood = logits.gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    except (IndexError, RuntimeError) as error:
+        if "out of bounds" not in str(error):
+            raise
+        outputs = logits.shape[1]
+        raise ValueError(
+            f"the model has {outputs} outputs and a label is larger: server.num_classes are due"
+        ) from error
     return -batch.mean(likelihood)

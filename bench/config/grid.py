@@ -168,9 +168,13 @@ def _load_plugins(document: Document) -> None:
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
         document.complain(("plugins",), f"plugins = {shown(files)} should be a list of files, for instance [mine.py]")
         return
+    loaded = 0
     for i, file in enumerate(files):
         with document.noting(("plugins", i)):
             load_named(file)
+            loaded += 1
+    if loaded < len(files):
+        document.check()  # the names that they register would all be called unknown
 
 
 def _published_tables() -> list[str]:

@@ -194,8 +194,15 @@ def select(cells: Sequence[Settings], only: str) -> list[Settings]:
     conditions = [_condition(part) for part in only.split(",") if part.strip()]
     chosen = [cell for cell in cells if all(_value(cell, key) == value for key, value in conditions)]
     if not chosen:
-        raise UserError(f"--only {only}: none of the {len(cells)} cells fits. `--dry-run` lists them.")
+        hint = "".join(_other_values(cells, key, value) for key, value in conditions)
+        raise UserError(f"--only {only}: none of the {len(cells)} cells fits.{hint} `--dry-run` lists them.")
     return chosen
+
+
+def _other_values(cells: Sequence[Settings], key: str, value: Any) -> str:
+    """Name the value of a key that was probably meant; empty where some cells have the given one."""
+    known = list(dict.fromkeys(str(_value(cell, key)) for cell in cells))
+    return "" if any(_value(cell, key) == value for cell in cells) else did_you_mean(str(value), known)
 
 
 def _condition(part: str) -> tuple[str, Any]:

@@ -62,3 +62,11 @@ def test_folders(tmp_path: Path) -> None:
 def test_a_missing_name() -> None:
     said = str(missing_option("grid", "--grid ", "run"))
     assert said.endswith("or the name of a built-in one: bench run --grid NAME. Files here: base.yaml.")
+
+
+def test_a_plugin_that_fails_is_not_followed_by_the_names_that_it_would_have_registered(folder: Path) -> None:
+    (folder / "mine.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
+    (folder / "plugged.yaml").write_text("plugins: [mine.py]\nmethods: [mine]\nalpha: 1\n", encoding="utf-8")
+    said = refused("plugged.yaml")
+    assert said.startswith("plugged.yaml:1: mine.py cannot be imported: ModuleNotFoundError: No module named 'nothing_")
+    assert "\n" not in said

@@ -120,6 +120,18 @@ def test_a_name_instead_of_a_tuple_of_names(tmp_path: Path) -> None:
             "\n    def init(self, server):\n        server.state.get('w').weights\n\n" + AT_THE_LOSS,
             "there is no server.state.get('w').weights. server.state.get('w') is None (FILE",
         ),
+        # what the server sends, and how many classes it knows
+        (
+            AT_THE_LOSS,
+            "\n    def init(self, server):\n        pass\n\n" + AT_THE_LOSS,
+            ".init put no 'model' into server.state, which mean_of names",
+        ),
+        (
+            AT_THE_LOSS,
+            '\n    def init(self, server):\n        server.state["model"] = server.initial_model(classes=1)\n\n'
+            + AT_THE_LOSS,
+            "the model has 1 outputs and a label is larger: server.num_classes are due",
+        ),
         # uploads
         ('Upload({"model"', 'Upload({"w"', "no client sent 'model', but 'w': an upload has the name that `mean_of`"),
         ('        yield Upload({"model": trained["w"]})', "", "no client sent 'model': a client's round has to `yield"),
