@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
 from bench.results.reported_round import WINDOW, accuracy_curves, chosen_rounds, selection_curve
+from bench.results.summary import data_and_case, to_html
 from bench.settings import Settings
 from bench.store import documents
 from bench.store.documents import first_error, read_json, read_run_file
@@ -119,8 +120,6 @@ class RunView:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
-        from bench.results.summary import to_html
-
         return to_html(self.path, self.results)
 
     @cached_property
@@ -221,12 +220,6 @@ def task_name(settings: Settings) -> str:
     """What people call a cell's task, e.g. `digits alpha=0.1`."""
     alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
     return " ".join([data_and_case(dataset_name(settings), settings.case), *alpha])
-
-
-def data_and_case(dataset: str, case: str) -> str:
-    """A data set's name and a case's, e.g. `npz noisy`; labelled data sets stand in the case too, and here once."""
-    case = f"{case}, ".removeprefix(f"{dataset}, ").removesuffix(", ")
-    return f"{dataset} {case}" if case else dataset
 
 
 def dataset_name(settings: Settings) -> str:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.results.results import data_and_case
-
 _REPORTED = {"honest": "validation", "paper": "best"}
 
 
@@ -28,6 +26,12 @@ def summary(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         selection = selection if selection in set(rows["selection"]) else "last"
         title = f"accuracy (%), protocol {protocol}, round: {selection}, mean ± std over seeds"
         yield title, _table(rows[(rows["selection"] == selection) & (rows["mean"] != "equal")].copy())
+
+
+def data_and_case(dataset: str, case: str) -> str:
+    """A data set's name and a case's, e.g. `npz noisy`; labelled data sets stand in the case too, and here once."""
+    case = f"{case}, ".removeprefix(f"{dataset}, ").removesuffix(", ")
+    return f"{dataset} {case}" if case else dataset
 
 
 def undone(figures: pd.DataFrame) -> str:

@@ -5,6 +5,7 @@
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -150,6 +151,8 @@ def supervise(workers: Workers) -> bool:
             workers.run()
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
+                text = "stopping: cells end their round and write a checkpoint; Ctrl-C again does not wait"
+                print(text, file=sys.stderr, flush=True)
                 workers.stop()
             return False
         finally:

@@ -120,7 +120,7 @@ class PlainReporter(Reporter):
             f"round {event.round}/{event.rounds}",
             figures_text(event.figures),
             event.text,
-            f"about {duration_text(left)} left" if left else "",
+            f"about {duration_text(left)} left" if left and event.state != "interrupted" else "",
         ]
         print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cli.results import print_summary
+from bench.cli.results import print_summary, status
 from bench.cli.run import _finish
 from bench.errors import UserError
 from bench.results.reported_round import choose_round
@@ -252,6 +252,25 @@ def test_commands_that_a_run_names_can_be_pasted(
     said = capsys.readouterr().err
     assert command.format(run) in said
     assert ("bench report" in said) == (state == "done")
+
+
+@pytest.mark.parametrize(
+    ("steps", "calls", "said"),
+    [
+        ("as planned", {"eager": 30}, ""),  # short cells end before anything is recorded, which is no fault
+        ("as planned", {}, ""),
+        ("as planned", {"eager": 25, "torchscript": 75}, ", 75% of its training calls sped up by torchscript"),
+        ("fallen back", {"eager": 30}, ", fallen back"),
+    ],
+)
+def test_status_says_what_was_sped_up_where_something_was(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], steps: str, calls: dict[str, int], said: str
+) -> None:
+    run = write(ROWS, Status("done", backend="torchscript", steps=steps))
+    store.write_json(run / CELL / "timing.json", {"seconds": 1.0, "steps": calls})
+    status(run)
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.endswith(f": done, round 6/6{said}")
 
 
 @pytest.mark.parametrize("columns", [10, 40, 200])

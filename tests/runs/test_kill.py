@@ -147,6 +147,8 @@ def test_a_stopped_run_leaves_a_checkpoint(
     assert process.returncode == 130, err
     assert f"The same command goes on: bench run --grid {file}" in err
     assert "Traceback" not in err
+    assert "stopping: cells end their round and write a checkpoint; Ctrl-C again does not wait" in err
+    assert "[0/1] odd_slow blobs alpha=1 seed=0: interrupted, round " in err
     status, folder = cells(run)["odd_slow"].status, cells(run)["odd_slow"].folder
     assert (status.state, status.reason) == ("interrupted", "stopped by the user")
     assert (folder / "checkpoint" / f"{status.rounds:08d}").is_dir()

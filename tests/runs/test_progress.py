@@ -15,6 +15,7 @@ def test_a_cell_that_is_stopped_is_not_counted_as_finished(
         report.event(Event("a", state, 4, 30))
     said = capsys.readouterr().err
     assert f"[{finished}/2] first: {state}, round 4/30" in said
+    assert state != "interrupted" or "left" not in said.splitlines()[-1]
     assert report.finished() == finished
 
 
