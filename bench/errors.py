@@ -55,7 +55,7 @@ def _missing_name(error: BaseException, place: TracebackType) -> str:
     node = _node(place)
     if isinstance(error, AttributeError) and isinstance(node, ast.Attribute) and error.name == node.attr:
         word = node.attr
-    elif isinstance(error, KeyError) and isinstance(node, ast.Subscript) and isinstance(error.args[0], str):
+    elif isinstance(error, KeyError) and isinstance(node, ast.Subscript) and [type(key) for key in error.args] == [str]:
         word = error.args[0]
     else:
         return ""
