@@ -95,7 +95,8 @@ def test_a_bad_plugin_is_refused_in_one_line(bench: Run, folder: Path, plugin: s
     """Before anything is written."""
     (folder / "broken.py").write_text("def (\n")
     (folder / "name.py").write_text("\nx = undefined\n")
-    (folder / "taken.py").write_text((folder / "mine.py").read_text().replace('"half_fedavg"', '"fedavg"'))
+    taken = "from bench.method import METHODS, Method\n\n@METHODS.register('fedavg')\nclass Taken(Method):\n    pass\n"
+    (folder / "taken.py").write_text(taken)
     assert said in bench("run", "--grid", "grid.yaml", "--plugin", plugin, code=2)
     assert not (folder / "runs").exists()
 
