@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bench.compose import compose
 from bench.dft import irfft, rfft
 from bench.errors import UserError
+from bench.model_call import Forward
 from bench.optim import SGD, Adam
 from bench.params import NORMALISATION, Params, join
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES, theirs
@@ -22,6 +23,7 @@ from bench.requests import (
     Categorical,
     ClassStats,
     ClassSums,
+    Context,
     Do,
     Evaluate,
     Exchange,
@@ -39,10 +41,10 @@ from bench.unyielded import refuse_unyielded
 
 __all__ = [
     "METHODS", "NORMALISATION", "SELECTIONS", "SERVER_RULES", "SGD", "Adam", "Arrivals", "Batch", "Categorical",
-    "ClassStats", "ClassSums", "Client", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Gradient",
-    "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program", "Range", "Selection", "Server",
-    "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "compose", "cross_entropy", "hp", "irfft",
-    "join", "mean", "rfft",
+    "ClassStats", "ClassSums", "Client", "Context", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Forward",
+    "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program", "Range", "Selection",
+    "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "compose", "cross_entropy", "hp",
+    "irfft", "join", "mean", "rfft",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]
@@ -379,8 +381,8 @@ class Method:
         return trained["w"]
 
 
-def cross_entropy(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Mean cross-entropy of part `w`."""
+def cross_entropy(model: Forward, values: Values, batch: Batch, ctx: Context) -> Tensor:
+    """Mean cross-entropy of part `w`, `[]`."""
     # PyTorch's cross_entropy also looks for labels to ignore, which takes a tenth of a small model's step.
     logits = model(values["w"], batch.x).log_softmax(1)
     try:

@@ -88,8 +88,22 @@ class Batch:
         return (self.share * per_sample).sum()
 
 
+class Context(Protocol):
+    """The argument `ctx` of a loss.
+
+    Attributes:
+        hp: the method's hyperparameters, e.g. `ctx.hp.mu`: a number, or a tensor `[]` where it may differ from cell to
+            cell; all further attributes are the tensors and model values of `Train(context=...)`, by name.
+    """
+
+    hp: Any
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
 Values = dict[str, Any]
-Loss = Callable[[Forward, Values, Batch, Any], Tensor]
+Loss = Callable[[Forward, Values, Batch, Context], Tensor]
+"""`loss(model, values, batch, ctx)`: the mean over a batch, `[]`. The engine calls it for many clients at once."""
 
 
 class Do(Protocol):
@@ -101,14 +115,15 @@ class Do(Protocol):
 
     loss: Tensor | None
 
-    def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
+    def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Context) -> tuple[dict[str, Tensor], Values]:
         """Gradients of the trained parts, and the values with updated buffers."""
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
         """One optimizer step on the trained parts."""
 
 
-Step = Callable[[Do, Values, Batch, Any], Values]
+Step = Callable[[Do, Values, Batch, Context], Values]
+"""`step(do, values, batch, ctx)`: the values after one step."""
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -11,12 +11,14 @@ from bench.plugin import METHODS, SERVER_RULES
 METHOD = Template('''\
 """$title: Authors year, "Title of the paper", Algorithm 1."""
 
-from typing import Any
+from torch import Tensor
 
 from bench.method import (
     METHODS,
     Batch,
     Client,
+    Context,
+    Forward,
     Hyperparameters,
     Method,
     Program,
@@ -60,7 +62,7 @@ class $title(Method):
         return trained["w"]  # the metric `lm`: the client's model right after local training
 
 
-def local_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+def local_loss(model: Forward, values: Values, batch: Batch, ctx: Context) -> Tensor:
     """Cross-entropy + mu/2 ||w - center||^2. Tensors come as `ctx.name`, hyperparameters as `ctx.hp.name`."""
     away = values["w"].weights - ctx.center
     return cross_entropy(model, values, batch, ctx) + ctx.hp.mu / 2 * (away @ away)

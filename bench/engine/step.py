@@ -302,7 +302,7 @@ def make_step(
         parts: Flat, state: dict[str, OptimizerState], lr: Flat, batch: dict[str, Any], context: Flat, hp: Flat
     ) -> tuple[Flat, dict[str, OptimizerState], Tensor]:
         values = rebuild(parts, recipe.parts)
-        ctx = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
+        ctx: Any = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
         inside = _batch(batch)
         do = _Do(recipe, state, lr, {MAIN: inside, **inside.side}, differentiate)  # type: ignore[dict-item]
         if recipe.step is not None:
