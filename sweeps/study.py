@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, Any, Literal
@@ -155,23 +156,30 @@ def builtin_studies() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_study(name_or_path: str, overrides: list[str], trials: int | None = None) -> Study:
+def load_study(study: str | Mapping[str, Any], overrides: list[str], trials: int | None = None) -> Study:
     """Read a study file and everything it leads to.
 
     Args:
-        name_or_path: a file, or the name of a built-in study; a file goes first.
+        study: a file; the name of a built-in study, if there is no such file; or the content of a study file.
         overrides: `key=value` with a YAML value, for a key of the study or else of its grid.
         trials: instead of the file's number.
 
     Raises:
         UserError: no such study, or problems in it or in its grid, with their lines.
     """
-    path, builtin = pathlib.Path(name_or_path), name_or_path.removesuffix(".yaml")
+    if trials is not None and trials < 1:
+        raise UserError(f"--trials {trials}: should be 1 or more")
+    if isinstance(study, Mapping):
+        document = yaml_lines.of_values(study, "study")
+        document.check()
+        source = yaml_lines.dump(document.data)
+        return study_of(document, source, "study", overrides, trials)
+    path, builtin = pathlib.Path(study), study.removesuffix(".yaml")
     if path.is_file():
         return read_study(path.read_text(encoding="utf-8"), str(path), path.stem, overrides, trials)
     known = builtin_studies()
     if builtin not in known:
-        raise no_such_file("study", name_or_path, known)
+        raise no_such_file("study", study, known)
     text = (importlib.resources.files("sweeps") / "studies" / f"{builtin}.yaml").read_text(encoding="utf-8")
     return read_study(text, f"{builtin}.yaml", builtin, overrides, trials)
 
@@ -182,9 +190,17 @@ def read_study(source: str, file: str, stem: str, overrides: list[str], trials: 
     Raises:
         UserError: all problems in it, together with those of a grid that stands in it.
     """
-    document = yaml_lines.parse(source, file)
+    return study_of(yaml_lines.parse(source, file), source, stem, overrides, trials)
+
+
+def study_of(document: Document, source: str, stem: str, overrides: list[str], trials: int | None) -> Study:
+    """The study in a document that was read from `source`.
+
+    Raises:
+        UserError: as of `read_study`.
+    """
     if not isinstance(document.data, dict):
-        raise UserError(f"{file}:1: a study is keys with values; write for instance `grid: quickstart`")
+        raise UserError(f"{document.source}:1: a study is keys with values; write for instance `grid: quickstart`")
     for_grid = [one for one in overrides if not _override(document, one)]
     content = _content(document)
     name = content.name or stem

@@ -7,17 +7,26 @@ import importlib.resources
 import itertools
 import json
 import math
+import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.config import yaml_lines
 from bench.config.grid_file import AXES, Choice, GridEntry, Layer, Plan, name_problem, read_plan
-from bench.config.listed import read_listed
+from bench.config.listed import read_listed, write_listed
 from bench.config.nearby import no_such_file
-from bench.config.validation import Problems, complete_hyper, complete_options, needs_alpha, shown, unknown
+from bench.config.validation import (
+    Problems,
+    complete_hyper,
+    complete_options,
+    completed,
+    conflicts,
+    shown,
+    unknown,
+)
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, load_named
@@ -53,29 +62,48 @@ def builtin_grids() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_grid(name_or_path: str, overrides: Sequence[str] = ()) -> Grid:
-    """Read a grid file and expand it.
+def load_grid(
+    grid: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), methods: Sequence[str] = ()
+) -> Grid:
+    """Read a grid and expand it.
 
     Args:
-        name_or_path: a file, or the name of a built-in grid with or without `.yaml`; a file takes precedence.
-        overrides: `key=value` with a YAML value; each replaces its key everywhere in the file.
+        grid: a file; the name of a built-in grid with or without `.yaml`, if there is no such file; or the content of
+            a grid file as a mapping.
+        overrides: `key=value` with a YAML value; each replaces its key everywhere in the grid.
+        methods: names of methods that it also has, if it does not name them itself.
 
     Raises:
-        UserError: there is no such grid, or it has problems: the first ten, one per line, as `FILE:LINE: ...`, and the
-            number of the others.
+        UserError: there is no such grid, or it has problems: the first ten, one per line, as `FILE:LINE: ...`, or
+            `grid['KEY']: ...` of a mapping, and the number of the others.
     """
-    source, name, stem = _read(name_or_path)
-    return read_grid(yaml_lines.parse(source, name), source, stem, list(overrides))
+    if isinstance(grid, Mapping):
+        document = yaml_lines.of_values(grid, "grid")
+        document.check()
+        source = yaml_lines.dump(document.data)
+        return read_grid(document, source, "grid", list(overrides), methods)
+    source, name, stem = _read(os.fspath(grid))
+    return read_grid(yaml_lines.parse(source, name), source, stem, list(overrides), methods)
 
 
-def read_grid(document: Document, source: str, name: str, overrides: list[str]) -> Grid:
+def grid_of(cells: Sequence[Settings], name: str) -> Grid:
+    """Make a grid of exactly these cells.
+
+    Raises:
+        UserError: a cell has an unknown name, or settings that do not go together.
+    """
+    complete = [cell.model_copy(update=completed(cell)) for cell in cells]
+    return Grid(name, "", None, write_listed(name, "", complete), complete)
+
+
+def read_grid(document: Document, source: str, name: str, overrides: list[str], methods: Sequence[str] = ()) -> Grid:
     """Expand a grid that has been parsed already.
 
     Args:
         document: the grid; it is changed in place.
         source: text of the file it came from.
         name: name of the grid if the document gives none.
-        overrides: as in `load_grid`.
+        overrides, methods: as in `load_grid`.
 
     Raises:
         UserError: the grid has problems.
@@ -85,6 +113,11 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str]) 
         raise UserError(f"{document.source}:1: the grid {what}; write for instance `methods: [fedavg, local]`")
     for override in overrides:
         _override(document, override)
+    listed = document.data.get("methods", [])
+    if isinstance(listed, list) and "cells" not in document.data:
+        named = {entry.get("name") if isinstance(entry, dict) else entry for entry in listed}
+        if further := [method for method in methods if method not in named]:
+            document.data["methods"] = [*listed, *further]
     texts = _texts(document, name)
     _load_plugins(document)
     if "cells" in document.data:
@@ -229,30 +262,13 @@ class _Resolver:
             | {"dataset_options": {key: value for key, (value, _) in dataset.own.items()}}
             | {"hp": self._complete(complete_hyper, METHODS, method.name, hyper | method.own, method.path)}
         )
-        self._check_alpha(cell, layer, dataset.path)
-        if cell.precision != "fp32" and cell.dtype != "float32":
-            problem = f"precision {cell.precision} is for float32; take out `dtype: {cell.dtype}` or `precision`"
-            self.document.complain(layer["precision"][1], problem)
-        if cell.optimizer.name != "sgd" and (cell.momentum or cell.nesterov):
-            problem = f"optimizer {cell.optimizer.name} has no momentum of sgd; take out `momentum` and `nesterov`"
-            self.document.complain(layer["optimizer"][1], problem)
-        if cell.new_clients >= cell.clients:
-            problem = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
-            self.document.complain(layer["new_clients"][1], problem)
         if cell.public is not None:
             path = layer["public"][1]
             given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}
             self._complete(complete_options, DATASETS, cell.public.name, given, path)
-        if method.name in METHODS.names():
-            kind = METHODS.declaration(method.name)
-            if kind.public and cell.public is None:
-                problem = (
-                    f"the method {method.name!r} needs public samples; add for instance `public: {{name: cifar100}}`"
-                )
-                self.document.complain(method.path, problem)
-            if cell.client_models and not kind.mixes_models:
-                problem = f"the clients of method {method.name!r} must have one architecture; take out `client_models`"
-                self.document.complain(layer["client_models"][1], problem)
+        blamed = {"method": method.path, "alpha": dataset.path}
+        for key, problem in conflicts(cell).items():
+            self.document.complain(layer[key][1] if key in layer else blamed.get(key, ()), problem)
         for model in cell.architectures:
             self._complete(complete_options, MODELS, model, {}, layer["client_models"][1])
         options = {
@@ -285,12 +301,3 @@ class _Resolver:
                 for key, problem in problems.items():
                     self.document.complain(layer[key][1] if key in layer else path, problem)
         return self.known[address]
-
-    def _check_alpha(self, cell: Settings, layer: Layer, path: Path) -> None:
-        with self.document.noting(layer.get("partition", (None, path))[1]):
-            if needs_alpha(cell.partition) and cell.alpha is None:
-                problem = f"the partition {cell.partition!r} needs alpha; add for instance `alphas: [1, 0.1]`"
-                self.document.complain(path, problem)
-            if not needs_alpha(cell.partition) and cell.alpha is not None:
-                problem = f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out"
-                self.document.complain(layer["alpha"][1], problem)

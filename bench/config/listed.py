@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
-from bench.config.validation import complete_hyper, complete_options, unknown
-from bench.config.yaml_lines import Document
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, loaded_files
+from bench.config.validation import completed, unknown
+from bench.config.yaml_lines import Document, dump
+from bench.plugin import loaded_files
 from bench.settings import Settings
 
 KEYS = ("name", "description", "published", "plugins", "seeds", "cells")
@@ -42,7 +41,8 @@ def read_listed(document: Document) -> list[Settings]:
                     where = ".".join(map(str, first["loc"]))
                     document.complain(("cells", i), f"{where}: {first['msg']}")
                     break
-                found.append(_complete(document, cell, i))
+                as_written = {"server": cell.server, "shifts": cell.shifts}  # ids of cells rest on how these are given
+                found.append(cell.model_copy(update=completed(cell) | as_written))
     return found
 
 
@@ -56,18 +56,4 @@ def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:
         content["plugins"] = [str(file) for file in files]
     content |= shared | {"seeds": list(dict.fromkeys(cell.seed for cell in cells))}
     content["cells"] = [{key: value for key, value in entry.items() if key not in shared} for entry in entries]
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-
-
-def _complete(document: Document, cell: Settings, entry: int) -> Settings:
-    """The cell with its hyperparameters and options filled in and checked."""
-    parts = {
-        "hp": complete_hyper(METHODS, cell.method, cell.hp),
-        "dataset_options": complete_options(DATASETS, cell.dataset, cell.dataset_options),
-        "model_options": complete_options(MODELS, cell.model, cell.model_options),
-        "partition_options": complete_options(PARTITIONS, cell.partition, cell.partition_options),
-    }
-    for _, problems in parts.values():
-        for problem in problems.values():
-            document.complain(("cells", entry), problem)
-    return cell.model_copy(update={key: value for key, (value, _) in parts.items()})
+    return dump(content)

@@ -14,7 +14,16 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
 from bench.errors import UserError, did_you_mean
-from bench.plugin import METHODS, PARTITIONS, SELECTIONS, SERVER_RULES, SHIFTS, Registry
+from bench.plugin import (
+    DATASETS,
+    METHODS,
+    MODELS,
+    PARTITIONS,
+    SELECTIONS,
+    SERVER_RULES,
+    SHIFTS,
+    Registry,
+)
 from bench.settings import Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
@@ -120,6 +129,67 @@ def needs_alpha(partition: str) -> bool:
     return "alpha" in inspect.signature(PARTITIONS.declaration(partition)).parameters
 
 
+def conflicts(cell: Settings) -> Problems:
+    """Problems of settings that do not go together, by the setting to blame.
+
+    A name that is not known is no problem here; `completed` and the readers of grids refuse it.
+    """
+    problems = {}
+    if cell.partition in PARTITIONS.names():
+        if needs_alpha(cell.partition) and cell.alpha is None:
+            problems["alpha"] = f"the partition {cell.partition!r} needs alpha; add for instance `alphas: [1, 0.1]`"
+        if not needs_alpha(cell.partition) and cell.alpha is not None:
+            problems["alpha"] = f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out"
+    if cell.precision != "fp32" and cell.dtype != "float32":
+        problems["precision"] = (
+            f"precision {cell.precision} is for float32; take out `dtype: {cell.dtype}` or `precision`"
+        )
+    if cell.optimizer.name != "sgd" and (cell.momentum or cell.nesterov):
+        problems["optimizer"] = (
+            f"optimizer {cell.optimizer.name} has no momentum of sgd; take out `momentum` and `nesterov`"
+        )
+    if cell.new_clients >= cell.clients:
+        problems["new_clients"] = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
+    if cell.method in METHODS.names():
+        kind = METHODS.declaration(cell.method)
+        if kind.public and cell.public is None:
+            problems["method"] = (
+                f"the method {cell.method!r} needs public samples; add for instance `public: {{name: cifar100}}`"
+            )
+        if cell.client_models and not kind.mixes_models:
+            problems["client_models"] = (
+                f"the clients of method {cell.method!r} must have one architecture; take out `client_models`"
+            )
+    return problems
+
+
+def completed(cell: Settings) -> dict[str, Any]:
+    """What a user left out of the settings of a cell: hyperparameters and options, with their defaults.
+
+    Returns:
+        New values by the setting's name.
+
+    Raises:
+        UserError: an unknown method, hyperparameter, data set, option or other name, a value that it cannot have, or
+            settings that do not go together.
+    """
+    parts = {
+        "hp": complete_hyper(METHODS, cell.method, cell.hp),
+        "dataset_options": complete_options(DATASETS, cell.dataset, cell.dataset_options),
+        "model_options": complete_options(MODELS, cell.model, cell.model_options),
+        "partition_options": complete_options(PARTITIONS, cell.partition, cell.partition_options),
+    }
+    further = [complete_options(MODELS, model, {})[1] for model in cell.architectures]
+    if cell.public is not None:
+        further.append(complete_options(DATASETS, cell.public.name, cell.public.options)[1])
+    SELECTIONS.declaration(cell.selection)
+    server, shifts = check_server(cell.server), check_shifts(list(cell.shifts))
+    for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
+        for problem in problems.values():
+            raise UserError(problem)
+    return {key: value for key, (value, _) in parts.items()} | {"server": server, "shifts": tuple(shifts)}
+
+
 def check_server(value: Any) -> dict[str, Any] | None:
     """A server rule, given as a name or a mapping, in the form of `Settings` with all hyperparameters.
 
@@ -196,17 +266,18 @@ def _convert(adapter: TypeAdapter[Any], key: str, value: Any) -> Any:
 def _sentence(key: str, value: Any, loc: tuple[int | str, ...], error: ErrorDetails) -> str:
     """The message about a value, or about the part of it at `loc`."""
     if loc[-1:] == ("[key]",):
-        return f"{key} = {shown(value)}: the key {loc[-2]!r} {_message(error)}"
+        return f"{key} = {shown(value)}: the key {loc[-2]!r} {problem_text(error)}"
     for step in loc:
         if isinstance(value, dict) and str(step) in value:
             key, value = f"{key}.{step}", value[str(step)]
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             key, value = f"{key}[{step}]", value[step]
         # other steps are pydantic's names for the variants of a union, or keys that are missing
-    return f"{key} = {shown(value)}{':' if error['type'] == 'value_error' else ''} {_message(error)}"
+    return f"{key} = {shown(value)}{':' if error['type'] == 'value_error' else ''} {problem_text(error)}"
 
 
-def _message(error: ErrorDetails) -> str:
+def problem_text(error: ErrorDetails) -> str:
+    """What a problem that pydantic reports says of the value, e.g. `should be an integer`."""
     if error["type"] == "missing":
         last = error["loc"][-1]
         return f"is too short: value {last + 1} is missing" if isinstance(last, int) else f"needs {last!r}"
@@ -220,7 +291,7 @@ def _by_key(error: ValidationError, given: dict[str, Any]) -> Problems:
     problems: Problems = {}
     for one in error.errors():
         key = str(one["loc"][0]) if one["loc"] else ""
-        text = _sentence(key, given[key], one["loc"][1:], one) if key in given else _message(one)
+        text = _sentence(key, given[key], one["loc"][1:], one) if key in given else problem_text(one)
         problems.setdefault(key, text)
     return problems
 

@@ -4,8 +4,9 @@ Scalars follow the core schema of YAML 1.2, not PyYAML's 1.1: `1e-3` is a number
 """
 
 import math
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,6 +121,57 @@ def parse(text: str, source: str) -> Document:
     return document
 
 
+def of_values(values: Mapping[Any, Any], source: str) -> Document:
+    """Make a document of values from Python; problems name their place in it, e.g. `grid['methods'][0]`.
+
+    Tuples become lists, paths text, and scalars of numpy numbers. What a file could not hold is noted as a problem.
+
+    Raises:
+        UserError: the values are too many or too deeply nested for a grid.
+    """
+    document = Document(None, source)
+    document.data = _Plain(document).value(values, ())
+    return document
+
+
+class _Plain:
+    """Turns values of Python into those that a YAML file could hold, and notes their places."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.seen = 0
+
+    def value(self, value: Any, path: Path) -> Any:
+        place = self.document.source + "".join(f"[{step!r}]" for step in path)
+        self.seen += 1
+        self.document._places[path] = (self.seen, place)
+        if self.seen > MAX_VALUES or len(path) > MAX_DEPTH:  # a list may contain itself
+            raise UserError(f"{place}: more values than a grid may have, or nested deeper than {MAX_DEPTH} levels")
+        if isinstance(value, Mapping):
+            return self._mapping(value, path)
+        if isinstance(value, list | tuple | range):
+            return [self.value(entry, (*path, i)) for i, entry in enumerate(value)]
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "ndim", 1):
+            value = value.item()
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        self.document.complain(path, f"{str(value)[:40]} ({type(value).__name__}) is no value that a grid can hold")
+        return None
+
+    def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, entry in value.items():
+            if not isinstance(key, str | int) or isinstance(key, bool):  # {3: 1}: 3 is a client's number
+                self.document.complain(path, f"the key {key!r} is neither text nor a number of a client")
+            elif str(key) in result:
+                self.document.complain(path, f"the key {str(key)!r} is given twice")
+            else:
+                result[str(key)] = self.value(entry, (*path, str(key)))
+        return result
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  PyYAML's own name and type; filled below
 
@@ -144,6 +196,23 @@ for _tag, _pattern, _first in [
     ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
 ]:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that either version of YAML would read as something else, such as `1e-3` or `no`."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {  # noqa: RUF012  PyYAML's own name and type
+        first: [
+            *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+            *_Loader.yaml_implicit_resolvers.get(first, []),
+        ]
+        for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
+    }
+
+
+def dump(data: Any) -> str:
+    """The text of plain values, from which `parse` reads them again."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Converter:
