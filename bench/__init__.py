@@ -14,31 +14,42 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
+    from bench.api.report import report
+    from bench.api.run import run
+    from bench.api.sweep import sweep
+    from bench.api.verify import verify
+    from bench.config.checked import CheckedSettings as Settings
     from bench.config.grid import load_grid
     from bench.conformance.suite import check as check_method
     from bench.federation.cell_data import load_dataset, load_partition
     from bench.federation.federation import Federation
     from bench.plugin import load_file
     from bench.results.results import load_run
-    from bench.runs.launch import run
-    from bench.settings import Settings
+    from bench.runs.callbacks import Callback, CsvScores, Moment, PrintScores
 
 __version__ = "0.1.0"
 __all__ = [
-    "Federation", "Settings", "check_method", "load_dataset", "load_file", "load_grid", "load_partition", "load_run",
-    "run",
+    "Callback", "CsvScores", "Federation", "Moment", "PrintScores", "Settings", "check_method", "load_dataset",
+    "load_file", "load_grid", "load_partition", "load_run", "report", "run", "sweep", "verify",
 ]  # fmt: skip
 
 _PLACES = {
+    "Callback": ("bench.runs.callbacks", "Callback"),
+    "CsvScores": ("bench.runs.callbacks", "CsvScores"),
+    "Moment": ("bench.runs.callbacks", "Moment"),
+    "PrintScores": ("bench.runs.callbacks", "PrintScores"),
     "Federation": ("bench.federation.federation", "Federation"),
-    "Settings": ("bench.settings", "Settings"),
+    "Settings": ("bench.config.checked", "CheckedSettings"),
     "check_method": ("bench.conformance.suite", "check"),
     "load_dataset": ("bench.federation.cell_data", "load_dataset"),
     "load_file": ("bench.plugin", "load_file"),
     "load_grid": ("bench.config.grid", "load_grid"),
     "load_partition": ("bench.federation.cell_data", "load_partition"),
     "load_run": ("bench.results.results", "load_run"),
-    "run": ("bench.runs.launch", "run"),
+    "report": ("bench.api.report", "report"),
+    "run": ("bench.api.run", "run"),
+    "sweep": ("bench.api.sweep", "sweep"),
+    "verify": ("bench.api.verify", "verify"),
 }
 
 

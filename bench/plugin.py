@@ -43,10 +43,10 @@ def is_interactive(module: str) -> bool:
 
 @dataclass
 class Interactive:
-    """A factory defined in a notebook or at a prompt (`bench.runs.interactive`).
+    """A factory defined in a notebook or at a prompt, or by the script that runs (`bench.runs.interactive`).
 
     Attributes:
-        namespace: the notebook's global names.
+        namespace: the global names of the notebook or script.
         lines: of the notebook's cell that registered it; empty where Python does not keep them.
         file: what it, or an earlier definition of that name, was saved as and loaded from.
     """
@@ -69,7 +69,7 @@ class Interactive:
 
 
 INTERACTIVE: dict[tuple[str, str], Interactive] = {}
-"""What this session defined in a notebook or at a prompt, by kind and name."""
+"""What this session defined in a notebook, at a prompt or in its script, by kind and name."""
 
 
 class Registry(Generic[T]):
@@ -111,6 +111,31 @@ class Registry(Generic[T]):
             return item
 
         return add
+
+    def name_of(self, item: T) -> str:
+        """The name of a factory. A class that the notebook or script defined without a decorator is registered under
+        its own name in lower case.
+
+        Raises:
+            UserError: it is of another module and not registered there, or another factory has the name.
+        """
+        own = [name for (kind, name), known in INTERACTIVE.items() if kind == self.kind and known.item is item]
+        own += [name for name, known in self._items.items() if known is item]
+        if own:
+            return own[0]
+        name, label = item.__name__.lower(), f"{self.kind} {item.__name__}"
+        if item.__module__ != "__main__" and not is_interactive(item.__module__):
+            raise UserError(
+                f"{label} of {item.__module__} is not registered: put `@{self.kind.upper().replace(' ', '_')}S.register"
+                f'("{name}")` above it there, and load the file by bench.load_file'
+            )
+        before = INTERACTIVE.get((self.kind, name))
+        if before is None and name in self.names():
+            raise UserError(f"{label}: there is a {self.kind} {name!r} already: give yours another name")
+        namespace = vars(sys.modules[item.__module__])
+        INTERACTIVE[self.kind, name] = Interactive(self, name, item, namespace, [], before.file if before else None)
+        self._items[name] = item
+        return name
 
     def drop(self, name: str) -> None:
         """Forget a factory, so that another one can have its name."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from bench.errors import UserError
 from bench.plugin import allow
 from bench.results.results import dataset_name
-from bench.runs.launch import STUDY
+from bench.runs.run_folder import STUDY
 from bench.store import documents, inside
 from reports.page.sections import Section
 from reports.pictures.canvas import Picture

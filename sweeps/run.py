@@ -21,8 +21,8 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.results.reported_round import accuracy_curves, choose_round, selection_curve, trailing_means
 from bench.rng import key
 from bench.runs.cell_runner import CellRunner, CellTask
+from bench.runs.events import Event
 from bench.runs.plan import PlannedCell
-from bench.runs.progress import Event
 from bench.store import documents, inside, store
 from bench.store.tables import read_table
 from sweeps.storage import open_storage, storage_problems

@@ -13,6 +13,7 @@ from tests.conftest import ROOT
 
 FLOORS = [
     "base", "config", "models", "engine", "federation", "store", "results", "runs", "conformance", "speed", "cluster",
+    "api",
     "cli",
 ]  # fmt: skip
 """Rooms of `bench/` from the ground up; `base` is what lies in `bench/` itself. A room imports from lower ones only."""

@@ -1,14 +1,14 @@
-"""What runs the cells of `bench run` and `bench sweep`: processes of this machine, or a Ray cluster."""
+"""Options of `bench run` and `bench sweep` that say where cells run: on this machine, or on a Ray cluster."""
 
-from typing import TYPE_CHECKING, Annotated
+import shlex
+import sys
+from typing import Annotated
 
 import typer
 
 from bench.errors import UserError
 
-if TYPE_CHECKING:
-    from bench.runs.cell_runner import CellRunner
-
+Jobs = Annotated[int | None, typer.Option(help="Cells side by side; default: one per core on a CPU, one on a GPU.")]
 DeviceOption = Annotated[
     list[str] | None,
     typer.Option("--device", metavar="auto|cpu|cuda", help="Where to compute; default: auto.", show_default=False),
@@ -18,16 +18,14 @@ RayAddress = Annotated[
     typer.Option("--ray", metavar="ADDRESS", help="Run the cells on a Ray cluster: auto, local or HOST:PORT."),
 ]
 CpusPerCell = Annotated[
-    float | None,
-    typer.Option(min=0.01, help="With --ray: default 1, or more where there are fewer cells than cores."),
+    float | None, typer.Option(help="With --ray: default 1, or more where there are fewer cells than cores.")
 ]
 GpusPerCell = Annotated[
-    float | None,
-    typer.Option(min=0, help="With --ray: default 1 where there are GPUs; 0.5: two share one."),
+    float | None, typer.Option(help="With --ray: default 1 where there are GPUs; 0.5: two share one.")
 ]
 DevicesPerCell = Annotated[
     int | None,
-    typer.Option(min=1, help="With --ray: so many devices share a cell's clients, --cpus- and --gpus-per-cell each."),
+    typer.Option(help="With --ray: so many devices share a cell's clients, --cpus- and --gpus-per-cell each."),
 ]
 
 
@@ -51,29 +49,6 @@ def start_early(ray: str | None) -> None:
         start_server()
 
 
-def choose_runner(
-    ray: str | None,
-    jobs: int | None,
-    device: str,
-    cpus: float | None = None,
-    gpus: float | None = None,
-    devices: int | None = None,
-) -> "CellRunner":
-    """The runner that the options ask for.
-
-    Raises:
-        UserError: there is no such device or cluster, or Ray is not installed.
-    """
-    if ray is not None:
-        from bench.cluster.connect import connect
-
-        connect(ray)  # before the next import, because it reports a missing Ray
-
-        from bench.cluster.ray_runner import RayRunner
-
-        return RayRunner(jobs, device, cpus, gpus, devices or 1)
-    if cpus is not None or gpus is not None or devices is not None:
-        raise UserError("--cpus-, --gpus- and --devices-per-cell are for --ray; without it, --jobs says how many cells")
-    from bench.runs.workers import LocalRunner
-
-    return LocalRunner(jobs, device)
+def command_line() -> str:
+    """The command as the user gave it."""
+    return shlex.join(["bench", *sys.argv[1:]])

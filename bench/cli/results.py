@@ -132,9 +132,7 @@ def report(
         list[str] | None,
         typer.Option(metavar="[TASK=]PERCENT", help="Accuracy to which costs are counted; repeatable."),
     ] = None,
-    margin: Annotated[
-        float, typer.Option(min=0, help="Percentage points; methods that differ by less are equivalent.")
-    ] = 0.5,
+    margin: Annotated[float, typer.Option(help="Percentage points; methods that differ by less are equivalent.")] = 0.5,
     latex: Annotated[Literal["gm", "pm", "both"], typer.Option(help="Which accuracies main.tex has.")] = "both",
     transpose: Annotated[bool, typer.Option("--transpose", help="Methods as columns of main.tex.")] = False,
     columns: Annotated[
@@ -150,20 +148,21 @@ def report(
     ] = None,
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
+    from bench.api.report import report as make_report
     from bench.plugin import load_file
-    from reports.page.page import write_report
-    from reports.tables.cost import read_targets
-    from reports.tables.latex import Latex
-    from sweeps.report import run_sections, tuned_for
 
-    targets = read_targets(target or [])
     for file in plugin or []:
         load_file(file)
-    sections, tuned = run_sections(runs[0], storage), tuned_for(runs[0])
-    asked = Latex(latex, transpose, columns or ())
     print(
-        write_report(
-            runs, extra=sections, selection=selection, targets=targets, tuned=tuned, latex=asked, margin=margin
+        make_report(
+            runs,
+            selection=selection,
+            target=target or (),
+            margin=margin,
+            latex=latex,
+            transpose=transpose,
+            columns=columns or (),
+            storage=storage,
         )
     )
 

@@ -15,6 +15,10 @@ TrackingUri = Annotated[
     str | None,
     typer.Option(help="MLflow's tracking store; default: MLFLOW_TRACKING_URI, else RUN/mlflow.db.", show_default=False),
 ]
+Tracking = Annotated[
+    bool | None,
+    typer.Option(help="Mirror the run in MLflow; default: as BENCH_TRACKING says, else yes.", show_default=False),
+]
 
 
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:

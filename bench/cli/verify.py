@@ -43,10 +43,10 @@ def unpack(
 
 def verify(
     run: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or packed runs.")],
-    cells: Annotated[int, typer.Option(min=0, help="How many cells to compute again, over all runs.")] = 5,
+    cells: Annotated[int, typer.Option(help="How many cells to compute again, over all runs.")] = 5,
     seed: Annotated[int | None, typer.Option(help="Of the draw of cells; default: a new one.")] = None,
     plugin: PluginFiles = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Cells side by side; default: one per core.")] = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     blind: Annotated[
         bool,
@@ -55,43 +55,26 @@ def verify(
 ) -> None:
     """Check all cells of runs and compute some again. Exit status 1: something is not as the runs say; 3: no cell of a
     run could be confirmed."""
-    import secrets
-    import tempfile
+    from bench.api.verify import check_runs
+    from bench.plugin import file_path
 
-    from bench.plugin import file_path, load_file
-    from bench.results.results import load_run
-    from bench.runs.cell import Options
-    from bench.runs.verify.judge import Judge
-    from bench.runs.verify.verify import verify
-    from bench.runs.workers import LocalRunner
-
-    drawn = secrets.randbelow(2**31) if seed is None else seed
-    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as new:
-        files = tuple(file_path(file) for file in plugin or [])
-        scored = Path(scratch, "scored")
-        scored.mkdir()
-        judge = Judge(scored, data_root) if blind else None
-        for file in () if judge else files:
-            load_file(file)
-        views = [load_run(_folder(one, Path(scratch, str(number)))) for number, one in enumerate(run)]
-        runner = LocalRunner(jobs, "auto")
-        options = Options(cells=runner.sharing, data_root=data_root, plugins=files, blind=blind).model_dump_json()
-        found = verify(views, cells, drawn, Path(new), options, runner, data_root, judge)
+    files = tuple(file_path(file) for file in plugin or [])
+    found = check_runs(run, cells, seed, jobs, data_root, files, blind=blind)
     for verdict in found.verdicts:
         print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
     same, near, drifted, wrong = (sum(verdict.outcome == one for verdict in found.verdicts) for one in WORDS)
     print(
-        f"{sum(len(view.cells) for view in views)} cells, {same} computed again as they were, {near} but for rounding, "
-        f"{drifted} drifted apart, {wrong} wrong; --seed {drawn} draws the same cells"
+        f"{found.cells} cells, {same} computed again as they were, {near} but for rounding, "
+        f"{drifted} drifted apart, {wrong} wrong; --seed {found.seed} draws the same cells"
     )
-    if judge and judge.unchecked:
+    if found.unchecked:
         print(
-            f"ids not checked, as they rest on code of plug-ins: {judge.unchecked}; "
+            f"ids not checked, as they rest on code of plug-ins: {found.unchecked}; "
             "bench verify without --blind checks them"
         )
     if found.stopped:
         raise UserError("stopped before the cells drawn were computed")
-    names = {view.path: name for view, name in zip(views, run, strict=True)}
+    names = found.names
     for folder, shift in found.shifts.items():
         print(f"WRONG {names.get(folder, folder)}: rounding is as often up as down, and this is not: {shift.text}")
     _say_drift(found, names)
@@ -121,13 +104,3 @@ def _say_drift(found: "Checked", names: dict[Path, Path]) -> None:
                 f"{name}: too few cells drifted ({drifted}) to tell a shift of all numbers from rounding: "
                 f"--cells {ENOUGH} or more would"
             )
-
-
-def _folder(run: Path, scratch: Path) -> Path:
-    """The run's folder; a packed run is unpacked into `scratch`."""
-    from bench.results.pack import unpack
-
-    if not run.is_file():
-        return run
-    unpack(run, scratch)
-    return scratch

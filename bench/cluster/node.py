@@ -22,7 +22,7 @@ from bench.cluster.transfer import FilePart, Link, Report, Sender, write
 from bench.data import Dataset
 from bench.errors import Lost, UserError
 from bench.runs.cell_runner import CellTask, HeldElsewhere
-from bench.runs.progress import Event
+from bench.runs.events import Event
 from bench.store import inside, store
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from bench.federation.cell_data import data_of, read_data
 from bench.plugin import loaded_modules
 from bench.results.results import cell_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere, interrupts_deferred, supervise
+from bench.runs.events import Event
 from bench.runs.forecast.estimate import estimate
-from bench.runs.progress import Event
 from bench.settings import Settings
 from bench.store import store
 from bench.store.provenance import harness_code

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.runs.progress import Event
+from bench.runs.events import Event
 from bench.store import inside, store
 
 CHUNK = 32 * 2**20

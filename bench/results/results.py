@@ -4,6 +4,7 @@ How rounds are chosen is in `bench/results/reported_round.py`.
 """
 
 import base64
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,8 @@ from bench.results.summary import data_and_case, to_html
 from bench.settings import Settings
 from bench.store import documents
 from bench.store.documents import first_error, read_json, read_run_file
-from bench.store.store import COLUMNS, REMOVED, Status, read_status
-from bench.store.tables import read_table
+from bench.store.store import REMOVED, Status, read_status
+from bench.store.tables import read_table, read_tables
 
 if TYPE_CHECKING:
     from bench.results.saved_models import KeptModel
@@ -43,6 +44,9 @@ FIGURE_COLUMNS = (
     "value",
     "derived",
 )
+
+CELL_COLUMNS = ("label", "dataset", "case", "alpha", "seed", "cell")
+"""Columns that say which cell a row of a table is of."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,9 @@ class CellView:
         """E.g. `scd digits alpha=0.1 seed=0`."""
         return cell_name(self.settings)
 
+    def __repr__(self) -> str:
+        return f"<cell {self.id} {self.name}: {self.status.state}, {self.status.rounds}/{self.settings.rounds} rounds>"
+
 
 @dataclass(frozen=True)
 class RunView:
@@ -122,24 +129,38 @@ class RunView:
         """What a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
         return to_html(self.path, self.results)
 
+    def __repr__(self) -> str:
+        """The folder, how many cells are in which state, and the first lines of the results."""
+        from bench.results.summary import to_lines
+
+        states = Counter(cell.status.state for cell in self.cells)
+        counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        return "\n".join([f"<run {self.path}: {len(self.cells)} cells, {counts}>", *to_lines(self.results)])
+
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """`metrics.csv` of all cells, with a column `cell` in front."""
+        """The curves: `metrics.csv` of all cells, with whose they are in front (`CELL_COLUMNS`)."""
         return self._all("metrics")
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """`clients.csv` of all cells, with a column `cell` in front."""
+        """The scores of clients: `clients.csv` of all cells, with whose they are in front."""
         return self._all("clients")
 
     @cached_property
     def ledger(self) -> pd.DataFrame:
-        """`ledger.csv` of all cells, with a column `cell` in front."""
+        """Traffic and simulated time by version: `ledger.csv` of all cells, with whose they are in front."""
         return self._all("ledger")
 
     def _all(self, name: str) -> pd.DataFrame:
-        frames = {cell.id: cell.table(name) for cell in self.cells}
-        return pd.concat([frame.assign(cell=id) for id, frame in frames.items()])[["cell", *COLUMNS[name]]]
+        """A table of all cells; a cell that has two labels stands in it under each of them."""
+        whole, sizes = read_tables((cell.folder for cell in self.cells), name)
+        known = pd.DataFrame(
+            [{**cell_columns(cell.id, cell.settings), "label": cell.label} for cell in self.cells],
+            columns=list(CELL_COLUMNS),
+        )
+        known = known.astype({"alpha": float, "seed": int})
+        return pd.concat([known.loc[np.repeat(known.index, sizes)].reset_index(drop=True), whole], axis=1)
 
 
 def load_run(run: Path | str) -> RunView:
@@ -211,6 +232,18 @@ def reported_figures(cell: CellView) -> list[dict[str, Any]]:
     return chosen or [figure for figure in figures if figure["selection"] == "last"]
 
 
+def cell_columns(id: str, settings: Settings) -> dict[str, Any]:
+    """What tells a cell apart in tables, by `CELL_COLUMNS`."""
+    return {
+        "label": settings.name,
+        "dataset": dataset_name(settings),
+        "case": settings.case,
+        "alpha": settings.alpha,
+        "seed": settings.seed,
+        "cell": id,
+    }
+
+
 def cell_name(settings: Settings) -> str:
     """What people call a cell, e.g. `scd digits alpha=0.1 seed=0`."""
     return f"{settings.name} {task_name(settings)} seed={settings.seed}"
@@ -232,12 +265,8 @@ def _rows(cell: CellView) -> list[dict[str, Any]]:
     settings = cell.settings
     common = {
         "method": settings.method,
+        **cell_columns(cell.id, settings),
         "label": cell.label,
-        "dataset": dataset_name(settings),
-        "alpha": settings.alpha,
-        "case": settings.case,
-        "seed": settings.seed,
-        "cell": cell.id,
         "status": cell.status.state,
         "protocol": settings.protocol,
     }

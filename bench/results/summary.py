@@ -41,6 +41,15 @@ def undone(figures: pd.DataFrame) -> str:
     return left and f"not in the table: {left}"
 
 
+def to_lines(figures: pd.DataFrame, rows: int = 8) -> list[str]:
+    """The summary in a few lines for a prompt: of each table the first rows."""
+    lines = [text] if (text := undone(figures)) else []
+    for title, table in summary(figures):
+        left = f"... and {len(table) - rows} more rows" if len(table) > rows else ""
+        lines += [title, *table.head(rows).to_string().splitlines(), *filter(None, [left])]
+    return lines
+
+
 def to_html(run: Path, figures: pd.DataFrame) -> str:
     """The summary for a notebook."""
     texts = [f"<b>{html.escape(str(run))}</b>", html.escape(undone(figures))]

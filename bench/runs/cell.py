@@ -31,8 +31,10 @@ from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, file_of, load_file
 from bench.results import saved_models
 from bench.runs import blind
+from bench.runs.callbacks import Calls, unpacked
+from bench.runs.events import Event
 from bench.runs.forecast.memory import keep_on_host
-from bench.runs.progress import Event, figures_text, headline
+from bench.runs.progress import figures_text, headline
 from bench.settings import Settings
 from bench.store import checkpoint, documents, inside, store
 from bench.store.cell_log import logged
@@ -62,6 +64,7 @@ class Options(BaseModel):
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Keep = Field("none", description="which models or states stay at the end (`bench.results.saved_models`)")
     plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
+    callbacks: tuple[str, ...] = Field((), description="called in the process that trains (`callbacks.packed`)")
     blind: bool = Field(False, description="data without labels of tests lie in the cell's folder; scores nothing")
 
 
@@ -147,6 +150,8 @@ class _Run:
         self.last_checkpoint = self.last_status = self.last_event = self.started
         self.since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.status = Status("running", total=settings.rounds, cell=documents.id_of(folder))
+        self.callbacks = Calls(unpacked(options.callbacks), folder.name, settings, self._warn)
+        self.federation: Federation | None = None
 
     def run(self) -> Status:
         """Train, and turn whatever happens into a status."""
@@ -169,6 +174,7 @@ class _Run:
             if state in store.FINISHED:
                 state, reason = "failed", shortage(error) or f"its end could not be written: {error}"
                 self.status = replace(self.status, state=state, reason=reason)
+        self.callbacks.end(self.status.rounds, state, self.federation.server.state if self.federation else None)
         self._event()
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status
@@ -209,6 +215,7 @@ class _Run:
             partition={"hash": partition.hash, "summary": partition.summary},
         )
         self._resume(federation)
+        self.federation = federation
         self._event()
         with self.writer:  # no thread writes to the folder once another process may
             while federation.version < self.settings.rounds:
@@ -250,18 +257,21 @@ class _Run:
     def _record(self, federation: Federation) -> None:
         """Write what the version that has just ended leaves behind."""
         version, now = federation.version, time.monotonic()
-        self.tables.append("ledger", version, [row for row in federation.ledger if row["round"] == version])
+        traffic = [row for row in federation.ledger if row["round"] == version]
+        self.tables.append("ledger", version, traffic)
         self.tables.append("work", version, [federation.work])
         if federation.spans:
             self.tables.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
+        scores: list[dict[str, Any]] = []
         if version % self.settings.eval_every == 0 or version == self.settings.rounds:
             if self.options.blind:
                 blind.write_outputs(self.folder, version, federation.outputs().outputs)
             else:
-                self._evaluate(federation)
+                scores = self._evaluate(federation)
         for text in federation.warnings[len(self.status.warnings) :]:
             log.warning("%s", text)
         self.status, self.calls = _seen(self.status, federation), self.calls_before + federation.engine.calls
+        self.callbacks.version(version, traffic, scores, federation.server.state)
         if version < self.settings.rounds and now - self.last_checkpoint >= self.options.checkpoint_seconds:
             self._checkpoint(federation)
         if now - self.last_status >= STATUS_SECONDS:
@@ -271,7 +281,8 @@ class _Run:
             self.last_event = now
             self._event()
 
-    def _evaluate(self, federation: Federation) -> None:
+    def _evaluate(self, federation: Federation) -> list[dict[str, Any]]:
+        """Write the scores of the version that has just ended, and return those of all clients together."""
         version, evaluation = federation.version, federation.evaluate()
         self.tables.append("metrics", version, evaluation.metrics)
         self.tables.append("clients", version, evaluation.clients)
@@ -280,6 +291,7 @@ class _Run:
             saved_models.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
         self.figures = headline(evaluation.metrics)
         log.info("round %d: %s", version, figures_text(self.figures))
+        return evaluation.metrics
 
     def _checkpoint(self, federation: Federation) -> None:
         if self.saved_version == federation.version:
@@ -324,6 +336,13 @@ class _Run:
         event = Event(self.folder.name, status.state, status.rounds, status.total, dict(self.figures), status.reason)
         with self.writer.publishing:  # whoever gets the report may read the folder (`bench.cluster.transfer`)
             self.report(event)
+
+    def _warn(self, text: str) -> None:
+        """Tell the user, and the cell's log, of what does not stop the cell."""
+        log.warning("%s", text)
+        with self.writer.publishing:
+            status = self.status
+            self.report(Event(self.folder.name, "running", status.rounds, status.total, self.figures, warning=text))
 
     def _write_status(self) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bench.runs.progress import Event
+from bench.runs.events import Event
 from bench.settings import Settings
 from bench.store import inside, store
 

@@ -3,6 +3,8 @@
 Worker processes have no notebook, and a cell's id holds the syntax of a file. So `save` writes each definition to a
 file in the run's folder, with the imports that it needs and the notebook's functions and classes that it uses, and
 loads it like any other plug-in file. What a file cannot hold, such as a value of the notebook, is refused by its name.
+A class that a script gives to `bench.run` (`methods=`) is treated alike, so that the rest of the script is no part of
+the cells' ids.
 """
 
 import ast
@@ -65,8 +67,9 @@ def _text(interactive: plugin.Interactive) -> str:
     refused: set[str] = set()
     _collect(interactive, interactive.item, imports, parts, refused)
     if refused:
+        place = "script" if "__file__" in interactive.namespace else "notebook"
         raise UserError(
-            f"{what} uses {', '.join(sorted(refused))} of the notebook, which its workers do not have: make it part of "
+            f"{what} uses {', '.join(sorted(refused))} of the {place}, which its workers do not have: make it part of "
             "the definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file and "
             "load that by bench.load_file"
         )
@@ -87,16 +90,21 @@ def _collect(
         return
     begun = {*parts, value.__name__}
     parts |= dict.fromkeys([value.__name__], "")  # in case two use each other
-    for name in sorted(_free_names(source) - begun - set(dir(builtins))):
+    for name in sorted(_free_names(source, interactive.namespace) - begun - set(dir(builtins))):
         used = interactive.namespace.get(name)
         if used is not None and (line := _import(name, used, interactive.namespace)):
             imports.add(line)
-        elif isinstance(used, type | FunctionType) and plugin.is_interactive(used.__module__):
+        elif isinstance(used, type | FunctionType) and _is_here(used.__module__):
             _collect(interactive, used, imports, parts, refused)
         else:
             refused.add(name)
     del parts[value.__name__]
     parts[value.__name__] = source
+
+
+def _is_here(module: str) -> bool:
+    """Whether a module is the notebook or the script that runs, which a file cannot import."""
+    return module == "__main__" or plugin.is_interactive(module)
 
 
 def _source(interactive: plugin.Interactive, value: Any) -> str | None:
@@ -123,7 +131,9 @@ def _parse(text: str) -> list[ast.stmt]:
 
 
 def _cells(namespace: dict[str, Any]) -> list[str]:
-    """What the session has run, the last first: IPython keeps a list of it, others a line cache."""
+    """What the session has run, the last first: IPython keeps a list of it, others a line cache; a script is a file."""
+    if isinstance(file := namespace.get("__file__"), str):
+        return ["".join(linecache.getlines(file))]
     cells = namespace.get("In")
     if isinstance(cells, list):
         return [str(cell) for cell in reversed(cells)]
@@ -150,8 +160,11 @@ def _registers(decorator: ast.expr, namespace: dict[str, Any]) -> bool:
     return False
 
 
-def _free_names(source: str) -> set[str]:
-    """Names that a definition takes from its module."""
+def _free_names(source: str, namespace: dict[str, Any]) -> set[str]:
+    """Names that a definition takes from its module.
+
+    The body of a class may take a name that it then gives itself (`Hyper = Hyper`).
+    """
     table = symtable.symtable(source, "<definition>", "exec")
     assigned = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
@@ -160,6 +173,9 @@ def _free_names(source: str) -> set[str]:
         inner = queue.pop()
         queue += inner.get_children()
         names |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
+        if inner.get_type() == "class":
+            both = {one.get_name() for one in inner.get_symbols() if one.is_assigned() and one.is_referenced()}
+            names |= {name for name in both if isinstance(namespace.get(name), type | FunctionType)}
     return names - assigned - {"__name__", "__doc__"}
 
 
@@ -171,7 +187,7 @@ def _import(name: str, value: Any, namespace: dict[str, Any]) -> str:
     lines = [(node.module, alias.name) for node in said for alias in node.names if (alias.asname or alias.name) == name]
     own = getattr(value, "__module__", None)
     for module, attribute in [*lines, (own, getattr(value, "__qualname__", name)), (own, name)]:
-        if not isinstance(module, str) or plugin.is_interactive(module):
+        if not isinstance(module, str) or _is_here(module):
             continue
         if getattr(sys.modules.get(module), attribute, None) is value:
             return f"from {module} import {attribute}" + ("" if attribute == name else f" as {name}")

@@ -5,10 +5,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from bench.runs.events import Event
 from bench.store.store import CellState
 
 if TYPE_CHECKING:
@@ -32,18 +32,6 @@ def patience(text: str, *, quiet: bool) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-@dataclass(frozen=True)
-class Event:
-    """One thing that happened to a cell; `figures` are accuracies such as `{"gm": 0.81}`."""
-
-    cell: str
-    state: CellState
-    round: int = 0
-    rounds: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
-    text: str = ""
 
 
 class Reporter(AbstractContextManager["Reporter"]):

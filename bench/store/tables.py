@@ -40,9 +40,16 @@ def read_tables(folders: Iterable[Path], name: str) -> tuple[pd.DataFrame, list[
     return whole, [max(0, text.count("\n") - 1) for text in texts]
 
 
-def _whole_lines(path: Path) -> str:
+def read_new(folder: Path, name: str, offset: int) -> tuple[pd.DataFrame, int]:
+    """The rows of a growing table from `offset` bytes on, without a line that is being written, and the next offset."""
+    text = _whole_lines(folder / f"{name}.csv", offset)
+    lines = text if offset else text.partition("\n")[2]
+    return _parsed(f"{','.join(COLUMNS[name])}\n{lines}", name), offset + len(text.encode())
+
+
+def _whole_lines(path: Path, offset: int = 0) -> str:
     try:
-        text = inside.read_bytes(path).decode()
+        text = inside.read_bytes(path)[offset:].decode()
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError as error:

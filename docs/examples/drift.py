@@ -18,8 +18,8 @@ from bench.results.pack import unpack
 from bench.results.results import CellView, load_run
 from bench.rng import generator
 from bench.runs.cell import Options
-from bench.runs.launch import work
 from bench.runs.plan import plan
+from bench.runs.session import work
 from bench.runs.verify.consistency import read_rows
 from bench.runs.verify.drift import loss_factors, shift, spread
 from bench.runs.verify.recomputed import Recomputed, compare
@@ -35,7 +35,7 @@ def compute(cells: list[CellView], scratch: Path) -> list[tuple[CellView, Path, 
     runner = LocalRunner(None, "auto")
     options = Options(cells=runner.sharing, data_root=DATA).model_dump_json()
     different = list({one.id: one for one in planned}.values())
-    work(scratch, different, options, runner, None, quiet=True, verbose=False)
+    work(scratch, different, options, runner)
     return [(cell, scratch / one.id, compare(cell, scratch / one.id)) for cell, one in zip(cells, planned, strict=True)]
 
 

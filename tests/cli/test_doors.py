@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from bench.api.run import run as run_from_python
 from bench.errors import UserError
-from bench.runs.launch import run as run_from_python
 from tests.warm import PATIENCE, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

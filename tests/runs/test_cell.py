@@ -15,7 +15,7 @@ from bench.engine.backends import backends
 from bench.models.network import Network
 from bench.plugin import MODELS
 from bench.runs.cell import Options, _last_recordings, _recordings, _shared_by, run_cell
-from bench.runs.progress import Event
+from bench.runs.events import Event
 from bench.settings import Settings
 from bench.store import checkpoint, store
 from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND

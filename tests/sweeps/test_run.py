@@ -19,7 +19,7 @@ from bench.plugin import PARTITIONS
 from bench.results.results import load_run
 from bench.rng import generator, key
 from bench.runs.cell import Options, run_cell
-from bench.runs.launch import write_run
+from bench.runs.run_folder import write_run
 from bench.runs.workers import LocalRunner
 from bench.store import store
 from datasets.partitions import Split

@@ -17,8 +17,8 @@ import numpy as np
 from bench.errors import UserError
 from bench.results.results import CellView, RunView
 from bench.runs.cell_runner import CellRunner
-from bench.runs.launch import work
 from bench.runs.plan import PlannedCell, plan
+from bench.runs.session import work
 from bench.runs.verify.consistency import disagreement
 from bench.runs.verify.drift import Shift, shift
 from bench.runs.verify.recomputed import Agreement, Recomputed, compare
@@ -53,11 +53,19 @@ class Checked:
     Attributes:
         stopped: whether the user stopped it.
         shifts: by run folder, a figure that lies above or below the ones computed here as rounding cannot explain.
+        seed: of the draw of cells.
+        cells: how many cells the runs have.
+        unchecked: how many cells have an id that was not checked, as it rests on code of plug-ins.
+        names: what the user calls each run folder; a packed run was unpacked into another one.
     """
 
     verdicts: tuple[CellVerdict, ...]
     stopped: bool = False
     shifts: dict[Path, Shift] = field(default_factory=dict)
+    seed: int = 0
+    cells: int = 0
+    unchecked: int = 0
+    names: dict[Path, Path] = field(default_factory=dict)
 
     @property
     def wrong(self) -> bool:
@@ -117,7 +125,7 @@ def verify(
         different = list({mine.id: mine for _, mine in pairs}.values())
         if judge:
             judge.hand_out(scratch, different)
-        if not work(scratch, different, options, runner, None, quiet=True, verbose=False):
+        if not work(scratch, different, options, runner):
             return False
         folders = {mine.id: judge.score(mine, scratch / mine.id) if judge else scratch / mine.id for mine in different}
         known.update((cell.folder, (cell, compare(cell, folders[mine.id]))) for cell, mine in pairs)

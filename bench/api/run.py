@@ -1,0 +1,151 @@
+"""`bench.run`: a session with a grid, from Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.api.runner import choose_runner
+from bench.config.grid import Grid, grid_of, load_grid
+from bench.config.grid_file import name_problem
+from bench.errors import UserError
+from bench.method import METHODS, Method
+from bench.results.results import RunView, load_run
+from bench.runs.callbacks import Callback
+from bench.runs.session import Session, SessionOptions
+from bench.settings import Settings
+
+if TYPE_CHECKING:
+    from bench.engine.engine import Executor
+    from bench.runs.cell import Keep
+
+
+def run(
+    grid: Grid | Settings | Sequence[Settings] | Mapping[str, Any] | str | Path,
+    out: Path | str | None = None,
+    *,
+    methods: Sequence[type[Method]] = (),
+    callbacks: Sequence[Callback] = (),
+    overrides: Sequence[str] = (),
+    only: str | None = None,
+    jobs: int | None = None,
+    device: str = "auto",
+    ray: str | None = None,
+    cpus_per_cell: float | None = None,
+    gpus_per_cell: float | None = None,
+    devices_per_cell: int | None = None,
+    executor: "Executor" = "auto",
+    allow_fallback: Sequence[str] = (),
+    lane_kernels: bool = False,
+    data_root: Path | str = "data",
+    download: bool = False,
+    fresh: bool = False,
+    take_over: bool = False,
+    checkpoint_seconds: float = 300.0,
+    keep: "Keep" = "none",
+    tracking_uri: str | None = None,
+    tracking: bool | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> RunView:
+    """Run a grid from Python, like `bench run`: finished cells are skipped, half-done ones go on.
+
+    In a script, call it under `if __name__ == "__main__":`, as workers are processes of their own.
+
+    Args:
+        grid: a grid file, the name of a built-in grid, the content of a grid file as a dictionary, what `load_grid`
+            returned, or the `Settings` of one cell or of several.
+        out: the run folder; default: `runs/<grid name>`. A grid without a name has the folder's.
+        methods: classes that the notebook or script defines, or that are registered. Each is a method of its name in
+            lower case, which the grid may mention with hyperparameters; if it does not, the method is run beside the
+            grid's.
+        callbacks: what follows the cells (`bench.Callback`).
+        overrides: `key=value` each, to change a setting or an axis of the grid, as `--set`.
+        only: run these cells only, e.g. `method=scd,seed=0`.
+        jobs: cells side by side; default: one per core on a CPU, one on a GPU.
+        device: `auto`, `cpu` or `cuda`.
+        ray: run the cells on a Ray cluster: `auto`, `local` or `HOST:PORT`.
+        cpus_per_cell, gpus_per_cell, devices_per_cell: with `ray`, what a cell is given.
+        executor: how clients are trained: `auto`, `sequential`, `cohort` or `debug`.
+        allow_fallback: losses and backends that may fail on a GPU, where the cell then goes on tens of times slower.
+        lane_kernels: on a GPU and with `precision: bf16`, use kernels of the harness's own.
+        data_root: where data files lie; `download`: fetch what is missing.
+        fresh: forget the cells' earlier results.
+        take_over: use the folder of another grid; its cells stay there, and are no longer shown.
+        checkpoint_seconds: least time between two checkpoints.
+        keep: what `cell.model()` finds afterwards: `best`, models of the reported round; `all`, of the last one;
+            `server`, the generic one of the last round.
+        tracking: mirror the run in MLflow; default: as the variable `BENCH_TRACKING` says, else yes.
+        tracking_uri: MLflow's store; default: `MLFLOW_TRACKING_URI`, else `mlflow.db` in the run folder.
+        quiet: no progress, notes and warnings; `verbose`: a line for each round.
+
+    Returns:
+        The run folder's view, with its results as pandas frames.
+
+    Raises:
+        UserError: a problem in the grid or its data, an option that cannot be, or the folder is another grid's.
+        KeyboardInterrupt: the user stopped it; another call goes on.
+    """
+    options = SessionOptions.of(
+        jobs=jobs,
+        device=device,
+        ray=ray,
+        cpus_per_cell=cpus_per_cell,
+        gpus_per_cell=gpus_per_cell,
+        devices_per_cell=devices_per_cell,
+        executor=executor,
+        allow_fallback=allow_fallback,
+        lane_kernels=lane_kernels,
+        data_root=data_root,
+        download=download,
+        checkpoint_seconds=checkpoint_seconds,
+        keep=keep,
+        tracking_uri=tracking_uri,
+        tracking=tracking,
+        quiet=quiet,
+        verbose=verbose,
+    )
+    loaded = _grid(grid, out, overrides, [_method(kind) for kind in methods])
+    session = Session(loaded, out, options, only=only, take_over=take_over)
+    session.run(choose_runner(options), fresh=fresh, callbacks=callbacks)
+    return load_run(session.folder)
+
+
+def _method(kind: type[Method]) -> str:
+    """The name of a method's class, registered if it was not."""
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise UserError(f"methods: {kind!r} is none: give classes that are derived from bench.method.Method")
+    return METHODS.name_of(kind)
+
+
+def _grid(grid: Any, out: Path | str | None, overrides: Sequence[str], methods: Sequence[str]) -> Grid:
+    """The grid that a user gave in one of many forms."""
+    if isinstance(grid, str | Path):
+        return load_grid(grid, overrides, methods)
+    if isinstance(grid, Mapping):
+        return load_grid(with_name(grid, "grid", out), overrides, methods)
+    if overrides:
+        raise UserError("overrides: they are for a grid from a file or a dictionary, and this one is expanded already")
+    cells = [grid] if isinstance(grid, Settings) else grid
+    expanded = grid if isinstance(grid, Grid) else grid_of(cells, _name("grid", out))
+    if left := set(methods) - {cell.method for cell in expanded.cells}:
+        raise UserError(f"methods: no cell of the grid is of {', '.join(sorted(left))}, and it is expanded already")
+    return expanded
+
+
+def with_name(content: Mapping[str, Any], what: str, out: Path | str | None) -> Mapping[str, Any]:
+    """The content of a file, with the name of the run folder if it has none itself.
+
+    Args:
+        what: what the content is of, for the message.
+
+    Raises:
+        UserError: it has none, and there is no folder.
+    """
+    return content if "name" in content else {"name": _name(what, out), **content}
+
+
+def _name(what: str, out: Path | str | None) -> str:
+    if out is None:
+        raise UserError(f"the {what} has no name: give it one (`name`), or say by `out` where its results go")
+    name = Path(out).resolve().name
+    return what if name_problem(name) else name

@@ -1,0 +1,93 @@
+"""`bench.sweep`: a session with a study, from Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.api.run import with_name
+from bench.api.runner import choose_runner
+from bench.results.results import RunView, load_run
+from bench.runs.session import SessionOptions
+from sweeps.session import open_session, run_study
+from sweeps.study import load_study
+
+if TYPE_CHECKING:
+    from bench.engine.engine import Executor
+
+
+def sweep(
+    study: Mapping[str, Any] | str | Path,
+    out: Path | str | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    trials: int | None = None,
+    timeout: float | None = None,
+    jobs: int | None = None,
+    storage: str | None = None,
+    device: str = "auto",
+    ray: str | None = None,
+    cpus_per_cell: float | None = None,
+    gpus_per_cell: float | None = None,
+    devices_per_cell: int | None = None,
+    executor: "Executor" = "auto",
+    allow_fallback: Sequence[str] = (),
+    lane_kernels: bool = False,
+    data_root: Path | str = "data",
+    download: bool = False,
+    checkpoint_seconds: float = 300.0,
+    tracking_uri: str | None = None,
+    tracking: bool | None = None,
+    page: bool = True,
+    quiet: bool = False,
+) -> RunView:
+    """Tune the methods of a study from Python, like `bench sweep`; another call goes on where one was stopped.
+
+    Args:
+        study: a study file, the name of a built-in study, or the content of a study file as a dictionary.
+        out: the run folder; default: `runs/<study name>`. A study without a name has the folder's.
+        overrides: `key=value` each, to change a key of the study or of its grid, as `--set`.
+        trials: for each method and task, those of earlier calls included.
+        timeout: seconds after which no trial is begun.
+        storage: Optuna's storage; default: `study.db` in the run folder.
+        page: make the report's page at the end.
+        jobs, device, ray, cpus_per_cell, gpus_per_cell, devices_per_cell, executor, allow_fallback, lane_kernels,
+        data_root, download, checkpoint_seconds, tracking_uri, tracking, quiet: as in `bench.run`.
+
+    Returns:
+        The run folder's view: the cells of trials and of the reported settings.
+
+    Raises:
+        UserError: a problem in the study or its data, an option that cannot be, or the folder is another's.
+        KeyboardInterrupt: the user stopped it; another call goes on.
+    """
+    options = SessionOptions.of(
+        jobs=jobs,
+        device=device,
+        ray=ray,
+        cpus_per_cell=cpus_per_cell,
+        gpus_per_cell=gpus_per_cell,
+        devices_per_cell=devices_per_cell,
+        executor=executor,
+        allow_fallback=allow_fallback,
+        lane_kernels=lane_kernels,
+        data_root=data_root,
+        download=download,
+        checkpoint_seconds=checkpoint_seconds,
+        tracking_uri=tracking_uri,
+        tracking=tracking,
+        quiet=quiet,
+    )
+    named = with_name(study, "study", out) if isinstance(study, Mapping) else str(study)
+    loaded = load_study(named, list(overrides), trials)
+    session = open_session(loaded, out, options)
+    run_study(
+        session,
+        loaded,
+        choose_runner(options),
+        name=loaded.name if isinstance(study, Mapping) else str(study),
+        overrides=list(overrides),
+        storage=storage,
+        timeout=timeout,
+        page=page,
+    )
+    return load_run(session.folder)

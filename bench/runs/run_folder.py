@@ -1,0 +1,90 @@
+"""The folder of a run: whose it is, how it is made, and `run.json`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bench.config.grid import Grid
+from bench.errors import UserError
+from bench.runs.plan import data_notes
+from bench.store import store
+from bench.store.documents import read_run_file
+from bench.store.provenance import provenance
+
+if TYPE_CHECKING:
+    from bench.runs.plan import PlannedCell
+
+STUDY = "study.json"
+"""In a run folder: the study that filled it."""
+
+
+def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, take_over: bool = False) -> None:
+    """Check that a folder can be the run folder of a grid or study, before anything is measured or read.
+
+    An edited grid goes into its folder again, by its name. The cells of another one would vanish from results and
+    reports, so its folder is only taken over where the user asks for that. A study has its trials in its folder, which
+    nobody takes over: neither another study nor a grid of the same name.
+
+    Raises:
+        UserError: the path is a file or leads through one, or is not text in UTF-8, as run.json must name it; or the
+            folder is another grid's or study's.
+    """
+    if any("\ud800" <= letter <= "\udfff" for letter in str(folder)):
+        raise UserError(f"--out {str(folder)!a}: its name is not text in UTF-8; give another one")
+    place = next((place for place in (folder, *folder.parents) if place.exists()), None)
+    if place and not place.is_dir():
+        raise UserError(f"--out {folder}: {place} is a file, not a folder")
+    info = read_run_file(folder)
+    if info is None or take_over:
+        return
+    before = "study" if (folder / STUDY).exists() else "grid"
+    if (before, info.get("grid", name)) == (kind, name):
+        return
+    remedy = "Give another --out"
+    if kind == "grid":
+        remedy += (
+            ", or --take-over (in Python take_over=True) to use the folder for this grid: the others' cells stay "
+            "there, but results and reports no longer show them"
+        )
+    raise UserError(f"{folder} has the cells of {before} {info['grid']!r}, and this is {kind} {name!r}. {remedy}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a run folder where there is none.
+
+    Raises:
+        UserError: it lies where the system makes no folders, as in /proc.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError:
+        raise UserError(f"--out {folder}: the system makes no folder there; give another one") from None
+
+
+def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
+    """Remove what cells have, so that they start again.
+
+    Raises:
+        UserError: another process works on one.
+    """
+    for cell in cells:
+        try:
+            store.forget(folder / cell.id)
+        except store.BusyError as error:
+            raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
+
+
+def write_run(folder: Path, grid: Grid, planned: "Sequence[PlannedCell]", command: str | None = None) -> None:
+    """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
+    cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
+    notes = {"notes": known} if (known := data_notes(planned)) else {}
+    script = Path(sys.argv[0]).name or "a prompt"
+    entry = {"command": command or f"bench.run, called in {script}", **provenance()}
+    make_folder(folder)
+    with store.locked(folder, wait=True):
+        before = read_run_file(folder) or {}
+        history = [*before.get("history", []), entry]
+        created = before.get("created", entry["time"])
+        described = {"grid": grid.name, "published": grid.published, "created": created, **entry, **notes}
+        store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})

@@ -1,0 +1,364 @@
+"""A session: the cells of a grid or study in a run folder, planned, run, and gone on with.
+
+`bench run`, `bench sweep`, `bench.run` and `bench.sweep` use it, so each refuses the same, warns of the same and writes
+the same.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bench.config.grid import Grid
+from bench.config.identity import used_items
+from bench.config.validation import problem_text
+from bench.engine.device import check_lane_kernels
+from bench.engine.engine import Executor
+from bench.errors import UserError
+from bench.federation.setup import degenerate, make_method
+from bench.plugin import loaded_files
+from bench.results.remarks import end_remarks, planned_remarks
+from bench.results.results import CellView, cell_name, load_run, other_cells
+from bench.results.saved_models import has_kept
+from bench.runs import interactive
+from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, packed
+from bench.runs.cell import Keep, Options
+from bench.runs.cell_runner import CellRunner, CellTask
+from bench.runs.events import Event
+from bench.runs.plan import PlannedCell, plan, select
+from bench.runs.progress import patience, reporter
+from bench.runs.run_folder import check_folder, forget, write_run
+from bench.runs.tracking import mirror
+from bench.runs.tracking.process import DRAIN_SECONDS, STOP_SECONDS, Follower
+from bench.runs.workers import LocalRunner
+from bench.settings import Settings
+from bench.store import store
+from bench.store.inside import check_place
+
+TRACKING = "BENCH_TRACKING"
+"""Variable of the environment that says whether runs are mirrored in MLflow where the user does not."""
+
+
+class Stopped(KeyboardInterrupt):
+    """The user stopped the run (Ctrl-C or SIGTERM), and its cells have written checkpoints; the same call goes on."""
+
+
+class SessionOptions(BaseModel):
+    """How the cells of a session are run; nothing here changes what is computed, but for the recorded path.
+
+    The fields are the options of `bench run` and `bench sweep`, and parameters of `bench.run` and `bench.sweep`, which
+    say what they mean.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    jobs: int | None = Field(None, ge=1)
+    device: str = "auto"
+    ray: str | None = None
+    cpus_per_cell: float | None = Field(None, ge=0.01)
+    gpus_per_cell: float | None = Field(None, ge=0)
+    devices_per_cell: int | None = Field(None, ge=1)
+    executor: Executor = "auto"
+    allow_fallback: tuple[str, ...] = ()
+    lane_kernels: bool = False
+    data_root: Path = Path("data")
+    download: bool = False
+    checkpoint_seconds: float = Field(300.0, ge=0)
+    keep: Keep = "none"
+    tracking: bool | None = None
+    tracking_uri: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Check what a user gave.
+
+        Raises:
+            UserError: an option has a value that it cannot have.
+        """
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0])
+            value = f"{given[name]:g}" if isinstance(given[name], float) else given[name]
+            raise UserError(f"--{name.replace('_', '-')} {value}: {problem_text(first)}") from None
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the run is mirrored in MLflow; without a word of the user's, as `BENCH_TRACKING` says; else it is.
+
+        Raises:
+            UserError: the variable says neither yes nor no.
+        """
+        if self.tracking is not None:
+            return self.tracking
+        said = os.environ.get(TRACKING, "") or "1"
+        if said.lower() in ("1", "true", "yes", "on"):
+            return True
+        if said.lower() in ("0", "false", "no", "off"):
+            return False
+        raise UserError(f"the variable {TRACKING} is {said!r}: set it to 1 or 0")
+
+
+class Session:
+    """The cells of one grid, or the trials of one study, in a run folder.
+
+    Args:
+        grid: what is run; of a study the grid that `run.json` describes, with its name.
+        out: the run folder; None: `runs/<grid name>`.
+        options: how the cells are run.
+        kind: whether a grid or a study fills the folder.
+        only: which cells of the grid run, e.g. `method=scd,seed=0`; None: all.
+        take_over: use the folder of another grid.
+        command: the user's command, for `run.json` and messages; None: it is a call from Python.
+
+    Attributes:
+        folder: the run folder.
+        cells: those that run.
+
+    Raises:
+        UserError: no cell fits `only`, or the folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        out: Path | str | None,
+        options: SessionOptions,
+        *,
+        kind: Literal["grid", "study"] = "grid",
+        only: str | None = None,
+        take_over: bool = False,
+        command: str | None = None,
+    ) -> None:
+        self.grid = grid
+        self.options = options
+        self.cells = select(grid.cells, only) if only else grid.cells
+        self.folder = Path(out) if out else Path("runs") / grid.name
+        self.command = command
+        check_folder(self.folder, kind, grid.name, take_over=take_over)
+        if not options.quiet:
+            _print_warnings(self.cells)
+
+    @property
+    def again(self) -> str:
+        """How the user goes on after a stop, as a sentence."""
+        return f"The same command goes on: {self.command}" if self.command else "The same call goes on"
+
+    @property
+    def mirror(self) -> str | None:
+        """The MLflow store that mirrors the run; None: none does.
+
+        Raises:
+            UserError: the user named no address of one.
+        """
+        return mirror.choose_store(self.folder, self.options.tracking_uri) if self.options.tracked else None
+
+    def run(self, runner: CellRunner, *, fresh: bool = False, callbacks: Sequence[Callback] = ()) -> list[CellView]:
+        """Run the cells: finished ones are skipped, half-done ones go on, failed ones are tried again.
+
+        Args:
+            runner: what runs them.
+            fresh: forget their earlier results.
+            callbacks: follow the cells.
+
+        Returns:
+            The cells as they ended.
+
+        Raises:
+            UserError: a cell cannot run here; nothing is written then.
+            Stopped: the user stopped it.
+        """
+        mirror = self.mirror
+        check_callbacks(callbacks)
+        self.save_code()
+        local = isinstance(runner, LocalRunner)  # on other machines the callbacks' code may be missing
+        sent = {id(callback): text for callback in callbacks if local and (text := packed(callback))}
+        options = self.cell_options(runner, len(self.cells), tuple(sent.values()))
+        planned = self.plan(runner)
+        asked = {id(settings) for settings in self.cells}  # to compare settings takes seconds where there are thousands
+        wanted = [cell for cell in planned if id(cell.settings) in asked]
+        write_run(self.folder, self.grid, planned, self.command)
+        if fresh:
+            forget(self.folder, wanted)
+        if not self.options.quiet:
+            print_notes(planned_remarks(wanted))
+            _print_others(self.folder)
+            _print_unkept(self.folder, wanted, self.options.keep)
+        by_id = {cell.id: cell.settings for cell in wanted}
+        here = [callback for callback in callbacks if id(callback) not in sent]
+        listeners = [CallbackListener(self.folder, by_id, here, print_warning)] if here else []
+        completed = self.work(runner, wanted, options, mirror, listeners)
+        ended = [cell for cell in load_run(self.folder).cells if cell.id in by_id]
+        self._print_ends(ended, completed=completed)
+        if not completed:
+            raise Stopped
+        return ended
+
+    def save_code(self) -> None:
+        """Save what a notebook defined and the cells use, as workers need files; ids rest on them, too.
+
+        Raises:
+            UserError: a file cannot hold it.
+        """
+        for file in interactive.save(self.folder, {item for cell in self.grid.cells for item in used_items(cell)}):
+            if not self.options.quiet:
+                print_notes([f"{file} is code of this notebook or script; --plugin or bench.load_file takes it later"])
+
+    def cell_options(self, runner: CellRunner, cells: int | None, callbacks: tuple[str, ...] = ()) -> str:
+        """The JSON of `bench.runs.cell.Options` for so many cells; None: more than there is room for.
+
+        Raises:
+            UserError: lane kernels cannot run there.
+        """
+        for settings in self.cells if self.options.lane_kernels else ():
+            check_lane_kernels(runner.device, settings.precision)
+        of_cells = self.options.model_dump(
+            include={"executor", "allow_fallback", "lane_kernels", "data_root", "checkpoint_seconds", "keep"}
+        )
+        threads, plugins = runner.threads(cells), loaded_files()
+        of_cells |= {"device": runner.device, "threads": threads, "cells": runner.sharing, "plugins": plugins}
+        of_cells["callbacks"] = callbacks
+        return Options(**of_cells).model_dump_json()
+
+    def plan(self, runner: CellRunner) -> list[PlannedCell]:
+        """Plan all cells of the grid, and check that the runner can run those of the session.
+
+        Raises:
+            UserError: data are missing or damaged, or something is missing where cells would run.
+        """
+        text = f"{self.folder}: {len(self.grid.cells)} cells are being prepared (data, partitions, ids)"
+        with patience(text, quiet=self.options.quiet):
+            planned = plan(self.grid.cells, self.options.data_root, download=self.options.download)
+            runner.check(self.cells, self.options.data_root)
+        return planned
+
+    def work(
+        self,
+        runner: CellRunner,
+        cells: Sequence[PlannedCell],
+        options: str,
+        mirror: str | None,
+        listeners: Sequence[Callable[[Event], None]] = (),
+    ) -> bool:
+        """Run what is not finished of some cells; False if the user stopped it."""
+        quiet, verbose = self.options.quiet, self.options.verbose
+        return work(self.folder, cells, options, runner, mirror, quiet=quiet, verbose=verbose, listeners=listeners)
+
+    def _print_ends(self, cells: Sequence[CellView], *, completed: bool) -> None:
+        """Print how cells ended that have no results, and remarks on the others."""
+        for cell in cells:
+            state = cell.status.state
+            if state in ("failed", "diverged"):
+                print(f"{cell.name}: {state}: {cell.status.reason}", file=sys.stderr)
+                print(f"  bench log {shlex.quote(str(self.folder))} {cell.id}", file=sys.stderr)
+            elif completed and state not in store.FINISHED:
+                print(f"{cell.name}: its end could not be written. {self.again}", file=sys.stderr)
+        if not self.options.quiet:
+            print_notes(end_remarks(load_run(self.folder).cells))
+
+
+def print_notes(texts: Iterable[str]) -> None:
+    """Print notes and remarks (`bench.results.remarks`), a line each."""
+    for text in texts:
+        print(f"note: {text}", file=sys.stderr)
+
+
+def print_warning(text: str) -> None:
+    """Print what the user should see even where no progress is shown."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _print_warnings(cells: Sequence[Settings]) -> None:
+    """Print warnings about settings that make a method pointless; the run continues, as the user may want them."""
+    of_methods = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
+    untrained = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
+    for text in [*of_methods, *untrained]:
+        print_warning(text)
+
+
+def _no_steps(settings: Settings) -> str:
+    """A warning if rounds have no local steps, else an empty string."""
+    key = "epochs" if settings.steps is None else "steps"
+    if getattr(settings, key):
+        return ""
+    return f"{key} = 0: a round has no local steps but those that the method counts itself"
+
+
+def _print_others(folder: Path) -> None:
+    """Print the number of finished cells in the folder that do not belong to the latest grid."""
+    finished = sum(cell.status.state in store.FINISHED for cell in other_cells(folder))
+    if finished:
+        place = shlex.quote(str(folder))
+        print(
+            f"{finished} finished cells here belong to other settings, code or data: kept, not shown. "
+            f"`bench status {place} --all` lists them, `bench clean {place}` removes them.",
+            file=sys.stderr,
+        )
+
+
+def _print_unkept(folder: Path, cells: Sequence[PlannedCell], keep: str) -> None:
+    """Print how many finished cells have no models to use: `--keep` comes too late for them."""
+    statuses = {cell.id: store.read_status(folder / cell.id, cell.settings) for cell in cells if keep != "none"}
+    done = [id for id, status in statuses.items() if status.state == "done"]
+    without = sum(not has_kept(folder / id, keep) for id in done)
+    if without:
+        print(
+            f"{without} finished cells have nothing of --keep {keep}, as they ran without it: --fresh runs them again",
+            file=sys.stderr,
+        )
+
+
+def work(
+    folder: Path,
+    cells: Sequence[PlannedCell],
+    options: str,
+    runner: CellRunner,
+    mirror: str | None = None,
+    *,
+    quiet: bool = True,
+    verbose: bool = False,
+    listeners: Sequence[Callable[[Event], None]] = (),
+) -> bool:
+    """Run what is not finished of some cells, side by side, whether a session plans them or not.
+
+    Args:
+        folder: the run folder.
+        options: JSON of `bench.runs.cell.Options`.
+        mirror: MLflow store that mirrors the run.
+        listeners: called with each event of a cell.
+
+    Returns:
+        False if the user stopped it.
+    """
+    statuses = {cell.id: store.read_status(check_place(folder, folder / cell.id), cell.settings) for cell in cells}
+    for id, status in statuses.items():
+        store.remove_leftovers(folder / id, status)
+    unfinished = {cell.id: cell.settings for cell in cells if statuses[cell.id].state not in store.FINISHED}
+    if not quiet:
+        total = len({cell.id for cell in cells})
+        skipped = f", {total - len(unfinished)} finished before" if total > len(unfinished) else ""
+        print(f"{folder}: {len(unfinished)} cells to run{skipped}", file=sys.stderr, flush=True)
+    names = {id: cell_name(settings) for id, settings in unfinished.items()}
+    rounds = {id: settings.rounds for id, settings in unfinished.items()}
+    tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
+    follower = Follower(folder, mirror) if mirror and (tasks or other_cells(folder)) else None
+    with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
+
+        def tell(event: Event) -> None:
+            report.event(event)
+            if event.warning:
+                print_warning(event.warning)
+            for listener in listeners:
+                listener(event)
+
+        completed = runner.run(runner.order(tasks), tell)
+    if follower:
+        follower.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
+    return completed

@@ -1,0 +1,182 @@
+"""A session with a study: its methods are tuned, the chosen settings run on fresh seeds, and the report is made."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.config.listed import write_listed
+from bench.errors import UserError
+from bench.results.pack import TUNING
+from bench.results.remarks import fallbacks
+from bench.results.results import load_run
+from bench.runs.cell_runner import CellRunner
+from bench.runs.plan import PlannedCell, plan, planned_remarks
+from bench.runs.run_folder import STUDY, make_folder, write_run
+from bench.runs.session import Session, SessionOptions, Stopped, print_notes
+from bench.runs.tracking.mirror import shown
+from bench.runs.tracking.process import DRAIN_SECONDS, Follower
+from bench.settings import Settings
+from bench.store import inside, store
+from reports.page.page import write_report
+from reports.tables.table import Table, to_csv
+from sweeps.fair import budget_table, cells_again, choose, reported_cells, trials_table
+from sweeps.finals import check_blind
+from sweeps.report import sections
+from sweeps.run import list_cells, open_studies, trial_cells, tune
+from sweeps.storage import storage_problems, study_storage
+from sweeps.study import Study
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(frozen=True)
+class StudyEnd:
+    """How a session with a study ended.
+
+    Attributes:
+        failed: whether a cell failed; the next call tries it again.
+        budget: trials and chosen settings; None: other workers still have trials, and the last one reports.
+        page: the report's page; None: none was wanted.
+    """
+
+    failed: bool
+    budget: Table | None = None
+    page: Path | None = None
+
+
+def open_session(study: Study, out: Path | str | None, options: SessionOptions, command: str | None = None) -> Session:
+    """Open a run folder for a study.
+
+    Raises:
+        UserError: the folder cannot be used.
+    """
+    grid = replace(study.described_grid, cells=[cell for arm in study.arms for cell in arm.cells])
+    return Session(grid, out, options, kind="study", command=command)
+
+
+def run_study(
+    session: Session,
+    study: Study,
+    runner: CellRunner,
+    *,
+    name: str,
+    overrides: list[str],
+    storage: str | None = None,
+    timeout: float | None = None,
+    page: bool = True,
+) -> StudyEnd:
+    """Tune by validation accuracy, run the best settings on new seeds, and report.
+
+    Args:
+        session: of `open_session`.
+        study: what is tuned.
+        runner: runs the cells.
+        name, overrides: where the study was read from, for `bench report`.
+        storage: Optuna's; None: `study.db` in the run folder.
+        timeout: seconds after which no trial is begun.
+        page: whether the report's page is made.
+
+    Raises:
+        UserError: a cell cannot run here, or the storage cannot be used.
+        Stopped: the user stopped it.
+    """
+    if timeout is not None and timeout < 0:
+        raise UserError(f"--timeout {timeout:g}: should be 0 or more")
+    folder, quiet, mirror = session.folder, session.options.quiet, session.mirror
+    options = session.cell_options(runner, None)
+    planned = session.plan(runner)
+    if not quiet:
+        print_notes(planned_remarks(planned))
+    check_blind(study, session.options.data_root)
+    with storage_problems(storage or study_storage(folder)):
+        studies = _open(folder, study, name, overrides, storage)
+        write_run(folder, study.described_grid, trial_cells(study, studies), session.command)
+        with _followed(folder, mirror):
+            said = _quiet if quiet else _say
+            outcome = tune(study, studies, folder, options=options, runner=runner, timeout=timeout, say=said)
+            for reason in outcome.failed:
+                print(reason, file=sys.stderr)
+            if outcome.stopped:
+                raise Stopped
+            if outcome.elsewhere:
+                print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
+                return StudyEnd(bool(outcome.failed))
+            reported = _finals(session, study, studies, runner)
+        _write_best(folder, study, [cell.settings for cell in reported])
+        end = _report(folder, study, studies, page=page)
+    if not quiet:
+        print_notes(fallbacks(load_run(folder).cells))
+    failed = any(store.read_status(folder / cell.id).state == "failed" for cell in reported)
+    return replace(end, failed=bool(outcome.failed) or failed)
+
+
+def _finals(
+    session: Session, study: Study, studies: "dict[str, optuna.Study]", runner: CellRunner
+) -> list[PlannedCell]:
+    """Run the finalists again and then the chosen settings; returns the cells of these."""
+    folder, reported = session.folder, list[PlannedCell]()
+    for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
+        choices = choose(study, studies, folder)
+        reported = plan(wanted(study, choices), session.options.data_root, download=session.options.download)
+        with store.locked(folder, wait=True):
+            list_cells(folder, [*trial_cells(study, studies), *reported])
+        if not session.work(runner, reported, session.cell_options(runner, len(reported)), None):
+            raise Stopped
+    return reported
+
+
+def _open(
+    folder: Path, study: Study, name: str, overrides: list[str], storage: str | None
+) -> "dict[str, optuna.Study]":
+    """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
+    make_folder(folder)
+    with store.locked(folder, wait=True):
+        inside.check_place(folder, folder / "study.db")
+        studies = open_studies(study, storage or study_storage(folder))
+        described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
+        trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}
+        store.write_json(folder / STUDY, described | trials)
+    return studies
+
+
+@contextmanager
+def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
+    """Mirror the run in MLflow during the block."""
+    follower = Follower(folder, mirror) if mirror else None
+    try:
+        yield
+    finally:
+        if follower:
+            follower.finish(DRAIN_SECONDS)
+
+
+def _write_best(folder: Path, study: Study, cells: list[Settings]) -> None:
+    """Write the chosen settings as a grid that runs as it is."""
+    text = write_listed(f"{study.name}_best", f"The settings that the study {study.name} chose.", cells)
+    store.write_text(folder / "best.yaml", text)
+    print(f"the chosen settings as a grid: bench run --grid {shlex.quote(str(folder / 'best.yaml'))}", file=sys.stderr)
+
+
+def _report(folder: Path, study: Study, studies: "dict[str, optuna.Study]", *, page: bool) -> StudyEnd:
+    choices = choose(study, studies, folder)
+    budget = budget_table(study, choices)
+    if page:
+        made = write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)
+        return StudyEnd(failed=False, budget=budget, page=made)
+    inside.make_folder(folder, (folder / TUNING).parent)
+    for table in (budget, *(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices))):
+        store.write_text((folder / TUNING).with_stem(table.id), to_csv(table))
+    return StudyEnd(failed=False, budget=budget)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _quiet(line: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,145 @@
+"""Grids as dictionaries: what a file of the same content means, with problems named by their place."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bench
+from bench.config import yaml_lines
+from bench.config.grid import builtin_grids, grid_of, load_grid
+from bench.config.identity import cell_id, declared_checksum
+from bench.errors import UserError
+from bench.results.results import load_run
+from bench.settings import Settings
+
+scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    scalars
+    | st.from_regex(r"[-+]?[0-9.e~xo]{1,4}|no|null|true", fullmatch=True)
+    | st.text(st.characters(exclude_categories=["C"]), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abcd", min_size=1), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(values.map(lambda value: {"key": value}))
+def test_values_are_those_that_a_file_would_hold(value: dict[str, Any]) -> None:
+    """And what `run.json` keeps of them is read as the same: also text such as `1e-3`, `no`, `~` or `0o7`."""
+    document = yaml_lines.of_values(value, "grid")
+    document.check()
+    assert document.data == value
+    assert yaml_lines.parse(yaml_lines.dump(value), "grid").data == value
+
+
+def test_python_s_own_types_become_those_of_a_file(tmp_path: Path) -> None:
+    """Tuples, paths, scalars of numpy, and numbers as keys."""
+    value = {"seeds": (0, np.int64(1)), "path": tmp_path / "x.npz", "lr": np.float32(0.5), "late": {3: np.bool_(True)}}
+    document = yaml_lines.of_values(value, "grid")
+    document.check()
+    assert document.data == {"seeds": [0, 1], "path": str(tmp_path / "x.npz"), "lr": 0.5, "late": {"3": True}}
+    assert [type(one) for one in document.data["seeds"]] == [int, int]
+
+
+@pytest.mark.parametrize("name", builtin_grids())
+def test_a_dictionary_gives_the_cells_of_its_file(name: str, tmp_path: Path) -> None:
+    from_file = load_grid(name)
+    content = yaml_lines.parse(from_file.source, name).data
+    from_values = load_grid(content)
+    assert from_values.cells == from_file.cells
+    (tmp_path / "again.yaml").write_text(from_values.source, encoding="utf-8")  # what run.json keeps of it
+    assert load_grid(str(tmp_path / "again.yaml")).cells == from_file.cells
+
+
+WRONG: dict[str, tuple[dict[Any, Any], str]] = {
+    "an unknown method": ({"methods": ["fedavg", "fedvag"]}, "grid['methods'][1]: unknown method 'fedvag'. Did you"),
+    "an unknown hyperparameter": (
+        {"methods": [{"name": "ditto", "lamb": 1.0}]},
+        "grid['methods'][0]['lamb']: unknown hyperparameter 'lamb' of 'ditto'. Did you mean 'lam'?",
+    ),
+    "an unknown key": ({"methods": ["fedavg"], "round": 3}, "grid['round']: unknown key 'round'. Did you mean"),
+    "a value out of range": ({"methods": ["fedavg"], "lr": -1}, "grid['lr']: lr = -1 should be greater than 0"),
+    "no number": ({"methods": ["fedavg"], "lr": math.nan}, "grid['lr']: nan (float) is no value that a grid can hold"),
+    "a class": (
+        {"methods": [Settings]},
+        "grid['methods'][0]: <class 'bench.settings.Settings'> (ModelMetaclass) is no",
+    ),
+    "an array": ({"methods": ["fedavg"], "seeds": np.arange(2)}, "grid['seeds']: [0 1] (ndarray) is no value that a"),
+    "a key that is none": ({"methods": ["fedavg"], (1, 2): 3}, "grid: the key (1, 2) is neither text nor a number"),
+    "a key twice": ({"methods": ["fedavg"], "stragglers": {1: 2, "1": 3}}, "grid['stragglers']: the key '1' is given"),
+    "alpha that is missing": ({"methods": ["fedavg"], "datasets": ["digits"]}, "needs alpha; add for instance"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_problem_is_named_by_its_place(what: str) -> None:
+    grid, expected = WRONG[what]
+    with pytest.raises(UserError) as error:
+        load_grid({"datasets": ["digits"], "alphas": [1.0], **grid} if what != "alpha that is missing" else grid)
+    assert any(expected in line for line in str(error.value).splitlines()), error.value
+
+
+def test_a_list_that_contains_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(UserError, match="or nested deeper than 16 levels"):
+        load_grid({"methods": endless})
+
+
+MADE: dict[str, tuple[dict[str, Any], str]] = {
+    "method": ({"method": "fedvag"}, "unknown method 'fedvag'. Did you mean 'fedavg'?"),
+    "hyperparameter": ({"method": "ditto", "hp": {"lamb": 1.0}}, "unknown hyperparameter 'lamb' of 'ditto'. Did you"),
+    "value": ({"method": "ditto", "hp": {"lam": -1.0}}, "lam = -1.0 should be greater than or equal to 0"),
+    "data set": ({"method": "fedavg", "dataset": "digit"}, "unknown data set 'digit'. Did you mean 'digits'?"),
+    "option": (
+        {"method": "fedavg", "partition_options": {"skew": 1}},
+        "unknown option 'skew' of partition 'dirichlet'",
+    ),
+    "model": ({"method": "fedavg", "model": "mlpp"}, "unknown model 'mlpp'. Did you mean 'mlp'?"),
+    "selection": ({"method": "fedavg", "selection": "unifrom"}, "unknown selection 'unifrom'. Did you mean 'uniform'?"),
+    "server rule": ({"method": "fedavg", "server": {"name": "fedbuf"}}, "unknown server rule 'fedbuf'. Did you mean"),
+    "shift": ({"method": "fedavg", "shifts": ({"name": "rotatoin"},)}, "unknown shift 'rotatoin'. Did you mean"),
+    "alpha": ({"method": "fedavg", "alpha": None}, "the partition 'dirichlet' needs alpha"),
+    "public samples": ({"method": "feddf"}, "the method 'feddf' needs public samples"),
+    "architectures": ({"method": "fedavg", "client_models": ("mlp", "cnn")}, "must have one architecture"),
+}
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_settings_are_checked_where_a_user_makes_them(what: str) -> None:
+    """Not where somebody else's run is read, whose method need not be known here."""
+    given, expected = MADE[what]
+    with pytest.raises(UserError) as error:
+        bench.Settings(**{"alpha": 1.0, **given})
+    assert expected in str(error.value)
+    assert Settings(**{"alpha": 1.0, **given}).name == given["method"]
+
+
+def test_settings_that_are_made_are_those_of_a_grid() -> None:
+    """With all defaults, equal to them, and so with their ids."""
+    grid = load_grid({"methods": [{"name": "ditto", "lam": 0.5}], "datasets": ["digits"], "alphas": [0.1], "rounds": 3})
+    made = bench.Settings(method="ditto", hp={"lam": 0.5}, alpha=0.1, rounds=3)
+    (cell,) = grid.cells
+    assert made.hp == cell.hp
+    assert made == cell.model_copy(update={"label": ""})
+    assert cell.model_copy(update={"label": ""}) == made
+    (again,) = grid_of([made], "one").cells
+    ids = {cell_id(one, declared_checksum(one)) for one in (cell, made, again)}
+    assert len(ids) == 1
+    assert repr(made).startswith("Settings(method='ditto'")
+    assert grid_of([Settings(method="ditto", alpha=0.1)], "one").cells[0].hp["lam"] is not None
+
+
+def test_a_run_of_an_unknown_method_can_be_read(tmp_path: Path) -> None:
+    from bench.store import store
+
+    settings = Settings(method="of_somebody", alpha=1.0, hp={"anything": 1})
+    entry = {"id": "0123456789abcdef", "label": "theirs", "settings": settings.model_dump()}
+    store.write_json(tmp_path / "run.json", {"grid": "g", "cells": [entry]})
+    view = load_run(tmp_path)
+    assert repr(view) == f"<run {tmp_path}: 1 cells, 1 waiting>\nnot in the table: 1 waiting"
+    assert repr(view.cells[0]) == "<cell 0123456789abcdef of_somebody digits alpha=1 seed=0: waiting, 0/30 rounds>"
