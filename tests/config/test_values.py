@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import bench
@@ -27,6 +27,7 @@ values = st.recursive(
 )
 
 
+@example({"key": ["1e3", "-2E-1", "0o7", "no", "~", "2024-01-01", "=", "<<", ""]})
 @given(values.map(lambda value: {"key": value}))
 def test_values_are_those_that_a_file_would_hold(value: dict[str, Any]) -> None:
     """And what `run.json` keeps of them is read as the same: also text such as `1e-3`, `no`, `~` or `0o7`."""

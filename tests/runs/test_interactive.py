@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.runs.interactive import _free_names
 from tests.conftest import ROOT
 
 SESSION = """
@@ -180,3 +181,9 @@ def test_the_real_ipython(tmp_path: Path) -> None:
     assert len(ran) == 3, done.stdout
     assert ran[0] == ran[2] != ran[1]
     assert len(list((tmp_path / "run" / "code").glob("mine_*.py"))) == 2
+
+
+def test_the_body_of_a_class_may_take_a_name_that_it_gives_itself() -> None:
+    """`Hyper = Hyper`, as our own methods write it; a name that the class made itself is none of the notebook's."""
+    source = "class Mine:\n    Hyper = Hyper\n    share = 1\n    half = share / 2\n"
+    assert _free_names(source, {"Hyper": int, "share": 0.5}) == {"Hyper"}
