@@ -178,6 +178,31 @@ def test_both_refuse_a_mistake_with_a_study_in_the_same_words(
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
 
 
+OF_RUNS: dict[str, tuple[list[str], Callable[..., Any], dict[str, Any], str]] = {
+    "a margin below nothing": (["report", "empty", "--margin", "-1"], bench.report, {"margin": -1}, "--margin -1: "),
+    "no percentage": (["report", "empty", "--target", "much"], bench.report, {"target": ["much"]}, "--target much: "),
+    "no run": (["report", "empty"], bench.report, {}, "empty is not a run"),
+    "fewer than no cells": (["verify", "empty", "--cells", "-1"], bench.verify, {"cells": -1}, "--cells -1: should be"),
+    "no jobs": (["verify", "empty", "--jobs", "0"], bench.verify, {"jobs": 0}, "--jobs 0: should be 1 or more"),
+    "nothing to verify": (["verify", "empty"], bench.verify, {}, "empty is not a run"),
+}
+
+
+@pytest.mark.parametrize("mistake", OF_RUNS)
+def test_both_refuse_a_mistake_about_a_run_in_the_same_words(
+    bench_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    command, function, arguments, expected = OF_RUNS[mistake]
+    said = bench_here(*command, code=2)
+    with pytest.raises(UserError) as error:
+        function("empty", **arguments)
+    assert said.stderr == f"bench: {error.value}\n"
+    assert expected in str(error.value)
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
 SICK = """
 from bench.method import METHODS, Method
 

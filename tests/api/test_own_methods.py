@@ -41,11 +41,19 @@ class Mine(Method):
         return trained["w"]
 
 
+class Inside(bench.Callback):
+    in_worker = True
+
+    def after_version(self, at):
+        with open(f"seen_{{at.settings.name}}.txt", "a") as file:
+            print(at.round, *at.server, file=file)
+
+
 if __name__ == "__main__":
     grid = {{"methods": {methods}, "datasets": ["digits"], "alphas": [1.0], "clients": 4, "rounds": 1}}
     grid |= {{"model": "logistic", "batch_size": 10, "lr": 0.1}}
     try:
-        view = bench.run(grid, out="run", methods=[Mine], device="cpu", jobs=1, quiet=True)
+        view = bench.run(grid, out="run", methods=[Mine], callbacks=[Inside()], device="cpu", jobs=1, quiet=True)
         print(json.dumps([[cell.label, cell.id, cell.status.state, cell.status.reason] for cell in view.cells]))
     except UserError as error:
         print(json.dumps(f"refused: {{error}}"))
@@ -69,6 +77,8 @@ def test_a_method_of_a_script_runs_and_its_code_alone_makes_its_id(tmp_path: Pat
     """Whether the grid names it or not; the rest of the script does not count."""
     plain = {label: rest for label, *rest in script(tmp_path)}
     assert [state for _, state, _ in plain.values()] == ["done", "done"], plain
+    for label in plain:  # a callback of the script is known to its workers, too
+        assert (tmp_path / f"seen_{label}.txt").read_text() == "1 model\n"
     top, named = "OTHER = numpy.arange(3)\nclass Unused: ...\n", "[{'name': 'mine', 'share': 0.5}]"
     assert [row[1:] for row in script(tmp_path, top=top, methods=named)] == [plain["mine"]]
     changed = {label: id for label, id, *_ in script(tmp_path, share="1 - self.hp.share")}
