@@ -75,12 +75,16 @@ def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
             raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
 
 
+def called(function: str) -> str:
+    """What `run.json` says in place of a command, e.g. `bench.run, called in mine.py`."""
+    return f"{function}, called in {Path(sys.argv[0]).name or 'a prompt'}"
+
+
 def write_run(folder: Path, grid: Grid, planned: "Sequence[PlannedCell]", command: str | None = None) -> None:
     """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
     notes = {"notes": known} if (known := data_notes(planned)) else {}
-    script = Path(sys.argv[0]).name or "a prompt"
-    entry = {"command": command or f"bench.run, called in {script}", **provenance()}
+    entry = {"command": command or called("bench.run"), **provenance()}
     make_folder(folder)
     with store.locked(folder, wait=True):
         before = read_run_file(folder) or {}

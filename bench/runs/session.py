@@ -172,7 +172,7 @@ class Session:
             The cells as they ended.
 
         Raises:
-            UserError: a cell cannot run here; nothing is written then.
+            UserError: a cell cannot run here; no cell has begun then.
             Stopped: the user stopped it.
         """
         mirror = self.mirror
@@ -193,6 +193,11 @@ class Session:
             _print_unkept(self.folder, wanted, self.options.keep)
         by_id = {cell.id: cell.settings for cell in wanted}
         here = [callback for callback in callbacks if id(callback) not in sent]
+        outside = [type(callback).__name__ for callback in here if callback.in_worker]
+        if outside and not self.options.quiet:
+            print_notes(
+                [f"the callback {name} is called here, with rows alone: workers cannot have it" for name in outside]
+            )
         listeners = [CallbackListener(self.folder, by_id, here, print_warning)] if here else []
         completed = self.work(runner, wanted, options, mirror, listeners)
         ended = [cell for cell in load_run(self.folder).cells if cell.id in by_id]

@@ -254,17 +254,23 @@ class Shared(bench.Callback):
 
 
 @pytest.mark.long
-def test_a_run_with_all_of_them(grid: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_run_with_all_of_them(grid: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two cells in worker processes: each has its own copy of a callback that asks for it."""
     recorder, shared = Recorder(), Shared(tmp_path)
+    held = RecorderInside()
+    held.lock = (one for one in ())  # type: ignore[attr-defined]
     view = bench.run(
-        grid(methods=["fedavg"], rounds=2, seeds=[0, 1]), tmp_path / "run", device="cpu", jobs=2, quiet=True,
-        callbacks=[recorder, shared, Breaks(), bench.CsvScores(tmp_path / "scores.csv")],
+        grid(methods=["fedavg"], rounds=2, seeds=[0, 1]), tmp_path / "run", device="cpu", jobs=2,
+        callbacks=[recorder, held, shared, Breaks(), bench.CsvScores(tmp_path / "scores.csv")],
     )  # fmt: skip
     assert {cell.status.state for cell in view.cells} == {"done"}
     assert sorted(path.name for path in tmp_path.glob("*.npy")) == ["0_1.npy", "0_2.npy", "1_1.npy", "1_2.npy"]
     assert shared.rounds == 0
-    assert [hook for hook, *_ in SEEN].count("end") == 2
+    assert [hook for hook, *_ in SEEN].count("end") == 4
+    said = capsys.readouterr().err
+    assert "note: the callback RecorderInside is called here, with rows alone: workers cannot have it\n" in said
+    assert said.count("warning: the callback Breaks failed in after_evaluation of fedavg blobs alpha=1 seed=") == 2
+    assert view.info["command"].startswith("bench.run, called in ")
     written = pd.read_csv(tmp_path / "scores.csv", keep_default_na=False)
     columns = ["cell", "round", "metric", "on", "mean", "split", "quantity"]
     both = [frame.sort_values(columns)["value"].to_numpy() for frame in (written, view.metrics)]
