@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from bench.api.run import refuse_text
 from bench.errors import UserError
 from reports.page.page import write_report
 from reports.tables.cost import read_targets
@@ -42,6 +43,7 @@ def report(
     Raises:
         UserError: a folder is not a run, no cell of it is done, or an argument cannot be.
     """
+    refuse_text(target=target, columns=columns)
     folders = [Path(run) for run in ([runs] if isinstance(runs, Path | str) else runs)]
     if selection is not None and selection not in SELECTIONS:
         raise UserError(f"--round {selection}: should be {', '.join(SELECTIONS[:-1])} or {SELECTIONS[-1]}")

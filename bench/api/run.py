@@ -85,6 +85,7 @@ def run(
         UserError: a problem in the grid or its data, an option that cannot be, or the folder is another grid's.
         KeyboardInterrupt: the user stopped it; another call goes on.
     """
+    refuse_text(overrides=overrides, allow_fallback=allow_fallback)
     options = SessionOptions.of(
         jobs=jobs,
         device=device,
@@ -130,6 +131,20 @@ def _grid(grid: Any, out: Path | str | None, overrides: Sequence[str], methods: 
     if left := set(methods) - {cell.method for cell in expanded.cells}:
         raise UserError(f"methods: no cell of the grid is of {', '.join(sorted(left))}, and it is expanded already")
     return expanded
+
+
+def refuse_text(**given: Sequence[str]) -> None:
+    """Refuse a text where a list of texts is meant, as each of its letters would count as one.
+
+    Args:
+        given: arguments by their names.
+
+    Raises:
+        UserError: one is a text.
+    """
+    for name, value in given.items():
+        if isinstance(value, str):
+            raise UserError(f"{name}: give a list, for instance {name}=[{value!r}]")
 
 
 def with_name(content: Mapping[str, Any], what: str, out: Path | str | None) -> Mapping[str, Any]:

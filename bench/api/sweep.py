@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.api.run import with_name
+from bench.api.run import refuse_text, with_name
 from bench.api.runner import choose_runner
 from bench.results.results import RunView, load_run
 from bench.runs.session import SessionOptions
@@ -60,6 +60,7 @@ def sweep(
         UserError: a problem in the study or its data, an option that cannot be, or the folder is another's.
         KeyboardInterrupt: the user stopped it; another call goes on.
     """
+    refuse_text(overrides=overrides, allow_fallback=allow_fallback)
     options = SessionOptions.of(
         jobs=jobs,
         device=device,

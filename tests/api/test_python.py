@@ -1,4 +1,4 @@
-"""Classes given to `bench.run` as `methods=`: from a script, a notebook or a file, with ids that rest on their code."""
+"""What `bench.run` takes beside files: dictionaries, settings, and classes of a script, a notebook or a file."""
 
 import json
 import os
@@ -123,9 +123,7 @@ def test_what_is_no_method_or_of_an_unknown_file_is_refused(tmp_path: Path) -> N
     from bench.method import Method
 
     kind = type("FedProx", (Method,), {"__module__": __name__})
-    with pytest.raises(
-        UserError, match=r"method FedProx of tests\.api\.test_own_methods is not registered: put `@METHO"
-    ):
+    with pytest.raises(UserError, match=r"method FedProx of tests\.api\.test_python is not registered: put `@METHO"):
         bench.run({"methods": []}, tmp_path / "run", methods=[kind])
     with pytest.raises(UserError, match="methods: 'scd' is none: give classes"):
         bench.run({"methods": []}, tmp_path / "run", methods=["scd"])  # type: ignore[list-item]
@@ -137,6 +135,26 @@ def test_what_is_no_method_or_of_an_unknown_file_is_refused(tmp_path: Path) -> N
     settings = bench.Settings(method="fedavg", alpha=1.0)
     with pytest.raises(UserError, match="methods: no cell of the grid is of fedprox, and it is expanded already"):
         bench.run(settings, tmp_path / "run", methods=[FedProx])
+
+
+TEXTS = [
+    (
+        "run",
+        {"grid": "quickstart", "overrides": "rounds=5"},
+        "overrides: give a list, for instance overrides=['rounds=5']",
+    ),
+    ("run", {"grid": "quickstart", "allow_fallback": "graph"}, "allow_fallback: give a list"),
+    ("sweep", {"study": "league_1_small", "overrides": "trials=5"}, "overrides: give a list"),
+    ("report", {"runs": "run", "target": "90"}, "target: give a list, for instance target=['90']"),
+    ("report", {"runs": "run", "columns": "digits"}, "columns: give a list"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "message"), TEXTS)
+def test_a_text_in_place_of_a_list_is_refused(function: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        getattr(bench, function)(**arguments)
+    assert str(error.value).startswith(message)
 
 
 def test_a_grid_without_a_name_needs_a_folder() -> None:
