@@ -14,13 +14,14 @@ from bench.engine.backends.backends import EAGER, fastest, one_line
 from bench.engine.batches import DrawAddress
 from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
-from bench.engine.executors import Answers, GraphCache, Trainer
+from bench.engine.executors import Answers, Trainer
 from bench.engine.forward_requests import ForwardRequest, answer_forwards
 from bench.engine.gradient import as_train, gradient_of
 from bench.engine.lane_schedule import lanes_for
 from bench.engine.predict import Task, choose_samples_per_lane, outputs
 from bench.engine.prepare import Prepared, Preparer
 from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, limit_to_budget
+from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program
@@ -193,7 +194,7 @@ class Engine:
             except Diverged as error:
                 diverged.append(error)
                 continue
-            for i, one, answer, samples in zip(places, group, trained, self._trainer.samples(group), strict=True):
+            for i, one, answer, samples in zip(places, group, trained, self._trainer.steps.samples(group), strict=True):
                 request = jobs[i].request
                 asked = gradient_of(request, answer) if isinstance(request, Gradient) else answer
                 found[i] = asked, Work(one.steps, samples)
@@ -306,12 +307,12 @@ class Engine:
     @property
     def calls(self) -> Counter[str]:
         """How often steps of training were called on each backend; one of a cohort counts once."""
-        return self._trainer.calls
+        return self._trainer.steps.calls
 
     @property
     def backend(self) -> str:
         """The backend that steps run on once they are recorded: the fastest one for this device that has not failed."""
-        never = self.executor == "debug" or not self._trainer.records
+        never = self.executor == "debug" or not self._trainer.steps.records
         return EAGER if never else fastest(self.device_data.device.type, self.failed)
 
     @property
@@ -321,7 +322,7 @@ class Engine:
 
     def _look_for_failures(self) -> None:
         """Add one notice for each backend that has failed."""
-        for step in tuple(self._trainer.used):
+        for step in tuple(self._trainer.steps.used):
             for name, reason in step.failed.items():
                 if name not in self.failed:
                     left = fastest(self.device_data.device.type, [*self.failed, name])
@@ -353,7 +354,7 @@ class Engine:
         return self._team.evaluate(self, samples, tasks, output, samples_per_lane, owners or [SERVER] * len(tasks))
 
     def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, samples_per_lane: int) -> list[Tensor]:
-        pool, used = self.device_data.pool(samples), self._trainer.used
+        pool, used = self.device_data.pool(samples), self._trainer.steps.used
         lanes, threads = self._lanes_for(len(tasks)), self._cohorts
         found = outputs(
             pool,

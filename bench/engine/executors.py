@@ -7,21 +7,18 @@ number of lanes.
 import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from bench.data import Array
 from bench.engine.anomalies import Watch
-from bench.engine.backends.backends import Recorded
-from bench.engine.backends.loops import ClientLoop, CohortLoop, Function
-from bench.engine.device_data import GATHER, DeviceData, channels_last
+from bench.engine.backends.loops import ClientLoop
+from bench.engine.device_data import GATHER, DeviceData
 from bench.engine.device_plan import (
     SHORT,
     DevicePacking,
@@ -37,18 +34,8 @@ from bench.engine.device_plan import (
 from bench.engine.lane_schedule import IDLE, Packing, Phase, narrowed, pack, runs_of
 from bench.engine.lanes.norm import PaddingUnknownError
 from bench.engine.prepare import Prepared, Stream
-from bench.engine.step import (
-    MAIN,
-    Differentiate,
-    Flat,
-    Recipe,
-    StepFunction,
-    differentiate,
-    differentiate_alone,
-    flatten,
-    make_step,
-    rebuild,
-)
+from bench.engine.recorded_steps import GraphCache, RecordedSteps
+from bench.engine.step import MAIN, Flat, Recipe, flatten, rebuild
 from bench.engine.threads import side_by_side
 from bench.nested import filled, tensors_of
 from bench.requests import Trained
@@ -56,39 +43,6 @@ from bench.requests import Trained
 Answers = tuple[list[Trained], bool]
 """The answers, and whether all losses and trained values are finite. May be False although they are, when their sum
 overflows."""
-
-
-@dataclass
-class GraphCache:
-    """What is known of the steps of a method, on one device and in one type. Cells of equal plain hyperparameters may
-    share it: those that a loss receives as tensors are arguments of a recorded step.
-
-    Attributes:
-        steps: recorded steps, by recipe and by whether they are for a single client.
-        used: those that the current cell has run.
-        reads: by recipe, how often a step reads each feed's batch.
-        unpadded: recipes whose batches must not be padded, because a loss gives BatchNorm other samples than the
-            batch's.
-    """
-
-    steps: dict[tuple[Recipe, bool], Recorded] = field(default_factory=dict)
-    used: set[Recorded] = field(default_factory=set)
-    reads: dict[Recipe, Mapping[str, int]] = field(default_factory=dict)
-    unpadded: set[Recipe] = field(default_factory=set)
-
-    def begin_cell(self) -> None:
-        """Forget the steps that the last cell did not run, and those of single clients if networks are convolutional.
-
-        A recipe may contain a number that other cells do not have, such as an optimizer's. There is a step of a single
-        client for each size of a short batch, of some megabytes for a deep network; recording them again costs little
-        compared with training such a network.
-        """
-        self.steps = {
-            (recipe, alone): step
-            for (recipe, alone), step in self.steps.items()
-            if step in self.used and not (alone and recipe.better_alone)
-        }
-        self.used = set()
 
 
 class Rows:
@@ -146,26 +100,13 @@ class Trainer:
     """Runs groups of prepared requests on one device.
 
     Attributes:
-        used: the steps that it ran.
+        steps: the steps that it runs.
     """
 
     def __init__(self, device_data: DeviceData, hp: dict[str, Any], dtype: torch.dtype, recordings: GraphCache) -> None:
         self.device_data = device_data
         self.dtype = dtype
-        self._plain = {name: v for name, v in hp.items() if not isinstance(v, Tensor)}
-        self._hp = {name: v for name, v in hp.items() if isinstance(v, Tensor)}
-        self._recorded_steps, self._reads, self._unpadded = recordings.steps, recordings.reads, recordings.unpadded
-        self.used = recordings.used
-        self._earlier = {step: Counter(step.calls) for step in recordings.steps.values()}  # calls by earlier cells
-
-    def samples(self, group: list[Prepared]) -> list[int]:
-        """For each trained client: the number of samples in its gradients, counted once per gradient."""
-        reads = self._reads.get(group[0].recipe, {}).items()
-        return [sum([n * one.samples[name] for name, n in reads]) for one in group]
-
-    def _step(self, recipe: Recipe, how: Differentiate = differentiate) -> StepFunction:
-        found = functools.partial(self._reads.__setitem__, replace(recipe, padded=False))
-        return make_step(recipe, self._plain, found, how)
+        self.steps = RecordedSteps(hp, recordings)
 
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """One client after the other; several at a time where threads are given."""
@@ -181,7 +122,7 @@ class Trainer:
         nested = parts, one.state, next(iter(parts.values())).new_zeros(())
         # Copies, because an answer must not share memory with anything, and two parts may start from the same buffers.
         state = [t.to(self.device_data.device, copy=True) for t in tensors_of(nested)]
-        fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self._hp])]
+        fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self.steps.hp])]
         arrays = upload_arrays([one], self._tensor)
         steps_at = torch.arange(one.steps, device=self.device_data.device)[:, None]
         names, sizes = sorted(one.streams), batch_sizes(one)
@@ -189,12 +130,12 @@ class Trainer:
             for widths, start, stop in runs_of(sizes[first : first + len(batches["weight"])]):
                 real = without_padding(batches, slice(start, stop), dict(zip(names, widths, strict=True)))
                 lr = {name: rate[first + start : first + stop] for name, rate in arrays["lr"].items()}
-                arguments = nested, (lr, real), context, self._hp
+                arguments = nested, (lr, real), context, self.steps.hp
                 inputs = list(tensors_of((lr, real)))
                 if watch:
-                    state = ClientLoop(self._on_lists(one.recipe, arguments, watch=watch))(state, inputs, fixed)
+                    state = ClientLoop(self.steps.on_lists(one.recipe, arguments, watch=watch))(state, inputs, fixed)
                     continue
-                step = self._recorded_step(one.recipe, arguments, alone=True)
+                step = self.steps.recorded(one.recipe, arguments, alone=True)
                 examples = [*state, *(values[0] for values in inputs), *fixed]
                 state = step.run(examples, stop - start, state, inputs, fixed)
         parts, optimizers, loss = filled(nested, (t.to(self.device_data.home) for t in state))
@@ -210,14 +151,14 @@ class Trainer:
                 jobs = itertools.chain.from_iterable(self._lane_jobs(rows, group, arrays, [share]) for share in shares)
                 side_by_side(threads, jobs, len(shares))
         else:
-            padded = group[0].recipe.takes_padding and group[0].recipe not in self._unpadded
+            padded = group[0].recipe.takes_padding and group[0].recipe not in self.steps.unpadded
             phases = phases_in(group, by_epoch=True, padded=padded)
             wide = ((phase, pack(phase.lengths(len(group)), lanes)) for phase in phases)
             try:
                 for job in self._lane_jobs(rows, group, arrays, [(phase, p) for phase, w in wide for p in narrowed(w)]):
                     job()
             except PaddingUnknownError:
-                self._unpadded.add(group[0].recipe)
+                self.steps.unpadded.add(group[0].recipe)
                 return self.cohort(group, lanes, threads)
         return rows.trained(group), rows.finite()  # in this order: the second waits for the device
 
@@ -236,7 +177,7 @@ class Trainer:
         lanes, first = packing.at.shape[1], packing.starting[0][0][1]
         steps_at = packing.at.clamp(min=0)  # an idle lane has any batch, and a rate of 0
         rates = {name: _at(rate, steps_at).masked_fill_(packing.at == IDLE, 0.0) for name, rate in arrays["lr"].items()}
-        matrices, fixed = rows.tensors(), list(tensors_of([self._hp]))
+        matrices, fixed = rows.tensors(), list(tensors_of([self.steps.hp]))
         context = [torch.stack([t] * lanes) for t in rows.context[first]]
         chunks: Iterator[tuple[int, dict[str, Any]]] = self._batches(group[0].streams, arrays, steps_at)
         # Gather the first batches now, while earlier jobs run: two threads that both run Python would wait for each
@@ -249,7 +190,8 @@ class Trainer:
             for start, batches in chunks:
                 steps = slice(start, start + len(batches["weight"]))
                 nested = {name: rate[steps] for name, rate in rates.items()}, batches
-                step = self._recorded_step(recipe, (rows.nested, nested, flatten(group[0].request.context), self._hp))
+                arguments = rows.nested, nested, flatten(group[0].request.context), self.steps.hp
+                step = self.steps.recorded(recipe, arguments)
                 inputs = list(tensors_of(nested))
                 examples = [*state, *(values[0] for values in inputs), *context, *fixed]
                 transfers = packing.starting[steps], packing.load[steps], packing.store[steps]
@@ -258,54 +200,6 @@ class Trainer:
                 )
 
         return run
-
-    @property
-    def records(self) -> bool:
-        """Whether steps are recorded once there have been enough of them; some networks' steps never are."""
-        taken = self.used & set(self._recorded_steps.values())
-        return not taken or any(step.ever for step in taken)
-
-    @property
-    def calls(self) -> Counter[str]:
-        """How often its steps were called on each backend; one of a cohort counts once."""
-        own = (step.calls - self._earlier.get(step, Counter()) for step in self._recorded_steps.values())
-        return sum(own, Counter())
-
-    def _recorded_step(self, recipe: Recipe, nested: Any, *, alone: bool = False) -> Recorded:
-        """The recorded step of a recipe on lanes, or of one client alone; `nested`: its arguments, for their names."""
-        if (recipe, alone) not in self._recorded_steps:
-            # Another thread may have added it meanwhile.
-            self._recorded_steps.setdefault((recipe, alone), self._recorded(recipe, nested, alone=alone))
-        self.used.add(self._recorded_steps[recipe, alone])
-        return self._recorded_steps[recipe, alone]
-
-    def _recorded(self, recipe: Recipe, nested: Any, *, alone: bool) -> Recorded:
-        on_lists = self._on_lists(recipe, nested, alone=alone)
-        # A single client's step has more shapes, so it is recorded later. Its results may be passed to an unrecorded
-        # step, so they must not be inference tensors.
-        patience = 5 if recipe.recordable else math.inf
-        return (
-            Recorded(on_lists, ClientLoop, patience=patience, in_place=True)
-            if alone
-            else Recorded(on_lists, CohortLoop)
-        )
-
-    def _on_lists(self, recipe: Recipe, nested: Any, *, alone: bool = True, watch: Watch | None = None) -> Function:
-        """The step as a function of a list of tensors; `nested`: its arguments, for their names."""
-        names = filled(nested, itertools.repeat(None))
-        by_one = watch.differentiate if watch else differentiate_alone
-        step = self._step(recipe, by_one if alone else differentiate)
-        mapped = step if alone else vmap(step, in_dims=(0, 0, 0, 0, 0, None))
-
-        def on_lists(tensors: list[Tensor]) -> list[Tensor]:
-            (parts, state, total), (lr, batch), context, hp = filled(names, iter(tensors))
-            batch = _channels_last(batch) if alone and recipe.channels_last else batch
-            parts, state, loss = mapped(parts, state, lr, batch, context, hp)
-            if watch:
-                watch.after_step(parts)
-            return list(tensors_of((parts, state, total + loss)))
-
-        return on_lists
 
     def _batches(
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], steps_at: Tensor
@@ -344,8 +238,3 @@ class Trainer:
 def _at(values: Tensor, at: Tensor) -> Tensor:
     """`values[at]`; for small entries four times as fast."""
     return values.index_select(0, at.reshape(-1)).view(*at.shape, *values.shape[1:])
-
-
-def _channels_last(batch: dict[str, Any]) -> dict[str, Any]:
-    moved = {**batch, "side": {name: _channels_last(side) for name, side in batch["side"].items()}}
-    return moved | {"x": channels_last(batch["x"])} if "x" in batch else moved

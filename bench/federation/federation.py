@@ -20,9 +20,9 @@ from bench.engine.cpu_path import cpu_kernels
 from bench.engine.device import check_lane_kernels, make_deterministic
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine, Executor
-from bench.engine.executors import GraphCache
 from bench.engine.memory import keep_freed_memory
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
+from bench.engine.recorded_steps import GraphCache
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
 from bench.federation.clock import Clock

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.engine.device import check_device_name
 from bench.engine.engine import Executor, hp_values
-from bench.engine.executors import GraphCache
+from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, shortage
 from bench.federation.cell_data import CellData, load_all

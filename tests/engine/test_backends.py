@@ -12,8 +12,8 @@ from torch import Tensor
 from bench.engine.backends import backends
 from bench.engine.backends.backends import BACKENDS, Recorded, fastest
 from bench.engine.backends.loops import ClientLoop, CohortLoop
-from bench.engine.executors import GraphCache
 from bench.engine.predict import _recorded_model
+from bench.engine.recorded_steps import GraphCache
 from tests.broken_torchscript import asked
 from tests.engine.problems import everything, run, toy
 
@@ -93,7 +93,7 @@ def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
     assert (right.engine.steps_are, federation.engine.steps_are) == ("as planned", "fallen back")
     (notice,) = federation.warnings
     assert notice.startswith(f"the backend {failed} failed and {left} takes its place: {reason}")
-    made = {one.name for step in federation.engine._trainer.used for one in step._recorded.values()}
+    made = {one.name for step in federation.engine._trainer.steps.used for one in step._recorded.values()}
     assert left in made
     assert failed not in made
 

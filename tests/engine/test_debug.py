@@ -25,5 +25,5 @@ def test_debug_has_the_bytes_of_sequential(method: str, corner: str, monkeypatch
     assert run(debug, 3).metrics == run(plain, 3).metrics
     assert all(torch.equal(t, everything(plain)[name]) for name, t in everything(debug).items())
     assert debug.warnings == plain.warnings
-    assert not debug.engine._trainer.used
+    assert not debug.engine._trainer.steps.used
     assert (debug.engine.backend, debug.engine.steps_are, debug.path["executor"]) == ("eager", "as planned", "debug")

@@ -176,7 +176,7 @@ def test_clients_whose_subsets_differ_train_in_one_cohort() -> None:
     found = {}
     for executor in ("sequential", "cohort"):
         seen, federation = ask(program, executor=executor, sizes=[8, 8, 8])
-        assert len(federation.engine._trainer.used) == 1
+        assert len(federation.engine._trainer.steps.used) == 1
         found[executor] = {i: trained["w"].weights for i, trained in seen.items()}
     for i, weights in found["cohort"].items():
         torch.testing.assert_close(weights, found["sequential"][i], rtol=0, atol=1e-12)
@@ -328,7 +328,7 @@ def test_a_recorded_step_gives_the_same_bytes(
         monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         federation = toy(method, executor=executor, dtype="float32", model=model)
         run(federation, 3)
-        recorded.append(sum(len(step._recorded) for step in federation.engine._trainer._recorded_steps.values()))
+        recorded.append(sum(len(step._recorded) for step in federation.engine._trainer.steps.by_recipe.values()))
         if after == 2:
             now = everything(federation)
         else:

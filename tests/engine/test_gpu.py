@@ -172,7 +172,7 @@ def test_recorded_steps_give_the_same_bytes(
         monkeypatch.setattr(backends, "_RECORD_AFTER", after)
         federation, state = _images(model, method=method, executor=executor)
         found.append(state)
-        steps = federation.engine._trainer._recorded_steps.values()
+        steps = federation.engine._trainer.steps.by_recipe.values()
         assert any(step._recorded for step in steps) == (after == 2)
         assert not any(made is step._eager for step in steps for made in step._recorded.values())
     assert_same(found[1], found[0], 0)

@@ -21,7 +21,7 @@ SIZES = [13, 7, 1, 0, 10, 6]  # in batches of four; the short batches have three
 
 def padded(federation: Any) -> list[bool]:
     """For each step function of a federation's trainings, whether its batches were padded."""
-    return [recipe.padded for recipe, _ in federation.engine._trainer._recorded_steps]
+    return [recipe.padded for recipe, _ in federation.engine._trainer.steps.by_recipe]
 
 
 @pytest.mark.long
@@ -57,7 +57,7 @@ def test_no_padded_step_reads_a_number(method: str, monkeypatch: pytest.MonkeyPa
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
         there.advance()
     monkeypatch.setattr(placement, "on_gpu", lambda tensor: True)
-    steps = there.engine._trainer._recorded_steps
+    steps = there.engine._trainer.steps.by_recipe
     assert any(recipe.padded for recipe, _ in steps)
     for step in steps.values():
         zeros = [torch.zeros(t.shape, dtype=t.dtype) for t in seen[step]]
@@ -91,7 +91,7 @@ def test_what_padding_cannot_be_told_from_is_not_padded(monkeypatch: pytest.Monk
         for federation in (here, there):
             run(federation, 2)
         assert_same(everything(there), everything(here))
-        assert len(there.engine._trainer._unpadded) == 1
+        assert len(there.engine._trainer.steps.unpadded) == 1
         assert not there.engine.fallbacks
 
 
@@ -110,5 +110,5 @@ def test_one_number_of_samples_is_recorded_for_all_short_batches() -> None:
     with SecondDevice():
         there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME)
         run(there, 1)
-        kinds = there.engine._trainer._recorded_steps
+        kinds = there.engine._trainer.steps.by_recipe
     assert sorted(recipe.padded for recipe, _ in kinds if not recipe.frozen) == [False, True]

@@ -84,7 +84,7 @@ def test_so_are_models_side_by_side(precision: str, model: str, monkeypatch: pyt
         assert rows.dtype == torch.float32
         least, most = (1e-4, 0.02) if precision == "bf16" else (0, 1e-6)
         assert least <= float((rows - exact[kind]).abs().max()) <= most
-    assert any(function._recorded for function in federation.engine._trainer.used)
+    assert any(function._recorded for function in federation.engine._trainer.steps.used)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

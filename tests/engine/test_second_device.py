@@ -111,7 +111,7 @@ def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.Monk
         assert_same(everything(there), everything(here))
         look = _recorded_model(there.server.initial_model().spec, "logits", PLAIN, torch.float64, torch.device(NAME))
     assert [row["value"] for row in found] == pytest.approx([row["value"] for row in expected])
-    for recorded in (look, *there.engine._trainer._recorded_steps.values()):
+    for recorded in (look, *there.engine._trainer.steps.by_recipe.values()):
         assert set(recorded._recorded.values()) == {recorded._eager}
 
 
@@ -268,7 +268,7 @@ def test_on_a_gpu_a_step_that_cannot_be_recorded_is_an_error_unless_allowed() ->
     with SecondDevice():
         there = toy("fedavg", device=NAME)
         run(there, 1)
-        step = next(iter(there.engine._trainer._recorded_steps.values()))
+        step = next(iter(there.engine._trainer.steps.by_recipe.values()))
         step.failed["graph"] = "ValueError: its bytes are not eager's"
         with pytest.raises(UserError, match=r"the backend graph failed: ValueError: .*--allow-fallback graph takes"):
             run(there, 1)

@@ -82,7 +82,7 @@ def test_recording_a_client_s_steps_changes_no_byte(
         settings = {"epochs": 3, "momentum": momentum, "model_options": {"hidden": 300}}
         federation, values = two_rounds(method=method, settings=settings, threads=2)
         found.append(values)
-        steps = list(federation.engine._trainer._recorded_steps.values())
+        steps = list(federation.engine._trainer.steps.by_recipe.values())
         recorded = [made.run for step in steps for made in step._recorded.values()]
         assert all(isinstance(one, torch.jit.ScriptModule) for one in recorded)
         assert bool(recorded) == (after == 6)
