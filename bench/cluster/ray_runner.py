@@ -18,21 +18,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, require
 from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
-from bench.cluster.requirements import Needs, Plugin, check_node, versions
+from bench.cluster.requirements import Needs, check_node, needs_of
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
-from bench.config.code_digests import sources, used_code
-from bench.config.file_digests import content
 from bench.engine.device import check_device_name
 from bench.errors import UserError, shortage
-from bench.federation.cell_data import data_of, read_data
-from bench.plugin import loaded_modules
+from bench.federation.cell_data import read_data
 from bench.results.results import cell_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere, interrupts_deferred, supervise
 from bench.runs.events import Event
 from bench.runs.forecast.estimate import estimate
 from bench.settings import Settings
 from bench.store import store
-from bench.store.provenance import harness_code
 
 STOP_SECONDS = 60.0
 """Seconds after Ctrl-C in which workers may write checkpoints and send them to the run folder."""
@@ -96,7 +92,7 @@ class RayRunner:
         Raises:
             UserError: a node lacks something or has another version of it; the message names the node.
         """
-        self._needs = _needs(cells, data_root)
+        self._needs = needs_of(cells, data_root)
         costs = {_key(one): estimate(one, data_root, "cpu", max(1, int(self._cpus or 1))) for one in cells}
         self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
         known = [cost.memory for cost in costs.values() if cost]
@@ -136,36 +132,6 @@ class RayRunner:
     def resources(self) -> dict[str, float]:
         """Resources of each device of a worker, by Ray's names."""
         return {"CPU": self._cpus or 1.0, "GPU": self._gpus, "memory": self._memory}
-
-
-def _needs(cells: Collection[Settings], data_root: Path) -> Needs:
-    data, files = {}, {}
-    for settings in cells:
-        for name, options in data_of(settings):
-            if (name, options) not in data:
-                data[name, options] = read_data(name, options, data_root).checksum
-        for path in (settings.partition_options.get("path"), settings.pretrained):
-            if path:
-                files[str(path)] = content(Path(path))
-    code: dict[tuple[str, str], str] = {}
-    for settings in cells:
-        code |= used_code(settings)
-    return Needs(
-        cwd=str(Path.cwd()),
-        versions=versions(),
-        harness=harness_code(),
-        plugins=tuple(_plugin(name, path) for name, path in loaded_modules()),
-        code=code,
-        data=data,
-        files=files,
-        data_root=str(data_root.resolve()),
-    )
-
-
-def _plugin(module: str, path: Path) -> Plugin:
-    beside = (file for file in sources(module, path).values() if file.is_relative_to(path.parent))
-    files = tuple((file.relative_to(path.parent).as_posix(), file.read_bytes()) for file in beside)
-    return Plugin(str(path), files)
 
 
 def _key(settings: Settings) -> str:

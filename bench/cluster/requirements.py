@@ -12,12 +12,18 @@ import platform
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.cluster.scratch import scratch
 from bench.cluster.transfer import FilePart, write
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.store.provenance import harness_code
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bench.settings import Settings
 
 DATA_ROOT = "BENCH_DATA_ROOT"
 """Environment variable with the data folder of a node, where it is not the one of `--data-root`."""
@@ -68,6 +74,46 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package).partition("+")[0]
     return found
+
+
+def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
+    """What cells require on every node, as it is here, where the command was given."""
+    from bench.config.code_digests import used_code
+    from bench.config.file_digests import content
+    from bench.federation.cell_data import data_of, read_data
+    from bench.plugin import loaded_modules
+
+    data: dict[tuple[str, str], str] = {}
+    files: dict[str, str] = {}
+    for settings in cells:
+        for name, options in data_of(settings):
+            if (name, options) not in data:
+                data[name, options] = read_data(name, options, data_root).checksum
+        for path in (settings.partition_options.get("path"), settings.pretrained):
+            if path:
+                files[str(path)] = content(Path(path))
+    code: dict[tuple[str, str], str] = {}
+    for settings in cells:
+        code |= used_code(settings)
+    return Needs(
+        cwd=str(Path.cwd()),
+        versions=versions(),
+        harness=harness_code(),
+        plugins=tuple(_plugin(name, path) for name, path in loaded_modules()),
+        code=code,
+        data=data,
+        files=files,
+        data_root=str(data_root.resolve()),
+    )
+
+
+def _plugin(module: str, path: Path) -> Plugin:
+    """A plug-in's files, as they are here."""
+    from bench.config.code_digests import sources
+
+    beside = (file for file in sources(module, path).values() if file.is_relative_to(path.parent))
+    files = tuple((file.relative_to(path.parent).as_posix(), file.read_bytes()) for file in beside)
+    return Plugin(str(path), files)
 
 
 def check_node(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
