@@ -23,7 +23,6 @@ from bench.engine.engine import Engine, Executor
 from bench.engine.memory import keep_freed_memory
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.engine.recorded_steps import GraphCache
-from bench.errors import UserError
 from bench.federation.cell_data import load_all
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
@@ -31,10 +30,11 @@ from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState, as_model
 from bench.federation.scores import Evaluation
 from bench.federation.selection import Selector
-from bench.federation.setup import check_batch_size, degenerate, divide_clients, make_method, make_selection
+from bench.federation.setup import check_batch_size, divide_clients, make_method, make_selection, warnings
 from bench.federation.snapshot import Packer, unpack
 from bench.federation.timeline import ComputedRound, Span, Timer
 from bench.federation.traffic import Ledger
+from bench.federation.unselected import Unselected
 from bench.method import Arrivals, Everyone, Message, Tick
 from bench.params import Params
 from bench.settings import Settings
@@ -106,11 +106,6 @@ class Federation:
             holdout=self.method.holdout,
             offload=offload,
         )
-        if settings.clock.dropout and self.method.everyone:
-            raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
-        synchronous = isinstance(self.method.trigger, Everyone)
-        if settings.pm_until_broadcast and not (synchronous and settings.wait_free):
-            raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
         self.server = ServerState(settings, self._device_data, dataset.shape, ids)
         if self._device_data.largest > 1:  # who has one sample trains with frozen statistics
             for name, module in {(self.server.architecture(i), self.server.initial_model(i).spec.module) for i in ids}:
@@ -136,16 +131,17 @@ class Federation:
         self._selector = Selector(selection, self.method, self.server, self._clock, settings)
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
+        self._unselected = Unselected(
+            settings, self.method, self.server, self.clients, self._selector, self.engine, self._traffic
+        )
         self.version = 0
         self.now = 0.0
         self._settled = 0.0
         self.ledger: list[dict[str, Any]] = []
         self.work: dict[str, int] = {}
-        self.warnings = degenerate(self.method) + self._too_few() + self._no_tf32()
+        self.warnings = warnings(self.method, settings, len(ids), device)
         self._in_flight: list[InFlight] = []
         self._rounds_started: dict[int, int] = {}
-        self._last_download: dict[int, dict[str, Any]] = {}
-        self._steps_since_selected: dict[int, int] = {}
         self._local_models: dict[int, Params] = {}
 
     @classmethod
@@ -201,43 +197,12 @@ class Federation:
         started = self._start_clients(self.server.selected, self.now)
         self._commit(started)
         self._settled = max((f.end for f in started), default=self.now)
-        self._train_unselected()
+        trained = self._unselected.train(self.version)
+        for flight in self._timer.time_rounds(trained, self.version, self.now):
+            self._settled = max(self._settled, flight.end)
         arrived = [(time, m) for f in started for time, m in f.messages]
         self.now = max((time for time, _ in arrived), default=max((f.end for f in started), default=self.now))
         return [m for _, m in arrived]
-
-    def _train_unselected(self) -> None:
-        """Personal training of the clients that were not selected, as far as the cell's policy lets them."""
-        policy, limit = self.settings.unselected, self.settings.unselected_steps
-        if policy == "idle":
-            return
-        for i in self.server.selected:
-            self._steps_since_selected[i] = 0
-        others = [i for i in self._selector.present(self.clients.ids, self.version) if i not in self.server.selected]
-        if policy == "cap":
-            others = [i for i in others if self._steps_since_selected.get(i, limit) < limit]
-        computed = []
-        for i in others:
-            size = None
-            if policy == "broadcast":
-                self._last_download[i] = self.clients.down(i)
-                size = self._traffic.download(self._last_download[i])
-            client = self.clients.copy(i)
-            program = self.method.unselected_round(client, self._last_download[i])
-            if program is not None:
-                left = limit - self._steps_since_selected.get(i, 0) if policy == "cap" else None
-                running = ProgramRun(i, program, self._address(i), limit=left)
-                computed.append(ComputedRound(client, running, self._last_download[i], size, "personal training"))
-        self.engine.run([round_.program for round_ in computed])
-        for round_ in computed:
-            work = [event for event in round_.program.events if isinstance(event, Work)]
-            if len(work) < len(round_.program.events):
-                raise ValueError(f"{type(self.method).__name__}.unselected_round sends messages: it must not")
-            i, steps = round_.client.id, sum(w.steps for w in work)
-            self._steps_since_selected[i] = self._steps_since_selected.get(i, 0) + steps
-            self.clients.commit(round_.client, own=True)
-        for flight in self._timer.time_rounds(computed, self.version, self.now):
-            self._settled = max(self._settled, flight.end)
 
     def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
         """The next k messages; a client that has finished makes room for another one."""
@@ -253,17 +218,6 @@ class Federation:
                 inbox.append(flight.messages.pop(0)[1])
             self._commit_finished()
         return inbox
-
-    def _too_few(self) -> list[str]:
-        trigger, n = self.method.trigger, len(self.clients.ids)
-        if not isinstance(trigger, Arrivals) or trigger.k <= n:
-            return []
-        return [f"the server waits for {trigger.k} messages, but only {n} clients can send one: {n} make a version"]
-
-    def _no_tf32(self) -> list[str]:
-        if self.settings.precision != "tf32" or self._device_data.device.type == "cuda":
-            return []
-        return ["precision tf32 changes nothing on a CPU: the products of this cell are in float32"]
 
     def _commit_finished(self) -> None:
         self._commit(sorted((f for f in self._in_flight if f.ended(self.now)), key=lambda f: f.client.id))
@@ -302,11 +256,11 @@ class Federation:
         computed = []
         for i in ids:
             down = self.clients.down(i)
-            if self.settings.unselected == "cap":
-                self._last_download[i] = down
+            self._unselected.note_download(i, down)
             client = self.clients.copy(i)
-            program = ProgramRun(i, self.method.client_round(client, down), self._address(i))
-            computed.append(ComputedRound(client, program, down, self._traffic.download(down)))
+            program = self.method.client_round(client, down)
+            running = ProgramRun(i, program, DrawAddress(self.settings.seed, self.version, i))
+            computed.append(ComputedRound(client, running, down, self._traffic.download(down)))
         budget: Budget | None = None
         if self.settings.pm_until_broadcast:
             budget = partial(self._timer.steps_until_broadcast, computed, self.version, now, self.settings.batch_size)
@@ -370,9 +324,6 @@ class Federation:
         sizes = dict(sorted(self.server.sizes.items()))
         return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": found} if found else {}
 
-    def _address(self, owner: int) -> DrawAddress:
-        return DrawAddress(self.settings.seed, self.version, owner)
-
     @property
     def path(self) -> dict[str, str | int]:
         """What the numbers were computed with. Only on the same path are results promised to be the same bytes."""
@@ -404,15 +355,14 @@ class Federation:
             "warnings": self.warnings,
             "free": self._timer.free,
             "ledger": self.ledger,
-            "unattended": self._steps_since_selected,
+            "unattended": self._unselected.steps,
         }
         server = packer.pack(self.server.state, "server")
         # A group of its own for each client: what did not change is not written again.
         clients = {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()}
         local = {str(i): packer.pack(w, f"local-{i}") for i, w in self._local_models.items()}
-        underway = packer.pack(
-            {"held": self._last_download, "flights": [f.plain() for f in self._in_flight]}, "underway"
-        )
+        flights = [flight.plain() for flight in self._in_flight]
+        underway = packer.pack({"held": self._unselected.downloads, "flights": flights}, "underway")
         plain = {
             "known": packer.pack(known),
             "server": server,
@@ -434,11 +384,11 @@ class Federation:
         self._rounds_started = known["begun"]
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])
-        self._timer.free, self.ledger, self._steps_since_selected = known["free"], known["ledger"], known["unattended"]
+        self._timer.free, self.ledger, self._unselected.steps = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
         self._local_models = {int(i): back(w) for i, w in plain["local"].items()}
-        self._last_download = underway["held"]
+        self._unselected.downloads = underway["held"]
         self._in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from bench.data import TokenShape
 from bench.errors import UserError
-from bench.method import Arrivals, Method, Selection, ServerRule
+from bench.method import Arrivals, Everyone, Method, Selection, ServerRule
 from bench.model_call import SingleValueError, refuse_single_values
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
@@ -74,6 +74,18 @@ def check_batch_size(settings: Settings, name: str, net: nn.Module, shape: tuple
         return
 
 
+def warnings(method: Method, settings: Settings, clients: int, device: str) -> list[str]:
+    """What the user should know before a cell of so many training clients runs."""
+    texts = degenerate(method)
+    if isinstance(method.trigger, Arrivals) and (k := method.trigger.k) > clients:
+        texts.append(
+            f"the server waits for {k} messages, but only {clients} clients can send one: {clients} make a version"
+        )
+    if settings.precision == "tf32" and torch.device(device).type != "cuda":
+        texts.append("precision tf32 changes nothing on a CPU: the products of this cell are in float32")
+    return texts
+
+
 def degenerate(method: Method) -> list[str]:
     """Warnings about settings that make the method or its server rule pointless."""
     return list(dict.fromkeys(method.hp.degenerate() + method.rule.hp.degenerate()))
@@ -83,8 +95,8 @@ def make_method(settings: Settings) -> Method:
     """The method of a cell with its hyperparameters and its server rule.
 
     Raises:
-        UserError: the method is unknown, its aggregation is not a mean that a server rule could replace, or its
-            learning rate would decay with every upload.
+        UserError: the method is unknown; its aggregation is not a mean that a server rule could replace; its learning
+            rate would decay with every upload; or it does not go with the clock's dropouts or `pm_until_broadcast`.
     """
     kind = METHODS.get(settings.method)
     method: Method = kind(kind.Hyper(**settings.hp))
@@ -104,6 +116,10 @@ def make_method(settings: Settings) -> Method:
             f"lr_decay = {settings.lr_decay:g} counts server versions, and under the rule of {settings.name!r} every "
             "upload makes one: the learning rate would fall with each upload of any client. Leave it at 1 there."
         )
+    if settings.clock.dropout and method.everyone:
+        raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
+    if settings.pm_until_broadcast and not (isinstance(method.trigger, Everyone) and settings.wait_free):
+        raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
     return method
 
 

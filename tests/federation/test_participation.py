@@ -68,7 +68,7 @@ def test_cap_cuts_the_training_in_which_it_is_reached() -> None:
     seen = {i for version in range(6) for i in _selected("ditto", version, **settings)}
     idle = seen - set(_selected("ditto", 5, **settings))
     assert idle
-    assert {capped._steps_since_selected[i] for i in idle} == {3}
+    assert {capped._unselected.steps[i] for i in idle} == {3}
 
 
 def test_personal_training_of_clients_that_are_not_selected_takes_its_time() -> None:
