@@ -39,6 +39,7 @@ from bench.settings import Settings
 from bench.store import checkpoint, documents, inside, store
 from bench.store.cell_log import logged
 from bench.store.data_record import partition_record, shown_samples, tests_record
+from bench.store.growing_tables import Tables
 from bench.store.store import Status
 
 Keep = Literal["none", "server", "all", "best"]
@@ -140,7 +141,7 @@ class _Run:
         self.options = options
         self.report = report
         self.stop = stop
-        self.tables = store.Tables(folder)
+        self.tables = Tables(folder)
         self.writer = checkpoint.Writer(folder / "checkpoint")
         self.figures: dict[str, float] = {}
         self.saved_version: int | None = None

@@ -18,7 +18,8 @@ from bench.results.results import CELL_COLUMNS, load_run, task_name, tidy
 from bench.rng import generator
 from bench.settings import Settings
 from bench.store import store
-from bench.store.store import Status, Tables
+from bench.store.growing_tables import Tables
+from bench.store.store import Status
 
 CELL = "c0ffee0000000000"
 Rows = list[tuple[int, str, str, str, str, float]]

@@ -11,7 +11,8 @@ import pytest
 
 from bench.errors import UserError
 from bench.store import store
-from bench.store.store import BusyError, Status, Tables
+from bench.store.growing_tables import Tables
+from bench.store.store import BusyError, Status
 from bench.store.tables import read_table
 from tests.warm import PATIENCE
 

@@ -22,6 +22,7 @@ from bench.runs.plan import PlannedCell, plan
 from bench.settings import DEFAULT_SELECTION, Settings
 from bench.store import store
 from bench.store.data_record import tests_record
+from bench.store.growing_tables import Tables
 
 _SCORED = ("metrics", "clients", "hits")
 """Tables that the judge writes; all others are the worker's."""
@@ -103,7 +104,7 @@ class Judge:
         }  # fmt: skip
         for name, record in records.items():
             store.write_json(scored / f"{name}.json", record)
-        tables = store.Tables(scored)
+        tables = Tables(scored)
         tables.restart()
         for name in (*(f"{table}.csv" for table in store.COLUMNS if table not in _SCORED), "relations.json"):
             if (folder / name).exists():

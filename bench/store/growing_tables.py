@@ -1,0 +1,58 @@
+"""The tables of a cell while it runs: they grow by one write per version, and are cut back to a checkpoint."""
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.store import inside
+from bench.store.store import COLUMNS, checksum, write_text
+
+
+class Tables:
+    """The growing tables of a cell, `<name>.csv` each. Floats are written by `repr`: equal values, equal bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = {name: folder / f"{name}.csv" for name in COLUMNS}
+
+    def restart(self) -> None:
+        """Leave only the headers."""
+        for name, path in self._paths.items():
+            write_text(path, ",".join(COLUMNS[name]) + "\n")
+
+    def append(self, name: str, version: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add the rows of one version with a single write.
+
+        Raises:
+            ValueError: a row has a column that the table lacks, or lacks one.
+        """
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        for row in rows:
+            full = {"round": version, **row}
+            if set(full) != set(COLUMNS[name]):
+                raise ValueError(f"a row of {name}.csv needs {COLUMNS[name]}, got {tuple(full)}")
+            writer.writerow(full[column] for column in COLUMNS[name])
+        with inside.append(self._paths[name]) as file:
+            file.write(buffer.getvalue())
+
+    def sync(self) -> dict[str, list[Any]]:
+        """Bring all tables to the disk and return their sizes in bytes and checksums."""
+        marks = {}
+        for name, path in self._paths.items():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                marks[name] = [os.fstat(file.fileno()).st_size, checksum(path)]
+        return marks
+
+    def cut(self, marks: Mapping[str, Sequence[Any]]) -> bool:
+        """Cut every table back to a checkpoint; False (and nothing cut) where one is shorter or other than it was."""
+        if set(marks) != set(self._paths) or not all(path.exists() for path in self._paths.values()):
+            return False
+        if any(checksum(self._paths[name], size) != known for name, (size, known) in marks.items()):
+            return False
+        for name, (size, _) in marks.items():
+            os.truncate(self._paths[name], size)
+        return True
