@@ -1,10 +1,7 @@
 """A study file: what is searched over which grid, by which sampler, on which seeds (docs/sweeps.md)."""
 
-import importlib.resources
 import json
 import math
-import pathlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,7 +13,7 @@ from bench.config import yaml_lines
 from bench.config.grid import Grid, load_grid, read_grid
 from bench.config.grid_file import name_problem
 from bench.config.identity import cell_id, declared_checksum
-from bench.config.nearby import no_such_file
+from bench.config.named_files import NamedFiles
 from bench.config.validation import check_field, shown
 from bench.config.yaml_lines import Document
 from bench.errors import UserError, did_you_mean
@@ -26,6 +23,7 @@ from bench.settings import Settings
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
 
 MAX_POINTS = 10_000
+_STUDIES = NamedFiles("study", "sweeps", "studies")
 
 Metric = Literal["pm", "gm"]
 Seed = Annotated[int, Field(ge=0)]
@@ -152,8 +150,7 @@ class Study:
 
 def builtin_studies() -> list[str]:
     """Names of the studies that come with the harness."""
-    folder = importlib.resources.files("sweeps") / "studies"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return _STUDIES.builtin()
 
 
 def load_study(study: str | Mapping[str, Any], overrides: list[str], trials: int | None = None) -> Study:
@@ -174,14 +171,8 @@ def load_study(study: str | Mapping[str, Any], overrides: list[str], trials: int
         document.check()
         source = yaml_lines.dump(document.data)
         return study_of(document, source, "study", overrides, trials)
-    path, builtin = pathlib.Path(study), study.removesuffix(".yaml")
-    if path.is_file():
-        return read_study(path.read_text(encoding="utf-8"), str(path), path.stem, overrides, trials)
-    known = builtin_studies()
-    if builtin not in known:
-        raise no_such_file("study", study, known)
-    text = (importlib.resources.files("sweeps") / "studies" / f"{builtin}.yaml").read_text(encoding="utf-8")
-    return read_study(text, f"{builtin}.yaml", builtin, overrides, trials)
+    text, file, stem = _STUDIES.read(study)
+    return read_study(text, file, stem, overrides, trials)
 
 
 def read_study(source: str, file: str, stem: str, overrides: list[str], trials: int | None) -> Study:
@@ -243,14 +234,10 @@ def values_text(values: dict[str, Any]) -> str:
 
 def _override(document: Document, override: str) -> bool:
     """Put `key=value` into the study if the key is one of its own."""
-    name, equals, text = override.partition("=")
-    if not equals or not re.fullmatch(r"[\w.-]+", name):
-        raise UserError(f"--set {override}: write key=value, for instance --set trials=5")
+    name, value = yaml_lines.parse_assignment(override, "trials=5")
     if name not in StudyFile.model_fields or name in ("name", "description"):
         return False
-    value = yaml_lines.parse(text, f"--set {name}")
-    value.check()
-    document.put(name, value.data, f"--set {name}")
+    document.put(name, value, f"--set {name}")
     return True
 
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import os
-import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 from bench.config import yaml_lines
 from bench.config.grid_file import AXES, Choice, GridEntry, Layer, Plan, name_problem, read_plan
 from bench.config.listed import read_listed, write_listed
-from bench.config.nearby import no_such_file
+from bench.config.named_files import NamedFiles
 from bench.config.validation import (
     Problems,
     complete_hyper,
@@ -34,6 +33,7 @@ from bench.settings import Settings
 
 MAX_CELLS = 100_000
 TEXTS = ("name", "description", "published")
+_GRIDS = NamedFiles("grid", "bench", "grids")
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ class Grid:
 
 def builtin_grids() -> list[str]:
     """Names of the grids that come with the harness."""
-    folder = importlib.resources.files("bench") / "grids"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return _GRIDS.builtin()
 
 
 def load_grid(
@@ -82,7 +81,7 @@ def load_grid(
         document.check()
         source = yaml_lines.dump(document.data)
         return read_grid(document, source, "grid", list(overrides), methods)
-    source, name, stem = _read(os.fspath(grid))
+    source, name, stem = _GRIDS.read(os.fspath(grid))
     return read_grid(yaml_lines.parse(source, name), source, stem, list(overrides), methods)
 
 
@@ -130,37 +129,16 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str], 
     return Grid(texts["name"], texts["description"], texts["published"] or None, source, cells)
 
 
-def _read(name_or_path: str) -> tuple[str, str, str]:
-    """Text of a grid file, its name in messages, and its name without the ending."""
-    path, builtin = pathlib.Path(name_or_path), name_or_path.removesuffix(".yaml")
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8-sig"), str(path), path.stem
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: not text in UTF-8 (byte {error.start})") from None
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    known = builtin_grids()
-    if builtin not in known:
-        raise no_such_file("grid", name_or_path, known)
-    resource = importlib.resources.files("bench") / "grids" / f"{builtin}.yaml"
-    return resource.read_text(encoding="utf-8"), f"{builtin}.yaml", builtin
-
-
 def _override(document: Document, override: str) -> None:
     """Set `key=value` at the top level and remove the key everywhere else in the document."""
-    key, equals, text = override.partition("=")
-    if not equals or not re.fullmatch(r"[\w.-]+", key):
-        raise UserError(f"--set {override}: write key=value, for instance --set rounds=5")
-    value = yaml_lines.parse(text, f"--set {key}")
-    value.check()
+    key, value = yaml_lines.parse_assignment(override, "rounds=5")
     if key in TEXTS:
-        document.put(key, value.data, f"--set {key}")
+        document.put(key, value, f"--set {key}")
         return
     singular = AXES.get(key, key)
     for name in (singular, *(many for many, one in AXES.items() if one == singular)):
         document.data.pop(name, None)
-    document.put(key, value.data, f"--set {key}")
+    document.put(key, value, f"--set {key}")
     method, _, hyperparameter = key.partition(".")
     for section in {"vary", "cases", "datasets", "methods", "cells"} - {key}:
         found = document.data.get(section)

@@ -172,6 +172,20 @@ class _Plain:
         return result
 
 
+def parse_assignment(text: str, example: str) -> tuple[str, Any]:
+    """Key and YAML value of a `key=value` of `--set`; `example` is one for the message.
+
+    Raises:
+        UserError: it is not that, or the value is not valid YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[\w.-]+", key):
+        raise UserError(f"--set {text}: write key=value, for instance --set {example}")
+    document = parse(value, f"--set {key}")
+    document.check()
+    return key, document.data
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  PyYAML's own name and type; filled below
 

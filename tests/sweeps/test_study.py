@@ -1,5 +1,7 @@
 """Study files: what they amount to, and what is refused before the first trial."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,13 @@ def test_built_in_studies_are_fair(name: str) -> None:
     for task in {arm.task for arm in study.arms}:
         assert len({(arm.trials, arm.cells[0].rounds) for arm in study.arms if arm.task == task}) == 1
     assert [[cell.seed for cell in arm.cells] for arm in study.arms] == [study.file.seeds] * len(study.arms)
+
+
+def test_a_study_in_another_encoding_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes("description: überall\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"mine\.yaml: not text in UTF-8 \(byte 13\)"):
+        load_study(str(file), [])
 
 
 def test_the_bars_of_the_built_in_studies() -> None:
