@@ -19,6 +19,7 @@ from torch.library import custom_op
 from torch.nn import functional
 
 from bench.engine.lanes.geometry import Geometry
+from bench.engine.lanes.normalising import in_order, samples_merged
 
 _aten = torch.ops.aten
 _Sizes = list[int]  # PyTorch's custom operations take lists of numbers, not tuples
@@ -106,7 +107,7 @@ class _Convolve(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
         lanes = info.batch_size
-        out = _Convolve.apply(_images(x, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        out = _Convolve.apply(samples_merged(x, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
         return out.unflatten(1, (lanes, -1)), 1
 
 
@@ -131,7 +132,7 @@ class _OfInput(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
         lanes = info.batch_size
-        out = _OfInput.apply(_images(g, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
+        out = _OfInput.apply(samples_merged(g, in_dims[0], lanes), _weights(w, in_dims[1], lanes), *rest)
         return out.unflatten(1, (lanes, -1)), 1
 
 
@@ -158,14 +159,8 @@ class _OfWeight(Function):
         info: Any, in_dims: tuple[int | None, ...], g: Tensor, x: Tensor, geometry: Geometry, within: int
     ) -> tuple[Tensor, int]:
         lanes = info.batch_size
-        images = [_images(t, dim, lanes) for t, dim in zip((g, x), in_dims[:2], strict=True)]
+        images = [samples_merged(t, dim, lanes) for t, dim in zip((g, x), in_dims[:2], strict=True)]
         return _OfWeight.apply(*images, geometry, lanes * within).unflatten(0, (lanes, within)), 0
-
-
-def _images(t: Tensor, dim: int | None, lanes: int) -> Tensor:
-    """`[samples, lanes * channels, ...]`."""
-    t = t.unsqueeze(1).expand(-1, lanes, *t.shape[1:]) if dim is None else t.movedim(dim, 1)
-    return t.flatten(1, 2)
 
 
 def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
@@ -178,7 +173,7 @@ def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: 
     if _has_kernel(x, w):
         found: Tensor = _kernels().convolve(x, w, _geometry(kernel, stride, padding))
         return found
-    return _in_order(functional.conv2d(x, _in_groups(w), None, stride, padding, groups=len(w)))
+    return in_order(functional.conv2d(x, _in_groups(w), None, stride, padding, groups=len(w)))
 
 
 @custom_op("pfleague::lane_convolution_of_input", mutates_args=())
@@ -190,7 +185,7 @@ def _convolution_of_input(
         return found
     like = g.new_empty(1).expand(len(g), len(w) * w.shape[4], *size)  # only its shape is used
     rest = stride, padding, [1, 1], False, [0, 0], len(w)
-    return _in_order(_aten.convolution_backward(g, like, _in_groups(w), None, *rest, [True, False, False])[0])
+    return in_order(_aten.convolution_backward(g, like, _in_groups(w), None, *rest, [True, False, False])[0])
 
 
 @custom_op("pfleague::lane_convolution_of_weight", mutates_args=())
@@ -208,12 +203,12 @@ def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, str
 @_convolution.register_fake
 def _(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
     rows, columns = _geometry(kernel, stride, padding).output(x.shape[2], x.shape[3])
-    return _in_order(x.new_empty(len(x), w.shape[0] * w.shape[1], rows, columns))
+    return in_order(x.new_empty(len(x), w.shape[0] * w.shape[1], rows, columns))
 
 
 @_convolution_of_input.register_fake
 def _(g: Tensor, w: Tensor, size: _Sizes, *_: _Sizes) -> Tensor:
-    return _in_order(g.new_empty(len(g), len(w) * w.shape[4], *size))
+    return in_order(g.new_empty(len(g), len(w) * w.shape[4], *size))
 
 
 @_convolution_of_weight.register_fake
@@ -224,10 +219,6 @@ def _(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, *_: _Sizes) -> Tensor:
 def _has_kernel(*tensors: Tensor) -> bool:
     """Return whether a kernel can take these tensors; kernels index with 32 bits."""
     return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in tensors)
-
-
-def _in_order(images: Tensor) -> Tensor:
-    return images.contiguous(memory_format=torch.channels_last)
 
 
 def _in_groups(w: Tensor) -> Tensor:
