@@ -12,6 +12,7 @@ from bench.engine.programs import Work
 from bench.errors import UserError
 from bench.federation.clock import Clock
 from bench.federation.federation import Federation
+from bench.federation.setup import make_method
 from bench.federation.traffic import Size
 from bench.profiles import PRESETS, Profile
 from bench.settings import Settings
@@ -186,6 +187,14 @@ def test_dropping_out_under_an_asynchronous_server_goes_on() -> None:
 def test_a_method_that_needs_everybody_refuses_dropouts() -> None:
     with pytest.raises(UserError, match="needs all clients in every round"):
         toy("spfl", clock={"dropout": 0.1})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"method": "spfl", "clock": {"dropout": 0.1}}, {"pm_until_broadcast": True, "wait_free": False}]
+)
+def test_what_does_not_go_with_a_method_is_refused_before_any_data_are_read(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"leave out the clock's `dropout`|needs a synchronous server"):
+        make_method(Settings(**{"method": "ditto", **wrong}))
 
 
 def test_presets_can_be_named_and_changed() -> None:
