@@ -71,13 +71,12 @@ def logits(percent: Floats) -> Floats:
     return odds
 
 
-def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float = LEVEL) -> list[Standing]:
+def against_best(tasks: Sequence[Floats], margin: float = MARGIN) -> list[Standing]:
     """Every method against the best of the others, over all tasks.
 
     Args:
         tasks: for each task, accuracies in percent, `[methods, units]`; units in one order where tasks share them.
         margin: of equivalence, in percentage points.
-        level: probability that any of the intervals misses.
 
     Returns:
         A standing per method; empty where there are fewer than two methods or no task has two units.
@@ -88,7 +87,7 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
     means = np.array([task.mean(axis=1) for task in scores])
     mean = means.mean(axis=0)
     moderated = moderate(*pair_variances(scores, _alike(scores)))
-    critical = pairwise_critical(len(mean), moderated.freedom, level)
+    critical = pairwise_critical(len(mean), moderated.freedom, LEVEL)
     lows, highs = _constrained(mean, critical * np.sqrt(moderated.variance))
     per_unit = moderated.variance * len(scores) / sum(1 / task.shape[1] for task in scores)
     standings = []
@@ -101,7 +100,7 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN, level: float =
     return standings
 
 
-def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: float = LEVEL) -> list[list[TaskOutcome]]:
+def outcomes(task: Floats, comparisons: int, margin: float = MARGIN) -> list[list[TaskOutcome]]:
     """Every method against every other on one task, by the verdict on the one with the lower mean.
 
     It has lost where it is worse than the other, a tie is where it is equivalent to it.
@@ -110,7 +109,6 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: floa
         task: accuracies in percent, `[methods, units]`.
         comparisons: how many of them are looked at, for Bonferroni's correction.
         margin: of equivalence, in percentage points.
-        level: probability that any of the intervals misses.
 
     Returns:
         `[one][other]`, of the one; `undecided` everywhere where there is one unit only.
@@ -123,7 +121,7 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN, level: floa
         return [["undecided"] * methods for _ in range(methods)]
     mean = scores.mean(axis=1)
     moderated = moderate(*pair_variances([scores], np.ones(1)))
-    half = float(stats.t.ppf(1 - level / (2 * comparisons), moderated.freedom)) * np.sqrt(moderated.variance)
+    half = float(stats.t.ppf(1 - LEVEL / (2 * comparisons), moderated.freedom)) * np.sqrt(moderated.variance)
     found: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
     for one in range(methods):
         for other in range(methods):
@@ -143,19 +141,18 @@ def _outcome(mean: float, other: float, half: float, margin: float) -> TaskOutco
     return "tie"
 
 
-def intervals(scores: Sequence[Floats], level: float = LEVEL) -> tuple[Floats, Floats]:
+def intervals(scores: Sequence[Floats]) -> tuple[Floats, Floats]:
     """Simultaneous intervals of each method's mean minus that of the best other one.
 
     Args:
         scores: for each task, logits, `[methods, units]`.
-        level: probability that any of the intervals misses.
 
     Returns:
         Lower and upper ends, `[methods]` each, in logits.
     """
     mean = np.array([task.mean(axis=1) for task in scores]).mean(axis=0)
     moderated = moderate(*pair_variances(scores, _alike(scores)))
-    return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, level) * np.sqrt(moderated.variance))
+    return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, LEVEL) * np.sqrt(moderated.variance))
 
 
 def moderate(variances: Floats, freedom: float) -> Moderated:
@@ -275,20 +272,19 @@ def pairwise_critical(methods: int, freedom: float, level: float) -> float:
     return -float(special.stdtrit(freedom, level / (methods * (methods - 1))))
 
 
-def _seeds_needed(level: Floats, variance: float, critical: float, power: float = 0.8) -> int:
-    """Units per task at which one point below `level` is found with the wanted power; normal approximation.
+def _seeds_needed(level: Floats, variance: float, critical: float) -> int:
+    """Units per task at which one point below `level` is found in 80 of 100 cases; normal approximation.
 
     Args:
         level: logits of the better one's accuracies, a number per task.
         variance: of the mean difference over tasks, with one unit each.
         critical: quantile of the test.
-        power: how often the point is found.
     """
     from scipy import special, stats
 
     below = np.clip(special.expit(level) - 0.01, 1e-4, None)
     gap = float((level - special.logit(below)).mean())
-    needed = (critical + float(stats.norm.ppf(power))) ** 2 * variance / gap**2
+    needed = (critical + float(stats.norm.ppf(0.8))) ** 2 * variance / gap**2
     return max(2, math.ceil(needed)) if needed <= _MOST_SEEDS else 0
 
 

@@ -20,6 +20,7 @@ from bench.data import Floats
 from bench.rng import generator
 
 LEVEL = 0.05
+"""Probability that an interval misses, or that a test is wrong where nothing differs."""
 _ROUNDING = 1e-9
 """Of a score: what differs by less is equal but for rounding."""
 
@@ -144,24 +145,24 @@ def ranks(scores: Floats) -> Floats:
     return ranked
 
 
-def nemenyi_distance(methods: int, tasks: int, level: float = LEVEL) -> float:
+def nemenyi_distance(methods: int, tasks: int) -> float:
     """Smallest difference of average ranks that Nemenyi's test calls significant (Demsar 2006, equation 3.6)."""
     from scipy import stats
 
-    q = float(stats.studentized_range.ppf(1 - level, methods, math.inf)) / math.sqrt(2)
+    q = float(stats.studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * tasks))
 
 
-def tasks_needed(methods: int, level: float = LEVEL) -> int:
+def tasks_needed(methods: int) -> int:
     """Fewest tasks at which Wilcoxon's signed-rank test with Holm can call any pair of `methods` different.
 
     The exact two-sided p value is at least `2 ** (1 - tasks)`, and Holm multiplies the smallest by the number of pairs.
     """
     pairs = methods * (methods - 1) / 2
-    return 1 + math.ceil(math.log2(pairs / level))
+    return 1 + math.ceil(math.log2(pairs / LEVEL))
 
 
-def critical_difference(names: Sequence[str], scores: Floats, level: float = LEVEL) -> CriticalDifference:
+def critical_difference(names: Sequence[str], scores: Floats) -> CriticalDifference:
     """Ranks, Friedman's test, and groups of methods that are not significantly different.
 
     Args:
@@ -174,17 +175,17 @@ def critical_difference(names: Sequence[str], scores: Floats, level: float = LEV
     result = (tuple(names[k] for k in order), tuple(float(average[k]) for k in order), tasks)
     if methods < 3:
         return CriticalDifference(*result, math.nan, (), "ranks are compared from three methods up")
-    if tasks < tasks_needed(methods, level):
+    if tasks < tasks_needed(methods):
         reason = (
             f"too few tasks for a critical-difference diagram: with {methods} methods, Wilcoxon's test with Holm's "
-            f"correction can tell no pair apart below {tasks_needed(methods, level)} tasks, and there are {tasks} "
-            f"(Nemenyi's critical difference here would be {nemenyi_distance(methods, tasks, level):.1f} ranks)"
+            f"correction can tell no pair apart below {tasks_needed(methods)} tasks, and there are {tasks} "
+            f"(Nemenyi's critical difference here would be {nemenyi_distance(methods, tasks):.1f} ranks)"
         )
         return CriticalDifference(*result, math.nan, (), reason)
     from scipy import stats
 
     friedman_p = float(stats.friedmanchisquare(*scores.T).pvalue)
-    differs = _different_pairs(scores[:, order], level) if friedman_p < level else np.zeros((methods, methods), bool)
+    differs = _different_pairs(scores[:, order], LEVEL) if friedman_p < LEVEL else np.zeros((methods, methods), bool)
     return CriticalDifference(*result, friedman_p, _cliques(differs), "")
 
 
@@ -202,7 +203,7 @@ def iqm(tasks: Sequence[Floats]) -> Floats:
     return np.asarray(stats.trim_mean(np.concatenate(list(tasks), axis=-1), 0.25, axis=-1))
 
 
-def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: float = LEVEL) -> Bounded:
+def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats]) -> Bounded:
     """P(X > Y) on the same unit of a random task, ties counting half, with Clopper and Pearson's interval.
 
     The wins of several tasks are a sum of independent trials of unequal probabilities; the binomial interval for their
@@ -218,8 +219,8 @@ def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats], level: 
     value = float(np.mean([(sign.mean() + 1) / 2 for sign in signs]))
     n = len(signs) * min(map(len, signs))
     wins = value * n
-    low = float(stats.beta.ppf(level / 2, wins, n - wins + 1)) if wins > 0 else 0.0
-    high = float(stats.beta.ppf(1 - level / 2, wins + 1, n - wins)) if wins < n else 1.0
+    low = float(stats.beta.ppf(LEVEL / 2, wins, n - wins + 1)) if wins > 0 else 0.0
+    high = float(stats.beta.ppf(1 - LEVEL / 2, wins + 1, n - wins)) if wins < n else 1.0
     return Bounded(value, low, high)
 
 
@@ -228,7 +229,6 @@ def bootstrap(
     aggregate: Callable[..., Floats],
     *address: int | str,
     repeats: int = 2000,
-    level: float = LEVEL,
 ) -> Bounded:
     """Interval of `aggregate(tasks)` in percent: Student's t with the bootstrap's standard error, on the logit scale.
 
@@ -254,7 +254,7 @@ def bootstrap(
     seen = np.array([_part(units, aggregates) for units in several])
     parts = seen * (freedoms + 1) / freedoms
     error = float(aggregates.std()) * math.sqrt(parts.sum() / seen.sum() if seen.any() else 1)
-    return Bounded(value, *within_percent(value, _t_quantile(satterthwaite(parts, freedoms), level) * error))
+    return Bounded(value, *within_percent(value, _t_quantile(satterthwaite(parts, freedoms), LEVEL) * error))
 
 
 def satterthwaite(parts: Floats, freedoms: Floats) -> float:
@@ -276,7 +276,7 @@ def _part(units: Floats, aggregates: Floats) -> float:
     return float(np.cov(means, aggregates, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
 
 
-def unpaired(x: tuple[float, float, int], y: tuple[float, float, int], level: float = LEVEL) -> tuple[float, float]:
+def unpaired(x: tuple[float, float, int], y: tuple[float, float, int]) -> tuple[float, float]:
     """Interval of the difference of two independent means from `(mean, standard deviation with ddof 1, n)` of each.
 
     Unequal variances; the critical value is the mean of the two t quantiles weighted by the means' variances (Cochran
@@ -286,7 +286,7 @@ def unpaired(x: tuple[float, float, int], y: tuple[float, float, int], level: fl
     if min(x[2], y[2]) < 2 or x[1] == y[1] == 0:
         return math.nan, math.nan
     one, other = x[1] ** 2 / x[2], y[1] ** 2 / y[2]
-    quantile = (one * _t_quantile(x[2] - 1, level) + other * _t_quantile(y[2] - 1, level)) / (one + other)
+    quantile = (one * _t_quantile(x[2] - 1, LEVEL) + other * _t_quantile(y[2] - 1, LEVEL)) / (one + other)
     half = quantile * math.sqrt(one + other)
     return x[0] - y[0] - half, x[0] - y[0] + half
 

@@ -28,33 +28,32 @@ class Ranked:
     tier: int
 
 
-def rank(tasks: Sequence[Floats], families: Sequence[str], level: float = LEVEL) -> list[Ranked]:
+def rank(tasks: Sequence[Floats], families: Sequence[str]) -> list[Ranked]:
     """Rank methods over tasks.
 
     Args:
         tasks: for each task, accuracies in percent, `[methods, units]`; two units at least in one of them, and in one
             order where tasks share them.
         families: the data family of each task.
-        level: probability that any method's true rank lies outside its interval.
     """
-    mean, half = pair_intervals(tasks, families, level)
+    mean, half = pair_intervals(tasks, families)
     above = mean[None] - mean[:, None] > half  # [one, other]: the other is surely better
     firsts, lasts = 1 + above.sum(axis=1), len(mean) - above.sum(axis=0)
     tiers = _tiers(mean, firsts, lasts)
     return [Ranked(float(m), int(a), int(b), tier) for m, a, b, tier in zip(mean, firsts, lasts, tiers, strict=True)]
 
 
-def pair_intervals(tasks: Sequence[Floats], families: Sequence[str], level: float = LEVEL) -> tuple[Floats, Floats]:
+def pair_intervals(tasks: Sequence[Floats], families: Sequence[str]) -> tuple[Floats, Floats]:
     """Mean logits over tasks, `[methods]`, and half widths of the differences' simultaneous intervals, of each pair.
 
     Args:
-        tasks, families, level: as of `rank`.
+        tasks, families: as of `rank`.
     """
     scores = [logits(task) for task in tasks]
     weights = family_weights(families)
     mean = weights @ np.array([task.mean(axis=1) for task in scores])
     moderated = moderate(*pair_variances(scores, weights))
-    return mean, pairwise_critical(len(mean), moderated.freedom, level) * np.sqrt(moderated.variance)
+    return mean, pairwise_critical(len(mean), moderated.freedom, LEVEL) * np.sqrt(moderated.variance)
 
 
 def family_weights(families: Sequence[str]) -> Floats:
