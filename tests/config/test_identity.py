@@ -332,6 +332,12 @@ def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
     assert cell_id(CELL, data) == by_hand
 
 
+def test_settings_that_came_later_are_left_out_at_their_defaults() -> None:
+    """A part that one of them gets, such as another number of an optimizer, must not give all old cells new ids."""
+    defaults = Settings(method="plain").model_dump(mode="json")
+    assert {name: defaults[name] for name in identity._ABSENT} == identity._ABSENT
+
+
 def test_methods_share_a_code_only_if_they_share_a_file() -> None:
     found = {(METHODS.get(name).__module__, code_digest(METHODS, name)) for name in METHODS.names()}
     modules, codes = zip(*found, strict=True)
