@@ -16,7 +16,6 @@ from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_
 from bench.data import Dataset
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public
-from bench.federation.setup import check_batch_size
 from bench.plugin import DATASETS, PARTITIONS
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
@@ -124,6 +123,8 @@ def _marks(dataset: Dataset) -> list[str]:
 def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
     """Refuse an augmentation, a model or a batch size that does not fit the samples; another error in one's own model
     is its cell's, with traceback."""
+    from bench.federation.setup import check_batch_size  # here, as it takes torch
+
     if settings.augment != "none" and dataset.x.ndim != 4:
         raise UserError(
             f"{cell_name(settings)}: `augment: {settings.augment}` needs images, and the samples have shape "

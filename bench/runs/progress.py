@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -32,6 +32,31 @@ def patience(text: str, *, quiet: bool) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def steps(command: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that takes note of what the block does now; in a terminal a line says it after `QUIET_SECONDS`.
+
+    Args:
+        command: what the line begins with.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Console(stderr=True).status(command, refresh_per_second=4)
+    timer = threading.Timer(QUIET_SECONDS, line.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda text: line.update(Text(f"{command}: {text}"))
+    finally:
+        timer.cancel()
+        timer.join()
+        line.stop()
 
 
 class Reporter(AbstractContextManager["Reporter"]):

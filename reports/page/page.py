@@ -3,15 +3,18 @@
 import base64
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from bench.errors import UserError
 from bench.results.remarks import run_remarks
+from bench.runs.progress import steps
 from bench.store import inside
 from reports.page import client_relations
 from reports.page.cells import cells_section
@@ -22,7 +25,7 @@ from reports.pictures.headline import headline
 from reports.pictures.profiles import interval_estimates, performance_profiles
 from reports.pictures.tradeoff import tradeoff
 from reports.published import speedup
-from reports.published.comparison import comparison, published_table
+from reports.published.comparison import PublishedTable, comparison, published_table
 from reports.published.measures import MEASURES
 from reports.reading.load import Store, load
 from reports.reading.setting import described
@@ -67,19 +70,22 @@ def write_report(
     folder = out or runs[0] / "report"
     for place in (folder, folder / "tables", folder / "figures"):
         inside.check_place(folder if out else runs[0], place)
-    store = replace(load(runs), margin=margin)
-    if store.figures.empty:
-        states = Counter(cell.state for cell in store.cells)
-        counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no cells"
-        raise UserError(f"{runs[0]}: no cell is done yet ({counts}). The same `bench run` goes on where it stopped.")
-    asked = replace(latex or Latex(), names=display_names(store))
-    check(asked, store.tasks)
-    sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned), cells_section(store)]
-    title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
-    remarks = run_remarks([cell.view for cell in store.cells])
-    page = write_page(store, folder, title, _summary(store), sections, remarks)
-    for table in (table for section in sections for table in section.tables if table.id.startswith("main")):
-        _write(page.with_name(f"{table.id}.tex"), to_latex(arranged(table, asked)).encode())
+    with steps("bench report") as step:
+        step("reading the cells")
+        store = replace(load(runs), margin=margin)
+        if store.figures.empty:
+            counts = _counts(store) or "no cells"
+            again = "The same `bench run` goes on where it stopped."
+            raise UserError(f"{runs[0]}: no cell is done yet ({counts}). {again}")
+        asked = replace(latex or Latex(), names=display_names(store))
+        check(asked, store.tasks)
+        sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned, step), cells_section(store)]
+        title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
+        remarks = run_remarks([cell.view for cell in store.cells])
+        step("writing the files")
+        page = write_page(store, folder, title, _summary(store), sections, remarks)
+        for table in (table for section in sections for table in section.tables if table.id.startswith("main")):
+            _write(page.with_name(f"{table.id}.tex"), to_latex(arranged(table, asked)).encode())
     return page
 
 
@@ -129,83 +135,93 @@ def _write_files(out: Path, sections: Sequence[Section]) -> None:
 
 
 def _protocol_sections(
-    store: Store, selection: str | None, targets: Mapping[str, float], tuned: Sequence[str]
+    store: Store, selection: str | None, targets: Mapping[str, float], tuned: Sequence[str], step: Callable[[str], None]
 ) -> Iterator[Section]:
     """Everything that compares cells, for each protocol on its own."""
     done = [protocol for protocol in store.protocols if len(store.of_protocol(protocol).figures)]
     for position, protocol in enumerate(done):
         part = store.of_protocol(protocol)
-        for section in _sections(part, selection, targets, tuned):
-            title = section.title if len(done) == 1 else f"{section.title} (protocol {protocol})"
-            yield replace(section, title=title).named("" if position == 0 else f"_{protocol}")
+        compared = _Compared(part, accuracy.selection(part, selection), targets, tuned)
+        for count, (name, section_of) in enumerate(_SECTIONS.items(), start=1 + position * len(_SECTIONS)):
+            step(f"section {count} of {len(done) * len(_SECTIONS)}: {name}")
+            if (section := section_of(compared)) is not None:
+                title = section.title if len(done) == 1 else f"{section.title} (protocol {protocol})"
+                yield replace(section, title=title).named("" if position == 0 else f"_{protocol}")
 
 
-def _sections(store: Store, asked: str | None, targets: Mapping[str, float], tuned: Sequence[str]) -> Iterator[Section]:
-    """The page's parts from the cells of one protocol."""
-    chosen = accuracy.selection(store, asked)
-    metrics, costs = store.table("metrics"), cost.totals(store)
-    if (first := headline(store, chosen)) is not None:
-        yield Section("headline", "At a glance", pictures=(first,))
-    yield Section(
+@dataclass(frozen=True)
+class _Compared:
+    """What the sections are made from: the cells of one protocol, what was asked for, and tables that several read.
+
+    Attributes:
+        store: the cells.
+        chosen: which round is reported.
+        targets, tuned: of `write_report`.
+    """
+
+    store: Store
+    chosen: str
+    targets: Mapping[str, float]
+    tuned: Sequence[str]
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """Of `cost.totals`."""
+        return cost.totals(self.store)
+
+    @cached_property
+    def curves(self) -> dict[str, pd.DataFrame]:
+        """Of `cost.curves`, by figure."""
+        metrics = self.store.table("metrics")
+        return {figure.name: cost.curves(metrics, self.costs, figure) for figure in accuracy.HEADLINE}
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """Of `fairness.client_accuracies`."""
+        return fairness.client_accuracies(self.store, self.chosen)
+
+    @cached_property
+    def printed(self) -> list[PublishedTable]:
+        """The papers' tables that the grids name."""
+        names = (name for run in self.store.runs for name in re.findall(r"\w+", run.get("published") or ""))
+        return [published_table(name) for name in dict.fromkeys(names)]
+
+
+def _headline_section(part: _Compared) -> Section | None:
+    picture = headline(part.store, part.chosen)
+    return None if picture is None else Section("headline", "At a glance", pictures=(picture,))
+
+
+def _accuracy_section(part: _Compared) -> Section:
+    store, chosen, tuned = part.store, part.chosen, part.tuned
+    equal = "Personalized models, every client counting the same"
+    return Section(
         "accuracy",
         "Accuracy",
         tables=(accuracy.main_table(store, chosen, tuned=tuned),),
         more=(
-            cost.budget_table(store, chosen, costs),
+            cost.budget_table(store, chosen, part.costs),
             accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),
-            accuracy.main_table(
-                store,
-                chosen,
-                (accuracy.PM_EQUAL,),
-                "equal",
-                "Personalized models, every client counting the same",
-                tuned,
-            ),
+            accuracy.main_table(store, chosen, (accuracy.PM_EQUAL,), "equal", equal, tuned),
             accuracy.all_figures_table(store),
         ),
     )
-    printed = list(dict.fromkeys(name for run in store.runs for name in re.findall(r"\w+", run.get("published") or "")))
-    beside = [table for name in printed if set((table := published_table(name)).metrics) & set(MEASURES)]
-    if beside:
-        yield Section("published", "Beside the paper", tables=tuple(comparison(store, table) for table in beside))
-    curves = {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
-    if any(len(curve) for curve in curves.values()):
-        yield Section("convergence", "Convergence", pictures=(figures.convergence(store, curves),))
-    yield _statistics_section(store, chosen)
-    clients = fairness.client_accuracies(store, chosen)
-    if len(clients):
-        yield _client_section(store, clients)
-    if len(curves["PM"]):
-        drawn = [tradeoff(store, costs, chosen)]
-        drawn += [figures.convergence(store, curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
-        pictures = tuple(picture for picture in drawn if picture is not None)
-        wanted = cost.targets(curves["PM"], accuracy.reference(store), targets)
-        shown = [cost.cost_table(store, curves["PM"], costs, wanted)]
-        speedups = speedup.speedup_table(store, curves["PM"], [published_table(name) for name in printed], wanted)
-        yield Section(
-            "cost", "Cost", tables=tuple(shown if speedups is None else [*shown, speedups]), pictures=pictures
-        )
-    if (times := timeline.timelines(store)) is not None:
-        yield Section("timeline", "Time", pictures=(times,))
-    if (related := client_relations.relations(store)) is not None:
-        yield related
-    found = new_clients.newcomers(store)
-    if len(found):
-        yield Section(
-            "newcomers",
-            "New clients",
-            tables=(new_clients.newcomer_table(store, found),),
-            pictures=(new_clients.newcomer_bars(store, found),),
-        )
-    varied = figures.varied(store)
-    if varied:
-        pictures = tuple(figures.sensitivity(store, setting, chosen) for setting in varied)
-        yield Section("sensitivity", "Sensitivity", pictures=pictures)
-    yield Section("data", "Data", pictures=(figures.partitions(store), *samples.pictures(store)))
-    yield Section("methods", "Method by method", parts=tuple(portraits(store, curves, clients)))
 
 
-def _statistics_section(store: Store, chosen: str) -> Section:
+def _published_section(part: _Compared) -> Section | None:
+    beside = [table for table in part.printed if set(table.metrics) & set(MEASURES)]
+    table = tuple(comparison(part.store, table) for table in beside)
+    return Section("published", "Beside the paper", tables=table) if table else None
+
+
+def _convergence_section(part: _Compared) -> Section | None:
+    if not any(len(curve) for curve in part.curves.values()):
+        return None
+    return Section("convergence", "Convergence", pictures=(figures.convergence(part.store, part.curves),))
+
+
+def _statistics_section(part: _Compared) -> Section:
+    store, chosen = part.store, part.chosen
     drawn = [one for one in (interval_estimates(store, chosen), performance_profiles(store, chosen)) if one is not None]
     said: dict[str, list[str]] = {}
     for figure in accuracy.HEADLINE:
@@ -226,7 +242,10 @@ def _statistics_section(store: Store, chosen: str) -> Section:
     )
 
 
-def _client_section(store: Store, clients: Any) -> Section:
+def _client_section(part: _Compared) -> Section | None:
+    store, clients = part.store, part.clients
+    if not len(clients):
+        return None
     gains = fairness.gains(clients, store)
     pictures = [figures.histograms(store, clients), figures.distribution(store, clients)]
     text = "" if len(gains) else "The grid has no `local`: who gains from joining cannot be said."
@@ -235,15 +254,75 @@ def _client_section(store: Store, clients: Any) -> Section:
     return Section("clients", "Clients", text, (fairness.fairness_table(store, clients),), tuple(pictures))
 
 
+def _cost_section(part: _Compared) -> Section | None:
+    store, costs, curve = part.store, part.costs, part.curves["PM"]
+    if not len(curve):
+        return None
+    drawn = [tradeoff(store, costs, part.chosen)]
+    drawn += [figures.convergence(store, part.curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
+    wanted = cost.targets(curve, accuracy.reference(store), part.targets)
+    shown = [cost.cost_table(store, curve, costs, wanted), speedup.speedup_table(store, curve, part.printed, wanted)]
+    table = tuple(table for table in shown if table is not None)
+    return Section("cost", "Cost", tables=table, pictures=tuple(picture for picture in drawn if picture is not None))
+
+
+def _timeline_section(part: _Compared) -> Section | None:
+    times = timeline.timelines(part.store)
+    return None if times is None else Section("timeline", "Time", pictures=(times,))
+
+
+def _newcomer_section(part: _Compared) -> Section | None:
+    found = new_clients.newcomers(part.store)
+    if not len(found):
+        return None
+    table, bars = new_clients.newcomer_table(part.store, found), new_clients.newcomer_bars(part.store, found)
+    return Section("newcomers", "New clients", tables=(table,), pictures=(bars,))
+
+
+def _sensitivity_section(part: _Compared) -> Section | None:
+    pictures = (figures.sensitivity(part.store, setting, part.chosen) for setting in figures.varied(part.store))
+    drawn = tuple(pictures)
+    return Section("sensitivity", "Sensitivity", pictures=drawn) if drawn else None
+
+
+def _data_section(part: _Compared) -> Section:
+    return Section("data", "Data", pictures=(figures.partitions(part.store), *samples.pictures(part.store)))
+
+
+def _method_section(part: _Compared) -> Section:
+    return Section("methods", "Method by method", parts=tuple(portraits(part.store, part.curves, part.clients)))
+
+
+_SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
+    "at a glance": _headline_section,
+    "accuracy": _accuracy_section,
+    "beside the paper": _published_section,
+    "convergence": _convergence_section,
+    "statistics": _statistics_section,
+    "clients": _client_section,
+    "cost": _cost_section,
+    "time": _timeline_section,
+    "relations": lambda part: client_relations.relations(part.store),
+    "new clients": _newcomer_section,
+    "sensitivity": _sensitivity_section,
+    "data": _data_section,
+    "method by method": _method_section,
+}
+"""The page's parts from the cells of one protocol, in their order."""
+
+
 def _summary(store: Store) -> str:
-    states = Counter(cell.state for cell in store.cells)
-    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     seconds = sum((cell.json("timing") or {}).get("seconds", 0.0) for cell in store.cells)
     return (
         f"{described(store)}. {len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells "
-        f"({counts}); protocol {' and '.join(store.protocols)}; {seconds / 60:.1f} minutes of computing, all cells "
-        "added up."
+        f"({_counts(store)}); protocol {' and '.join(store.protocols)}; {seconds / 60:.1f} minutes of computing, all "
+        "cells added up."
     )
+
+
+def _counts(store: Store) -> str:
+    states = Counter(cell.state for cell in store.cells)
+    return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
 def _provenance(run: dict[str, Any]) -> list[tuple[str, str]]:

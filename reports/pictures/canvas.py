@@ -124,8 +124,10 @@ class Canvas(MatplotlibFigure):
             self.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), beside_each_other))
         self.set_size_inches(taken, rows * self.panel[1] * (scale if self.shared else 1) + 0.25 + below)
         self._place(rows, columns, lines, one_row=one_row)
-        self.draw_without_rendering()
-        self.set_layout_engine("none")
+        engine = self.get_layout_engine()
+        assert engine is not None
+        engine.execute(self)
+        self.set_layout_engine(None)  # "none" would leave a placeholder, for which each file is drawn twice
 
     def _fold_titles(self, letters: int) -> None:
         """Break titles that are wider than their panels, which would run into each other."""

@@ -1,9 +1,12 @@
 """The main table for a paper: which figures, which tasks, which way round, and methods under their own names."""
 
+import ast
+import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from bench.errors import UserError
@@ -74,13 +77,21 @@ def display_names(store: Store) -> dict[str, str]:
 
 def _spelling(method: str) -> str:
     try:
-        made = METHODS.get(method)
+        made = METHODS.declaration(method)
     except UserError:  # a plugin's, which is not here
         return method
-    text = f"{sys.modules[made.__module__].__doc__} {made.__doc__} {made.__name__}"
+    text = f"{_module_docstring(made.__module__)} {made.__doc__} {made.__name__}"
     plain = method.replace("_", "")
     spelled = (word for word in re.findall(r"\w[\w-]*", text) if word.replace("-", "").lower() == plain)
     return next((word for word in spelled if word != word.lower()), method)
+
+
+def _module_docstring(name: str) -> str | None:
+    """The docstring of a module, read from its file if it is not imported."""
+    if name in sys.modules:
+        return sys.modules[name].__doc__
+    file = importlib.util.find_spec(name)
+    return ast.get_docstring(ast.parse(Path(file.origin).read_bytes())) if file and file.origin else None
 
 
 def _transposed(table: Table) -> Table:
