@@ -8,6 +8,9 @@ from bench.profiles import Listed, Profile, resolve
 
 DEFAULT_SELECTION = "uniform"
 
+Executor = Literal["auto", "sequential", "cohort", "debug"]
+"""How clients are trained, which is no part of a cell's settings: one after the other, or as a cohort."""
+
 
 class PublicSet(BaseModel):
     """Public samples from any data set with the shape of the clients' data; all further keys are its options."""

@@ -16,7 +16,6 @@ from bench.errors import UserError
 from bench.plugin import METHODS
 from bench.results.pack import TUNING
 from bench.results.results import CellView, RunView, dataset_name, task_name
-from bench.runs.verify.verify import check_files
 from bench.settings import Settings
 from bench.store.store import FINISHED
 from sweeps.finals import FINALISTS
@@ -113,7 +112,7 @@ class Admission:
                 f"{file}: there is no method {label!r} here, so nothing can be checked: give the file that registers "
                 "it, --plugin FILE.py"
             )
-        if getattr(METHODS.get(label), "bound", False) and label != _BOUND:
+        if getattr(METHODS.declaration(label), "bound", False) and label != _BOUND:
             raise UserError(f"{file}: {label} sees all clients' data (`bound = True`), which no method of a league may")
         return [*own_dimensions(label), *self._searched]
 
@@ -221,6 +220,8 @@ class Admission:
         """What `bench verify --cells 0` checks; a listed file of the harness was checked before."""
         if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() in self._listed:
             return
+        from bench.runs.verify.verify import check_files  # here, as it takes torch
+
         failed, _ = check_files([run], self._data_root)
         if failed:
             more = f"; so are {len(failed) - 1} other cells" if len(failed) > 1 else ""

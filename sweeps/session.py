@@ -16,7 +16,8 @@ from bench.results.results import load_run
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan, planned_remarks
 from bench.runs.run_folder import STUDY, called, make_folder, write_run
-from bench.runs.session import Session, SessionOptions, Stopped, print_notes
+from bench.runs.session import Session, Stopped, print_notes
+from bench.runs.session_options import SessionOptions
 from bench.runs.tracking.mirror import shown
 from bench.runs.tracking.process import DRAIN_SECONDS, Follower
 from bench.settings import Settings

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.api.runner import choose_runner
 from bench.config.grid import Grid, grid_of, load_grid
@@ -11,12 +11,9 @@ from bench.errors import UserError
 from bench.method import METHODS, Method
 from bench.results.results import RunView, load_run
 from bench.runs.callbacks import Callback
-from bench.runs.session import Session, SessionOptions
-from bench.settings import Settings
-
-if TYPE_CHECKING:
-    from bench.engine.engine import Executor
-    from bench.runs.cell import Keep
+from bench.runs.session import Session
+from bench.runs.session_options import Keep, SessionOptions
+from bench.settings import Executor, Settings
 
 
 def run(
@@ -33,7 +30,7 @@ def run(
     cpus_per_cell: float | None = None,
     gpus_per_cell: float | None = None,
     devices_per_cell: int | None = None,
-    executor: "Executor" = "auto",
+    executor: Executor = "auto",
     allow_fallback: Sequence[str] = (),
     lane_kernels: bool = False,
     data_root: Path | str = "data",
@@ -41,7 +38,7 @@ def run(
     fresh: bool = False,
     take_over: bool = False,
     checkpoint_seconds: float = 300.0,
-    keep: "Keep" = "none",
+    keep: Keep = "none",
     tracking_uri: str | None = None,
     tracking: bool | None = None,
     quiet: bool = False,

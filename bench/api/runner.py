@@ -1,8 +1,7 @@
 """What runs the cells of a session: processes of this machine, or a Ray cluster."""
 
-from bench.errors import UserError
 from bench.runs.cell_runner import CellRunner
-from bench.runs.session import SessionOptions
+from bench.runs.session_options import SessionOptions
 from bench.runs.workers import LocalRunner
 
 
@@ -21,6 +20,4 @@ def choose_runner(options: SessionOptions) -> CellRunner:
         from bench.cluster.ray_runner import RayRunner
 
         return RayRunner(options.jobs, options.device, cpus, gpus, devices or 1)
-    if cpus is not None or gpus is not None or devices is not None:
-        raise UserError("--cpus-, --gpus- and --devices-per-cell are for --ray; without it, --jobs says how many cells")
     return LocalRunner(options.jobs, options.device)

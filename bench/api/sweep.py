@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.api.run import refuse_text, with_name
 from bench.api.runner import choose_runner
 from bench.results.results import RunView, load_run
-from bench.runs.session import SessionOptions
+from bench.runs.session_options import SessionOptions
+from bench.settings import Executor
 from sweeps.session import open_session, run_study
 from sweeps.study import load_study
-
-if TYPE_CHECKING:
-    from bench.engine.engine import Executor
 
 
 def sweep(
@@ -29,7 +27,7 @@ def sweep(
     cpus_per_cell: float | None = None,
     gpus_per_cell: float | None = None,
     devices_per_cell: int | None = None,
-    executor: "Executor" = "auto",
+    executor: Executor = "auto",
     allow_fallback: Sequence[str] = (),
     lane_kernels: bool = False,
     data_root: Path | str = "data",

@@ -12,6 +12,7 @@ from bench.cli.run import PluginFiles
 from bench.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from bench.results.results import RunView
     from sweeps.admission import Admission
 
 VERSION = "league_1"
@@ -142,7 +143,6 @@ def export(
     """Make a folder to publish: entry, method, settings, environment, LaTeX tables, citation, checklist."""
     import tempfile
 
-    from bench.results.results import load_run
     from reports.league.export import write_export
 
     folder, study, name = _folder(tier, out), f"{VERSION}_{tier}", _load(method, plugin)
@@ -151,7 +151,7 @@ def export(
         raise UserError(f"there is no {entry}: `bench league run --method {method}` makes it")
     with tempfile.TemporaryDirectory() as scratch:
         [unpacked] = _admitted(_admission(tier, data_root, whole=False), [entry], Path(scratch))
-        exported = write_export(entry, load_run(unpacked), folder / "report", folder / "export" / name, study)
+        exported = write_export(entry, unpacked, folder / "report", folder / "export" / name, study)
     for warning in exported.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(exported.folder)
@@ -163,12 +163,13 @@ def _folder(tier: str, out: Path | None) -> Path:
 
 def _load(method: str, plugins: list[Path] | None) -> str:
     """Load the plug-in files; the method's name, where `method` is a file that of the one that it registers."""
-    from bench.plugin import load_file
+    from bench.plugin import file_path, load_file
 
     for file in plugins or []:
         load_file(file)
     if not method.endswith(".py"):
         return method
+    file_path(method)  # what is not there is refused before torch is imported
     from bench.conformance.suite import load
 
     names = load(Path(method))
@@ -190,14 +191,16 @@ def _admission(tier: str, data_root: Path, *, whole: bool = True) -> "Admission"
     return Admission(load_study(study, []), names, data_root, whole=whole)
 
 
-def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> list[Path]:
-    """The run folders of entries, each once, unpacked in `scratch`."""
+def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> "list[RunView]":
+    """The runs of entries, each once, unpacked in `scratch`."""
     from bench.results.pack import unpack
-    from bench.results.results import load_run
+    from bench.runs.progress import steps
 
-    folders = []
-    for number, file in enumerate({file.resolve(): file for file in files}.values()):
-        unpack(file, folder := scratch / f"{number:03d}-{file.name}")
-        admission.admit(file, load_run(folder))
-        folders.append(folder)
-    return folders
+    runs = []
+    once = {file.resolve(): file for file in files}
+    with steps("reading entries") as step:
+        for number, file in enumerate(once.values()):
+            step(f"{file.name}, {number + 1} of {len(once)}")
+            admission.admit(file, run := unpack(file, scratch / f"{number:03d}-{file.name}"))
+            runs.append(run)
+    return runs

@@ -29,6 +29,12 @@ def check_method(
     ],
 ) -> None:
     """Check that a method keeps the promises of the harness; the exit status is 1 if it does not."""
+    from bench.plugin import METHODS, file_path
+
+    if method.endswith(".py"):  # what is not there is refused before torch is imported
+        file_path(method)
+    else:
+        METHODS.declaration(method)
     from bench.conformance.suite import check, load
 
     names = load(Path(method)) if method.endswith(".py") else [method]

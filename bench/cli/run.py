@@ -124,38 +124,45 @@ def run(
     with starting(f"bench run: {grid} is being read", quiet=quiet or dry_run):
         from bench.config.grid import load_grid
         from bench.plugin import allow, is_near, load_file
+        from bench.runs.plan import select
+        from bench.runs.run_folder import check_folder
+        from bench.runs.session_options import SessionOptions
 
         for file in plugin or []:
             load_file(file)
         with allow(is_near) if dry_run else contextlib.nullcontext():
-            loaded = load_grid(grid, set_ or [])  # a misspelt name is refused before torch is imported
-        if not dry_run:
+            loaded = load_grid(grid, set_ or [])
+        options = SessionOptions.of(
+            jobs=jobs,
+            device=wished_device(device),
+            ray=ray,
+            cpus_per_cell=cpus_per_cell,
+            gpus_per_cell=gpus_per_cell,
+            devices_per_cell=devices_per_cell,
+            executor=executor,
+            allow_fallback=allow_fallback or (),
+            lane_kernels=lane_kernels,
+            data_root=data_root,
+            download=download,
+            checkpoint_seconds=checkpoint_seconds,
+            keep=keep,
+            tracking_uri=tracking_uri,
+            tracking=tracking,
+            quiet=quiet,
+            verbose=verbose,
+        )
+        folder = out or Path("runs") / loaded.name
+        check_folder(folder, "grid", loaded.name, take_over=take_over)
+        if only:
+            select(loaded.cells, only)
+        if not dry_run:  # what is refused above, is refused before torch is imported
             start_early(ray)
 
         from bench.api.runner import choose_runner  # these imports are the slow ones
-        from bench.runs.session import Session, SessionOptions, Stopped
+        from bench.runs.session import Session, Stopped
         from bench.store.store import FINISHED
 
-    options = SessionOptions.of(
-        jobs=jobs,
-        device=wished_device(device),
-        ray=ray,
-        cpus_per_cell=cpus_per_cell,
-        gpus_per_cell=gpus_per_cell,
-        devices_per_cell=devices_per_cell,
-        executor=executor,
-        allow_fallback=allow_fallback or (),
-        lane_kernels=lane_kernels,
-        data_root=data_root,
-        download=download,
-        checkpoint_seconds=checkpoint_seconds,
-        keep=keep,
-        tracking_uri=tracking_uri,
-        tracking=tracking,
-        quiet=quiet,
-        verbose=verbose,
-    )
-    session = Session(loaded, out, options, only=only, take_over=take_over, command=command_line())
+    session = Session(loaded, folder, options, only=only, take_over=take_over, command=command_line())
     if dry_run:
         from bench.cli.dry_run import print_forecast
 

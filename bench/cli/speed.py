@@ -1,13 +1,18 @@
-"""`bench speed`: the training speed on this machine, compared with a plain loop."""
+"""`bench speed`: the training speed on this machine, compared with a plain loop; and what commands cost."""
 
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench.cli.cell_runner import DeviceOption, wished_device
 from bench.cli.table import print_table
 from bench.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from bench.speed.commands import CommandCost
 
 
 def speed(
@@ -18,22 +23,76 @@ def speed(
     device: DeviceOption = None,
     quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
+    commands: Annotated[bool, typer.Option("--commands", help="Time commands instead: reports, dry runs, ...")] = False,
+    beside: Annotated[
+        Path | None, typer.Option(metavar="BENCH", help="With --commands: another environment's `bench`, in turns.")
+    ] = None,
+    limit: Annotated[float, typer.Option(min=0, help="With --commands: seconds after which one is ended.")] = 120.0,
 ) -> None:
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
-    from bench.runs.cell import choose_device
-    from bench.speed.measure import measure
+    if commands and (workload or device):
+        raise UserError("--commands trains nothing that could be chosen: leave out --workload and --device")
+    if beside and not commands:
+        raise UserError("--beside compares commands: add --commands")
+    if commands:
+        _commands(beside, limit, json_file, quick=quick)
+        return
     from bench.speed.workloads import WORKLOADS
-    from bench.store import store
 
-    names = workload or list(WORKLOADS)
+    names, wish = workload or list(WORKLOADS), wished_device(device)
     if unknown := [name for name in names if name not in WORKLOADS]:
         known = list(WORKLOADS)
         hint = did_you_mean(unknown[0], known)
         raise UserError(f"there is no workload {unknown[0]!r}.{hint} There are {', '.join(known)}")
-    found = measure(names, choose_device(wished_device(device)), repeats=1 if quick else 5)
+
+    from bench.runs.cell import choose_device
+    from bench.speed.measure import measure
+    from bench.store import store  # from here on torch is needed
+
+    found = measure(names, choose_device(wish), repeats=1 if quick else 5)
     if json_file:
         store.write_json(json_file, found)
     _print(found)
+
+
+def _commands(beside: Path | None, limit: float, json_file: Path | None, *, quick: bool) -> None:
+    """Time the commands of this installation and, in turns, of another one."""
+    import tempfile
+
+    from bench.runs.progress import steps
+    from bench.speed.commands import BESIDE, COMMANDS, HERE, installation, measure_commands
+    from bench.store import store
+    from bench.store.provenance import provenance
+
+    installations = {HERE: installation(Path(sys.executable).with_name("bench"))}
+    if beside:
+        installations[BESIDE] = installation(beside)
+    with tempfile.TemporaryDirectory() as folder, steps("bench speed") as step:
+        costs = measure_commands(COMMANDS, installations, limit, Path(folder), step, repeats=1 if quick else None)
+    if json_file:
+        plain = {command: {name: asdict(cost) for name, cost in row.items()} for command, row in costs.items()}
+        store.write_json(json_file, {**provenance(), "limit": limit, "commands": plain})
+    _print_commands(costs, list(installations), limit)
+
+
+def _print_commands(costs: "dict[str, dict[str, CommandCost]]", names: list[str], limit: float) -> None:
+    from rich.table import Table
+
+    from bench.speed.commands import COMMANDS, figures_text
+
+    table = Table(
+        title="Commands",
+        caption="CPU s: seconds of the processors, of all processes of a command. s: on the clock. MB: peak of its "
+        f"largest process. The best of up to three times; >: ended after {limit:g} s.",
+    )
+    table.add_column("command")
+    for name in names:
+        for heading in ("CPU s", "s", "MB"):
+            table.add_column(heading if len(names) == 1 else f"{name}: {heading}", justify="right")
+    for command in COMMANDS:
+        figures = [figures_text(costs[command.name][name], command) for name in names]
+        table.add_row(command.name, *(text for of_one in figures for text in of_one))
+    print_table(table)
 
 
 def _print(found: dict[str, Any]) -> None:

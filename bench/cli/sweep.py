@@ -76,38 +76,42 @@ def sweep(
     """Tune by validation accuracy, run the best settings on new seeds, and report. Repeat the command to continue."""
     with starting(f"bench sweep: {study} is being read", quiet=quiet or dry_run):
         from bench.plugin import allow, is_near, load_file
+        from bench.runs.run_folder import check_folder
+        from bench.runs.session_options import SessionOptions
         from sweeps.study import load_study
 
+        options = SessionOptions.of(
+            jobs=jobs,
+            device=wished_device(device),
+            ray=ray,
+            cpus_per_cell=cpus_per_cell,
+            gpus_per_cell=gpus_per_cell,
+            devices_per_cell=devices_per_cell,
+            executor=executor,
+            allow_fallback=allow_fallback or (),
+            lane_kernels=lane_kernels,
+            data_root=data_root,
+            download=download,
+            checkpoint_seconds=checkpoint_seconds,
+            tracking_uri=tracking_uri,
+            tracking=tracking,
+            quiet=quiet,
+        )
         for file in plugin or []:
             load_file(file)
         with allow(is_near) if dry_run else nullcontext():
-            loaded = load_study(study, set_ or [], trials)  # a misspelt name is refused before torch is imported
+            loaded = load_study(study, set_ or [], trials)  # what is wrong in it is refused before torch is imported
+        folder = out or Path("runs") / loaded.name
+        check_folder(folder, "study", loaded.name)
         if not dry_run:
             start_early(ray)
 
         from bench.api.runner import choose_runner
-        from bench.runs.session import SessionOptions, Stopped
+        from bench.runs.session import Stopped
         from reports.tables.table import to_markdown
         from sweeps.session import open_session, run_study
 
-    options = SessionOptions.of(
-        jobs=jobs,
-        device=wished_device(device),
-        ray=ray,
-        cpus_per_cell=cpus_per_cell,
-        gpus_per_cell=gpus_per_cell,
-        devices_per_cell=devices_per_cell,
-        executor=executor,
-        allow_fallback=allow_fallback or (),
-        lane_kernels=lane_kernels,
-        data_root=data_root,
-        download=download,
-        checkpoint_seconds=checkpoint_seconds,
-        tracking_uri=tracking_uri,
-        tracking=tracking,
-        quiet=quiet,
-    )
-    session = open_session(loaded, out, options, command_line())
+    session = open_session(loaded, folder, options, command_line())
     if dry_run:
         from bench.cli.dry_run import print_study_forecast
 

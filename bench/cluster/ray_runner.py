@@ -20,13 +20,19 @@ from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, req
 from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
 from bench.cluster.requirements import Needs, check_node, needs_of
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
-from bench.engine.device import check_device_name
 from bench.errors import UserError, shortage
 from bench.federation.cell_data import read_data
 from bench.results.results import cell_name
-from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere, interrupts_deferred, supervise
+from bench.runs.cell_runner import (
+    Backlog,
+    CellTask,
+    HeldElsewhere,
+    interrupts_deferred,
+    supervise,
+)
 from bench.runs.events import Event
 from bench.runs.forecast.estimate import estimate
+from bench.runs.session_options import check_device_name
 from bench.settings import Settings
 from bench.store import store
 

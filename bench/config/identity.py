@@ -32,7 +32,7 @@ NORMALISED = "normalised"
 _FLOATING = ("har", "motion", "pamap2")
 """Built-in data sets with floating inputs, besides `npz`, which may have some, and `synthetic`, whose inputs stay."""
 
-_ABSENT = {
+_ABSENT: dict[str, Any] = {
     "optimizer": {"name": "sgd", "betas": None, "eps": None},
     "pretrained": None,
     "frozen": [],

@@ -5,10 +5,7 @@ from typing import Any
 
 import torch
 
-from bench.errors import UserError, did_you_mean
-
-DEVICES = ("auto", "cpu", "cuda")
-"""What `--device` takes."""
+from bench.errors import UserError
 
 _CACHE = 2**20  # bytes of weights, of what a core's second cache holds
 _LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
@@ -43,21 +40,6 @@ def set_fp32_precision(precision: str) -> None:
     cudnn: Any = torch.backends.cudnn
     for place in (cuda.matmul, cudnn.conv, cudnn.rnn):
         place.fp32_precision = wanted
-
-
-def check_device_name(wish: str) -> None:
-    """Refuse a device that is none of `DEVICES`; whether there is a GPU is another question.
-
-    Raises:
-        UserError: there is no such device.
-    """
-    if wish in DEVICES:
-        return
-    kind, _, number = wish.partition(":")
-    remedy = f"{did_you_mean(wish, list(DEVICES))} Devices: {', '.join(DEVICES)}"
-    if kind == "cuda" and number.isdigit():
-        remedy = f" CUDA_VISIBLE_DEVICES={number} before the command and --device cuda take that GPU"
-    raise UserError(f"--device {wish}: there is no such device.{remedy}")
 
 
 def check_lane_kernels(device: str, precision: str) -> None:

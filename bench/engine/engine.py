@@ -4,7 +4,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,9 +32,7 @@ from bench.requests import (
     Train,
     Trained,
 )
-from bench.settings import Settings
-
-Executor = Literal["auto", "sequential", "cohort", "debug"]
+from bench.settings import Executor, Settings
 
 
 class Engine:

@@ -19,7 +19,7 @@ from bench.engine.batches import DrawAddress
 from bench.engine.cpu_path import cpu_kernels
 from bench.engine.device import check_lane_kernels, make_deterministic
 from bench.engine.device_data import SERVER, DeviceData
-from bench.engine.engine import Engine, Executor
+from bench.engine.engine import Engine
 from bench.engine.memory import keep_freed_memory
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.engine.recorded_steps import GraphCache
@@ -37,7 +37,7 @@ from bench.federation.traffic import Ledger
 from bench.federation.unselected import Unselected
 from bench.method import Arrivals, Everyone, Message, Tick
 from bench.params import Params
-from bench.settings import Settings
+from bench.settings import Executor, Settings
 
 __all__ = ["Diverged", "Evaluation", "Federation"]
 

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 from bench.errors import UserError, shortage
-from bench.results.results import load_run
+from bench.results.results import RunView, load_run
 from bench.store import inside
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FINISHED, RECORDS
@@ -72,12 +72,12 @@ def _status(file: Path) -> bytes:
     """A cell's status without the checksums of the files that are not packed."""
     status = read_json(file)
     for name in (*LEFT_OUT, *(record for record in RECORDS if record not in PACKED)):
-        status["checksums"].pop(name, None)
+        status.get("checksums", {}).pop(name, None)
     return json.dumps(status, indent=1).encode()
 
 
-def unpack(file: Path, folder: Path) -> None:
-    """Make a run folder of a packed run; only files that `pack` writes are taken, and nothing else is written.
+def unpack(file: Path, folder: Path) -> RunView:
+    """Make a run folder of a packed run, and read it; only files that `pack` writes are taken, nothing else is written.
 
     Raises:
         UserError: the file is no packed run, holds anything else or too much, or something lies in the folder.
@@ -87,7 +87,7 @@ def unpack(file: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _extract(file, folder)
-        load_run(folder)
+        return load_run(folder)
     except BaseException:
         for path in folder.iterdir():
             inside.remove(path)

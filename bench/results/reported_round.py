@@ -36,7 +36,7 @@ def choose_round(validation: pd.Series) -> int:
 def trailing_means(curve: pd.Series) -> pd.Series:
     """At each round, in order, the mean of the last `WINDOW` values, or of as many as there are; values that differ by
     rounding only count as equal."""
-    ordered = curve.sort_index()
+    ordered = _in_order(curve)
     values = ordered.to_numpy(float)
     means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]
     return pd.Series(np.round(means, 12), ordered.index)
@@ -71,8 +71,12 @@ def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | N
     return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
 
 
+def _in_order(curve: pd.Series) -> pd.Series:
+    return curve if curve.index.is_monotonic_increasing else curve.sort_index()
+
+
 def _first_best(curve: pd.Series) -> int:
-    ordered = curve.sort_index()
+    ordered = _in_order(curve)
     return int(ordered.index[int(ordered.to_numpy().argmax())])
 
 
@@ -83,7 +87,12 @@ def accuracy_curves(metrics: pd.DataFrame) -> Curves:
     rows = metrics.loc[metrics["quantity"] == "accuracy", columns]
     for split, metric, on, mean, round_, value in rows.itertuples(index=False):
         curves.setdefault((split, metric, on, mean), {})[round_] = value
-    return {key: pd.Series(curve).sort_index() for key, curve in curves.items()}
+    return {key: _by_round(curve) for key, curve in curves.items()}
+
+
+def _by_round(values: dict[int, float]) -> pd.Series:
+    rounds = sorted(values)
+    return pd.Series([values[round_] for round_ in rounds], pd.Index(rounds), dtype=float)
 
 
 def selection_curve(curves: Curves, metric: str) -> pd.Series:

@@ -4,7 +4,9 @@ How rounds are chosen is in `bench/results/reported_round.py`.
 """
 
 import base64
+import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
-from bench.results.reported_round import WINDOW, accuracy_curves, chosen_rounds, selection_curve
+from bench.results.reported_round import WINDOW, Curves, accuracy_curves, chosen_rounds, selection_curve
 from bench.results.summary import data_and_case, to_html
 from bench.settings import Settings
 from bench.store import documents
@@ -213,20 +215,22 @@ def other_cells(run: Path) -> list[CellView]:
     return found
 
 
-def tidy(run: Path) -> pd.DataFrame:
+def tidy(run: Path | RunView) -> pd.DataFrame:
     """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
 
     Columns: `FIGURE_COLUMNS`. `round` is the round the value is from, `derived` whether the metric follows from SCD's
     Remark 4.1 instead of the method itself.
     """
-    rows = [row for cell in load_run(run).cells for row in _rows(cell)]
+    view = run if isinstance(run, RunView) else load_run(run)
+    figures = _figures([cell for cell in view.cells if cell.status.state == "done"])
+    rows = [row for cell in view.cells for row in _rows(cell, figures.get(cell.id, []))]
     return pd.DataFrame(rows, columns=list(FIGURE_COLUMNS)).astype({"alpha": float, "value": float, "round": "Int64"})
 
 
 def reported_figures(cell: CellView) -> list[dict[str, Any]]:
     """The accuracies that a report shows of a cell, at the round that its protocol chooses: `metric`, `on`, `mean`,
     `round`, `value` and others. Empty where the cell is not done."""
-    figures = _figures(cell) if cell.status.state == "done" else []
+    figures = _figures([cell])[cell.id] if cell.status.state == "done" else []
     wanted = "best" if cell.settings.protocol == "paper" else "validation"
     chosen = [figure for figure in figures if figure["selection"] == wanted]
     return chosen or [figure for figure in figures if figure["selection"] == "last"]
@@ -261,7 +265,7 @@ def dataset_name(settings: Settings) -> str:
     return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
 
 
-def _rows(cell: CellView) -> list[dict[str, Any]]:
+def _rows(cell: CellView, figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     settings = cell.settings
     common = {
         "method": settings.method,
@@ -271,21 +275,30 @@ def _rows(cell: CellView) -> list[dict[str, Any]]:
         "protocol": settings.protocol,
     }
     nothing = {"metric": "", "on": "", "mean": "", "selection": "", "round": None, "value": None, "derived": False}
-    figures = _figures(cell) if cell.status.state == "done" else []
     return [{**common, **figure} for figure in figures or [nothing]]
 
 
-def _figures(cell: CellView) -> list[dict[str, Any]]:
-    curves = accuracy_curves(cell.table("metrics"))
-    alike = _rounds_alike(cell) if any(metric == "lm" for _, metric, *_ in curves) else set()
+def _figures(cells: Sequence[CellView]) -> dict[str, list[dict[str, Any]]]:
+    """The figures of cells that are done, by id. Their tables are read together: see `read_tables`."""
+    once = list({cell.id: cell for cell in cells}.values())
+    curves = dict(zip([cell.id for cell in once], _curves(once), strict=True))
+    local = [cell for cell in once if any(metric == "lm" for _, metric, *_ in curves[cell.id])]
+    alike = dict(zip([cell.id for cell in local], _rounds_alike(local), strict=True))
+    return {cell.id: _cell_figures(cell, curves[cell.id], alike.get(cell.id, set())) for cell in once}
+
+
+def _cell_figures(cell: CellView, curves: Curves, alike: set[int]) -> list[dict[str, Any]]:
+    """Of one cell; `alike`: of `_rounds_alike`."""
     figures = []
+    rounds: dict[tuple[Any, ...], dict[str, int]] = {}  # what was chosen: the same for all curves of a model
     for (split, metric, on, mean), curve in curves.items():
         if split != "test":
             continue
         eligible = curve[curve.index.isin(alike)] if metric == "lm" else curve
+        key = (metric, on, mean) if cell.settings.protocol == "paper" else (metric, *eligible.index)
+        if key not in rounds:
+            rounds[key] = chosen_rounds(eligible, selection_curve(curves, metric), cell.settings.protocol)
         last = int(curve.index[-1])
-        chosen = {"last": last, "tail": last}
-        chosen |= chosen_rounds(eligible, selection_curve(curves, metric), cell.settings.protocol)
         figures += [
             {
                 "metric": metric,
@@ -296,13 +309,28 @@ def _figures(cell: CellView) -> list[dict[str, Any]]:
                 "value": eligible.iloc[-WINDOW:].mean() if selection == "tail" else curve[round_],
                 "derived": metric in cell.status.derived,
             }
-            for selection, round_ in chosen.items()
+            for selection, round_ in ({"last": last, "tail": last} | rounds[key]).items()
         ]
     return figures
 
 
-def _rounds_alike(cell: CellView) -> set[int]:
-    """The rounds in which the same number of local models was scored as in the last one."""
-    clients = cell.table("clients")
-    scored = clients[clients["metric"] == "lm"].groupby("round")["client"].nunique()
-    return set(scored.index[scored == scored.iloc[-1]]) if len(scored) else set()
+def _curves(cells: Sequence[CellView]) -> list[Curves]:
+    """`accuracy_curves` of each cell."""
+    metrics, lengths = read_tables([cell.folder for cell in cells], "metrics")
+    of_cell = np.repeat(np.arange(len(cells)), lengths)
+    wanted = (metrics["quantity"] == "accuracy").to_numpy()
+    ends = np.searchsorted(of_cell[wanted], np.arange(len(cells) + 1)).tolist()
+    rows = metrics[wanted]
+    return [accuracy_curves(rows.iloc[start:end]) for start, end in itertools.pairwise(ends)]
+
+
+def _rounds_alike(cells: Sequence[CellView]) -> list[set[int]]:
+    """Of each cell the rounds in which the same number of local models was scored as in the last one."""
+    clients, lengths = read_tables([cell.folder for cell in cells], "clients")
+    local = clients.assign(cell=np.repeat(np.arange(len(cells)), lengths))[clients["metric"] == "lm"]
+    scored = local.groupby(["cell", "round"])["client"].nunique()
+    last = scored.groupby("cell").transform("last")
+    found: list[set[int]] = [set() for _ in cells]
+    for cell, round_ in scored.index[scored == last]:
+        found[cell].add(round_)
+    return found

@@ -20,8 +20,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bench.engine.device import check_device_name
-from bench.engine.engine import Executor, hp_values
+from bench.engine.engine import hp_values
 from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, shortage
@@ -35,14 +34,13 @@ from bench.runs.callbacks import Calls, unpacked
 from bench.runs.events import Event
 from bench.runs.forecast.memory import keep_on_host
 from bench.runs.progress import figures_text, headline
-from bench.settings import Settings
+from bench.runs.session_options import Keep, check_device_name
+from bench.settings import Executor, Settings
 from bench.store import checkpoint, documents, inside, store
 from bench.store.cell_log import logged
 from bench.store.data_record import partition_record, shown_samples, tests_record
 from bench.store.growing_tables import Tables
 from bench.store.store import Status
-
-Keep = Literal["none", "server", "all", "best"]
 
 STATUS_SECONDS = 5.0
 EVENT_SECONDS = 0.25

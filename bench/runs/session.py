@@ -4,34 +4,29 @@
 the same.
 """
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
+from bench.config.code_digests import used_items
 from bench.config.grid import Grid
-from bench.config.identity import used_items
-from bench.config.validation import problem_text
 from bench.engine.device import check_lane_kernels
-from bench.engine.engine import Executor
-from bench.errors import UserError
 from bench.federation.setup import degenerate, make_method
 from bench.plugin import loaded_files
-from bench.results.remarks import end_remarks, planned_remarks
+from bench.results.remarks import end_remarks
 from bench.results.results import CellView, cell_name, load_run, other_cells
 from bench.results.saved_models import has_kept
 from bench.runs import interactive
 from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, packed
-from bench.runs.cell import Keep, Options
+from bench.runs.cell import Options
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
-from bench.runs.plan import PlannedCell, plan, select
+from bench.runs.plan import PlannedCell, plan, planned_remarks, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_folder, forget, write_run
+from bench.runs.session_options import SessionOptions
 from bench.runs.tracking import mirror
 from bench.runs.tracking.process import DRAIN_SECONDS, STOP_SECONDS, Follower
 from bench.runs.workers import LocalRunner
@@ -39,71 +34,9 @@ from bench.settings import Settings
 from bench.store import store
 from bench.store.inside import check_place
 
-TRACKING = "BENCH_TRACKING"
-"""Variable of the environment that says whether runs are mirrored in MLflow where the user does not."""
-
 
 class Stopped(KeyboardInterrupt):
     """The user stopped the run (Ctrl-C or SIGTERM), and its cells have written checkpoints; the same call goes on."""
-
-
-class SessionOptions(BaseModel):
-    """How the cells of a session are run; nothing here changes what is computed, but for the recorded path.
-
-    The fields are the options of `bench run` and `bench sweep`, and parameters of `bench.run` and `bench.sweep`, which
-    say what they mean.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    jobs: int | None = Field(None, ge=1)
-    device: str = "auto"
-    ray: str | None = None
-    cpus_per_cell: float | None = Field(None, ge=0.01)
-    gpus_per_cell: float | None = Field(None, ge=0)
-    devices_per_cell: int | None = Field(None, ge=1)
-    executor: Executor = "auto"
-    allow_fallback: tuple[str, ...] = ()
-    lane_kernels: bool = False
-    data_root: Path = Path("data")
-    download: bool = False
-    checkpoint_seconds: float = Field(300.0, ge=0)
-    keep: Keep = "none"
-    tracking: bool | None = None
-    tracking_uri: str | None = None
-    quiet: bool = False
-    verbose: bool = False
-
-    @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Check what a user gave.
-
-        Raises:
-            UserError: an option has a value that it cannot have.
-        """
-        try:
-            return cls(**given)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0])
-            value = f"{given[name]:g}" if isinstance(given[name], float) else given[name]
-            raise UserError(f"--{name.replace('_', '-')} {value}: {problem_text(first)}") from None
-
-    @property
-    def tracked(self) -> bool:
-        """Whether the run is mirrored in MLflow; without a word of the user's, as `BENCH_TRACKING` says; else it is.
-
-        Raises:
-            UserError: the variable says neither yes nor no.
-        """
-        if self.tracking is not None:
-            return self.tracking
-        said = os.environ.get(TRACKING, "") or "1"
-        if said.lower() in ("1", "true", "yes", "on"):
-            return True
-        if said.lower() in ("0", "false", "no", "off"):
-            return False
-        raise UserError(f"the variable {TRACKING} is {said!r}: set it to 1 or 0")
 
 
 class Session:

@@ -25,12 +25,12 @@ def compare_leagues(old: Sequence[Path], new: Sequence[Path]) -> list[Table]:
     Raises:
         UserError: fewer than two methods are in both, or a folder is not a run.
     """
-    labels = [{run: {cell.label for cell in load_run(run).cells} for run in runs} for runs in (old, new)]
-    both = set.intersection(*(set().union(*found.values()) for found in labels))
+    labels = [[(view, {cell.label for cell in view.cells}) for view in map(load_run, runs)] for runs in (old, new)]
+    both = set.intersection(*(set().union(*(own for _, own in found)) for found in labels))
     if len(both) < 2:
         raise UserError(f"the two have {len(both)} methods in common, and ranks are compared from two methods up")
-    stores = [by_case(load([run for run, own in found.items() if own & both])) for found in labels]
-    counts = [sum(map(len, found.values())) for found in labels]
+    stores = [by_case(load([view for view, own in found if own & both])) for found in labels]
+    counts = [sum(len(own) for _, own in found) for found in labels]
     return [_table(stores[0], stores[1], figure, counts) for figure in (PM, GM)]
 
 

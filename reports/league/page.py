@@ -1,13 +1,16 @@
 """The league's page: ranks with intervals, and which method under which heterogeneity (docs/league.md)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.results.results import RunView
+from bench.runs.progress import steps
 from reports.league.findings import findings
 from reports.league.gain import BOUND, gain_section, gains
 from reports.league.method import method_section
@@ -35,11 +38,11 @@ _HERE = Path(__file__).resolve().parent
 _LEADERS = 3  # methods that are named per task
 
 
-def write_league(runs: Sequence[Path], out: Path, title: str, method: str | None = None) -> Path:
+def write_league(runs: Sequence[Path | RunView], out: Path, title: str, method: str | None = None) -> Path:
     """Write the page of unpacked entries and return the path of its `index.html`.
 
     Args:
-        runs: the unpacked entries.
+        runs: the unpacked entries, or what `bench.results.pack.unpack` read of them.
         out: the page's folder.
         title: of the page.
         method: of one of the entries; the page begins with it against all others.
@@ -47,23 +50,30 @@ def write_league(runs: Sequence[Path], out: Path, title: str, method: str | None
     Raises:
         UserError: a folder is not a run, or entries contradict each other.
     """
-    store = by_case(load(list(runs)))
-    chosen = selection(store)
-    found = gains(store, chosen)
-    sections = [
-        findings(store, chosen, found),
-        *([] if method is None else [method_section(store, method, chosen)]),
-        *(part for figure in (PM, GM) for part in _by_figure(store, figure, chosen, method)),
-        gain_section(store, found),
-        *_clients(store, chosen),
-        *_newcomers(store),
-        _spread(store, chosen, method),
-        cells_section(store, _recompute(store)),
-        Section("entries", "Who computed what", tables=(_entries(store),)),
-    ]
-    cells = len(store.cells)
-    summary = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {cells} cells; every method tuned with one budget."
-    return write_page(replace(store, runs=(_common(store.runs),)), out, title, summary, sections)
+    with steps("bench league report") as step:
+        step("reading the entries' cells")
+        store = by_case(load(runs))
+        chosen = selection(store)
+        found = gains(store, chosen)
+        parts: dict[str, Callable[[], Iterable[Section]]] = {
+            "in short": lambda: [findings(store, chosen, found)],
+            **({} if method is None else {method: lambda: [method_section(store, method, chosen)]}),
+            **{figure.text: partial(_by_figure, store, figure, chosen, method) for figure in (PM, GM)},
+            "is it worth it?": lambda: [gain_section(store, found)],
+            "who loses": lambda: _clients(store, chosen),
+            "new clients": lambda: _newcomers(store),
+            "how often, and at what cost": lambda: [_spread(store, chosen, method)],
+            "cells": lambda: [cells_section(store, _recompute(store))],
+            "who computed what": lambda: [Section("entries", "Who computed what", tables=(_entries(store),))],
+        }
+        sections: list[Section] = []
+        for count, (name, sections_of) in enumerate(parts.items(), start=1):
+            step(f"section {count} of {len(parts)}: {name}")
+            sections += sections_of()
+        cells = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells"
+        step("writing the files")
+        shown = replace(store, runs=(_common(store.runs),))
+        return write_page(shown, out, title, f"{cells}; every method tuned with one budget.", sections)
 
 
 def _recompute(store: Store) -> Recompute:

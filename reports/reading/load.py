@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import UserError
-from bench.results.results import CellView, dataset_name, load_run, tidy
+from bench.results.results import CellView, RunView, dataset_name, load_run, tidy
 from bench.settings import Settings
 from bench.store import documents
 from bench.store.store import FINISHED, CellState
@@ -210,13 +211,13 @@ class Store:
         return scores
 
 
-def load(runs: list[Path]) -> Store:
-    """Read and merge runs. Trials of a sweep are left out: they have no test figures.
+def load(runs: Sequence[Path | RunView]) -> Store:
+    """Read what is a path, and merge the runs. Trials of a sweep are left out: they have no test figures.
 
     Raises:
         UserError: a folder is not a run, or two runs have different cells for one entry of a table.
     """
-    views = [load_run(run) for run in runs]
+    views = [run if isinstance(run, RunView) else load_run(run) for run in runs]
     found: dict[tuple[str, str], CellView] = {}
     for view in (cell for run in views for cell in run.cells if cell.settings.protocol != "tuning"):
         known = found.setdefault((view.id, view.label), view)
@@ -225,7 +226,7 @@ def load(runs: list[Path]) -> Store:
     cells = _named(list(found.values()))
     _refuse_rivals(cells)
     _refuse_unpaired(cells)
-    return Store(tuple(view.info for view in views), cells, _figures([tidy(run) for run in runs], cells))
+    return Store(tuple(view.info for view in views), cells, _figures([tidy(view) for view in views], cells))
 
 
 def setting_text(name: str, value: Any) -> str:

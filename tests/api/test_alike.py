@@ -249,7 +249,7 @@ def test_the_environment_says_whether_a_run_is_mirrored(
     grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the command and for Python, unless the user does."""
-    from bench.runs.session import SessionOptions
+    from bench.runs.session_options import SessionOptions
 
     for word, tracked in (("1", True), ("yes", True), ("", True), ("0", False), ("off", False), ("False", False)):
         monkeypatch.setenv("BENCH_TRACKING", word)

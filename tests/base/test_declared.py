@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from bench.cli import app
+from bench.cli.league import app as league_app
 from bench.plugin import REGISTRIES
 from bench.plugin import theirs as is_external
 from tests.conftest import ROOT
+from tests.reports.conftest import write_store
 
 THIRD_PARTIES = {
     "annotated_types",
@@ -95,6 +99,18 @@ for command in sys.stdin.read().splitlines():
 """
 
 
+def answered(lists: list[str], refused: list[str]) -> str:
+    """What is said of commands that do not import torch: the first end with 0, the others with 2."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], input="\n".join([*lists, *refused]), capture_output=True, text=True,
+        cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    statuses = [line for line in done.stdout.splitlines() if line.startswith("status ")]
+    assert statuses == ["status 0"] * len(lists) + ["status 2"] * len(refused), done.stderr
+    return done.stderr
+
+
 def test_grids_and_lists_are_answered_and_refused_without_torch(tmp_path: Path) -> None:
     grid = "methods: [{}]\ndatasets: [digits]\nalphas: [1]\nclients: 4\nrounds: 1\n{}"
     bad = {
@@ -111,12 +127,62 @@ def test_grids_and_lists_are_answered_and_refused_without_torch(tmp_path: Path) 
     lists = ["methods", "datasets", "models --json", "grids", "show quickstart.yaml"]
     refused = [f"run --grid {tmp_path / f'{name}.yaml'} -q" for name in bad if name != "study"]
     refused.append(f"sweep --study {tmp_path / 'study.yaml'} -q")
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH], input="\n".join([*lists, *refused]), capture_output=True, text=True,
-        cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    statuses = [line for line in done.stdout.splitlines() if line.startswith("status ")]
-    assert statuses == ["status 0"] * len(lists) + ["status 2"] * len(refused), done.stderr
+    err = answered(lists, refused)
     for said in ("'fedavgg'", "mu = -1", "none_such", "'mlpp'", "'hiden'", "'dirichlett'", "'mu' of 'fedavg'"):
-        assert said in done.stderr
+        assert said in err
+
+
+REFUSED = {
+    "run --grid quickstart.yaml --set lr=-1": "lr = -1",
+    "run --grid quickstart.yaml --set learning_rat=1": "'learning_rat'",
+    "run --grid quickstart.yaml --only method=none_such": "none of the 30 cells fits",
+    "run --grid quickstart.yaml --device tpu": "--device tpu: there is no such device",
+    "run --grid quickstart.yaml --device cpu --device cuda": "give one of them",
+    "run --grid quickstart.yaml --executor none_such": "'none_such' is not one of",
+    "run --grid quickstart.yaml --cpus-per-cell 2": "are for --ray",
+    "run --grid quickstart.yaml --out {file}/run": "is a file, not a folder",
+    "run --grid quickstart.yaml --plugin none_such.py": "there is no file none_such.py",
+    "sweep --study none_such": "no study file 'none_such'",
+    "sweep --study league_1_small --set methods=[fedavg] --set trails=1": "'trails'",
+    "sweep --study league_1_small --set methods=[fedavg] --trials 0": "'--trials'",
+    "sweep --study league_1_small --set methods=[fedavg] --device tpu": "--device tpu",
+    "sweep --study league_1_small --set methods=[fedavg] --gpus-per-cell 1": "are for --ray",
+    "league run --method fedavgg": "unknown method 'fedavgg'",
+    "league run --method fedavg --tier huge": "'huge'",
+    "league run --method none_such.py": "there is no file none_such.py",
+    "league export --method none_such": "there is no runs",
+    "league compare {file} {file}": "has no entries",
+    "report {file}": "run.json",
+    "report none_such --target x": "--target x",
+    "verify none_such": "none_such is not a run",
+    "verify none_such --plugin none_such.py": "there is no file none_such.py",
+    "check-method fedavgg": "'fedavgg'",
+    "check-method none_such.py": "there is no file none_such.py",
+    "speed --workload none_such": "'none_such'",
+    "speed --device tpu": "--device tpu",
+    "compare none_such none_such": "none_such is not a run",
+    "status none_such": "none_such is not a run",
+}
+"""Commands with something wrong in them, and what is said of it."""
+
+
+@pytest.mark.long
+def test_options_are_refused_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    err = answered([], [line.format(file=tmp_path / "file") for line in REFUSED])
+    for said in REFUSED.values():
+        assert said in err
+
+
+@pytest.mark.long
+def test_runs_are_read_and_reported_without_torch(tmp_path: Path) -> None:
+    """Also by the help of every command."""
+    run = write_store(tmp_path / "run", seeds=1, alphas=(1.0,), methods=("fedavg", "local"))
+    commands = "status {0}", "status --all {0}", "results {0}", "results --csv {0}", "results --json {0}", "clean {0}"
+    cell = next(run.glob("*/status.json")).parent.name
+    further = "log {0} " + cell, "compare {0} {0}", "pack {0} --out {1}", "unpack {1} {1}-run", "report {0}"
+    lines = [line.format(run, tmp_path / "packed") for line in (*commands, *further)]
+    names = [name for name in typer.main.get_command(app).commands if name != "league"]
+    league = [f"league {name}" for name in typer.main.get_command(league_app).commands]
+    answered([*lines, "--help", "league --help", *(f"{name} --help" for name in (*names, *league))], [])
+    assert (run / "report" / "index.html").exists()

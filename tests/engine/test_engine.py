@@ -12,7 +12,6 @@ from bench.engine import device
 from bench.engine import predict as outputs
 from bench.engine.backends import backends
 from bench.engine.batches import DrawAddress
-from bench.engine.engine import Executor
 from bench.engine.programs import ProgramRun
 from bench.federation.federation import Diverged, Federation
 from bench.method import (
@@ -35,6 +34,7 @@ from bench.method import (
     cross_entropy,
 )  # fmt: skip
 from bench.model_call import Forward
+from bench.settings import Executor
 from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy, toy_data
 
 

@@ -9,7 +9,8 @@ import torch
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
 from bench.results.results import CellView, reported_figures
-from bench.runs.cell import Keep, Options, run_cell
+from bench.runs.cell import Options, run_cell
+from bench.runs.session_options import Keep
 from bench.settings import Settings
 from bench.store.store import read_status
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from bench.engine.cpu_path import can_be_kernels
-from bench.engine.engine import Executor
-from bench.settings import Settings
+from bench.settings import Executor, Settings
 
 _DEVICE = re.compile(r"cpu|(cuda|xpu|mps)(:\d+)?")
 _TORCH = re.compile(r"\d+\.\d+\.\d+(a|b|rc|\.dev)?\d*(\+[\w.]+)?")

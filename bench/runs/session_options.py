@@ -1,0 +1,100 @@
+"""How the cells of a session are run: options of `bench run` and `bench sweep`, checked before torch is imported."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bench.config.validation import problem_text
+from bench.errors import UserError, did_you_mean
+from bench.settings import Executor
+
+DEVICES = ("auto", "cpu", "cuda")
+"""What `--device` takes."""
+
+Keep = Literal["none", "server", "all", "best"]
+
+TRACKING = "BENCH_TRACKING"
+"""Variable of the environment that says whether runs are mirrored in MLflow where the user does not."""
+
+
+class SessionOptions(BaseModel):
+    """How the cells of a session are run; nothing here changes what is computed, but for the recorded path.
+
+    The fields are the options of `bench run` and `bench sweep`, and parameters of `bench.run` and `bench.sweep`, which
+    say what they mean.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    jobs: int | None = Field(None, ge=1)
+    device: str = "auto"
+    ray: str | None = None
+    cpus_per_cell: float | None = Field(None, ge=0.01)
+    gpus_per_cell: float | None = Field(None, ge=0)
+    devices_per_cell: int | None = Field(None, ge=1)
+    executor: Executor = "auto"
+    allow_fallback: tuple[str, ...] = ()
+    lane_kernels: bool = False
+    data_root: Path = Path("data")
+    download: bool = False
+    checkpoint_seconds: float = Field(300.0, ge=0)
+    keep: Keep = "none"
+    tracking: bool | None = None
+    tracking_uri: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Check what a user gave.
+
+        Raises:
+            UserError: an option has a value that it cannot have.
+        """
+        try:
+            options = cls(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0])
+            value = f"{given[name]:g}" if isinstance(given[name], float) else given[name]
+            raise UserError(f"--{name.replace('_', '-')} {value}: {problem_text(first)}") from None
+
+        check_device_name(options.device)
+        if options.ray is None and {options.cpus_per_cell, options.gpus_per_cell, options.devices_per_cell} != {None}:
+            raise UserError(
+                "--cpus-, --gpus- and --devices-per-cell are for --ray; without it, --jobs says how many cells"
+            )
+        return options
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the run is mirrored in MLflow; without a word of the user's, as `BENCH_TRACKING` says; else it is.
+
+        Raises:
+            UserError: the variable says neither yes nor no.
+        """
+        if self.tracking is not None:
+            return self.tracking
+        said = os.environ.get(TRACKING, "") or "1"
+        if said.lower() in ("1", "true", "yes", "on"):
+            return True
+        if said.lower() in ("0", "false", "no", "off"):
+            return False
+        raise UserError(f"the variable {TRACKING} is {said!r}: set it to 1 or 0")
+
+
+def check_device_name(wish: str) -> None:
+    """Refuse a device that is none of `DEVICES`; whether there is a GPU is another question.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    if wish in DEVICES:
+        return
+    kind, _, number = wish.partition(":")
+    remedy = f"{did_you_mean(wish, list(DEVICES))} Devices: {', '.join(DEVICES)}"
+    if kind == "cuda" and number.isdigit():
+        remedy = f" CUDA_VISIBLE_DEVICES={number} before the command and --device cuda take that GPU"
+    raise UserError(f"--device {wish}: there is no such device.{remedy}")
