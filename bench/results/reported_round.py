@@ -13,6 +13,8 @@
   which only a few clients had trained.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -82,12 +84,18 @@ def _first_best(curve: pd.Series) -> int:
 
 def accuracy_curves(metrics: pd.DataFrame) -> Curves:
     """The accuracies in rows of `metrics.csv`."""
-    columns = ["split", "metric", "on", "mean", "round", "value"]
-    curves: dict[tuple[str, str, str, str], dict[int, float]] = {}
-    rows = metrics.loc[metrics["quantity"] == "accuracy", columns]
-    for split, metric, on, mean, round_, value in rows.itertuples(index=False):
-        curves.setdefault((split, metric, on, mean), {})[round_] = value
-    return {key: _by_round(curve) for key, curve in curves.items()}
+    return curves_of_cells(metrics, [len(metrics)])[0]
+
+
+def curves_of_cells(metrics: pd.DataFrame, lengths: Sequence[int]) -> list[Curves]:
+    """`accuracy_curves` of cells whose tables stand below each other: `lengths` rows each."""
+    accuracies = (metrics["quantity"] == "accuracy").to_numpy()
+    columns = (metrics.loc[accuracies, name].tolist() for name in ("split", "metric", "on", "mean", "round", "value"))
+    cells = np.repeat(np.arange(len(lengths)), lengths)[accuracies].tolist()
+    curves: list[dict[tuple[str, str, str, str], dict[int, float]]] = [{} for _ in lengths]
+    for cell, split, metric, on, mean, round_, value in zip(cells, *columns, strict=True):
+        curves[cell].setdefault((split, metric, on, mean), {})[round_] = value
+    return [{key: _by_round(curve) for key, curve in own.items()} for own in curves]
 
 
 def _by_round(values: dict[int, float]) -> pd.Series:

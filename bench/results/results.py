@@ -4,7 +4,6 @@ How rounds are chosen is in `bench/results/reported_round.py`.
 """
 
 import base64
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
-from bench.results.reported_round import WINDOW, Curves, accuracy_curves, chosen_rounds, selection_curve
+from bench.results.reported_round import WINDOW, Curves, chosen_rounds, curves_of_cells, selection_curve
 from bench.results.summary import data_and_case, to_html
 from bench.settings import Settings
 from bench.store import documents
@@ -281,7 +280,8 @@ def _rows(cell: CellView, figures: list[dict[str, Any]]) -> list[dict[str, Any]]
 def _figures(cells: Sequence[CellView]) -> dict[str, list[dict[str, Any]]]:
     """The figures of cells that are done, by id. Their tables are read together: see `read_tables`."""
     once = list({cell.id: cell for cell in cells}.values())
-    curves = dict(zip([cell.id for cell in once], _curves(once), strict=True))
+    read = read_tables([cell.folder for cell in once], "metrics")
+    curves = dict(zip([cell.id for cell in once], curves_of_cells(*read), strict=True))
     local = [cell for cell in once if any(metric == "lm" for _, metric, *_ in curves[cell.id])]
     alike = dict(zip([cell.id for cell in local], _rounds_alike(local), strict=True))
     return {cell.id: _cell_figures(cell, curves[cell.id], alike.get(cell.id, set())) for cell in once}
@@ -312,16 +312,6 @@ def _cell_figures(cell: CellView, curves: Curves, alike: set[int]) -> list[dict[
             for selection, round_ in ({"last": last, "tail": last} | rounds[key]).items()
         ]
     return figures
-
-
-def _curves(cells: Sequence[CellView]) -> list[Curves]:
-    """`accuracy_curves` of each cell."""
-    metrics, lengths = read_tables([cell.folder for cell in cells], "metrics")
-    of_cell = np.repeat(np.arange(len(cells)), lengths)
-    wanted = (metrics["quantity"] == "accuracy").to_numpy()
-    ends = np.searchsorted(of_cell[wanted], np.arange(len(cells) + 1)).tolist()
-    rows = metrics[wanted]
-    return [accuracy_curves(rows.iloc[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 def _rounds_alike(cells: Sequence[CellView]) -> list[set[int]]:
