@@ -26,7 +26,7 @@ from reports.pictures.profiles import performance_profiles
 from reports.pictures.tradeoff import tradeoff
 from reports.reading.figure import Figure, scores
 from reports.reading.generic_models import equal_models
-from reports.reading.load import Cell, Store, load
+from reports.reading.load import Cell, Store, load, remembered
 from reports.statistics.best import Standing
 from reports.statistics.ranking import Ranked
 from reports.tables import cost, fairness
@@ -184,6 +184,7 @@ def _accuracies(store: Store, figure: Figure, chosen: str) -> dict[str, list[Tab
     return entries
 
 
+@remembered
 def _generic(store: Store) -> set[tuple[str, str]]:
     """Rows and tasks whose personalized models are the generic one, of methods that train some of their own."""
     cells = equal_models(store.figures, {cell.view.id: cell.view for cell in store.cells})

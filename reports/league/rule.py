@@ -11,7 +11,7 @@ import pandas as pd
 from bench.data import Floats
 from bench.results.results import CellView
 from reports.reading.figure import Figure
-from reports.reading.load import Store
+from reports.reading.load import Store, remembered
 from reports.statistics.ranking import Ranked, family_weights, rank
 from reports.tables.standings import Family, family
 
@@ -63,6 +63,7 @@ def positions(places: Mapping[str, Ranked]) -> dict[str, int]:
     }
 
 
+@remembered
 def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str, Ranked]]:
     """The rows that may be compared on all tasks, and their ranks; a clone stands where its first one does."""
     compared = family(store, store.tasks, figure, chosen)

@@ -44,9 +44,9 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
             if len(across) > _POINTS:
                 across = np.linspace(across[0], across[-1], _POINTS)
             for row, tasks in rows.items():
-                share, low, high = profile(tasks, across)
-                axis.plot(across, 100 * share, drawstyle="steps-post", **lines[row])
+                axis.plot(across, 100 * share_above(tasks, across), drawstyle="steps-post", **lines[row])
                 if lines[row]["color"] != QUIET:
+                    _, low, high = profile(tasks, across)
                     band: Any = {"color": lines[row]["color"], "alpha": 0.12, "linewidth": 0, "step": "post"}
                     axis.fill_between(across, 100 * low, 100 * high, **band)
             axis.set(xlabel=f"{figure.name} accuracy τ (%)", ylabel="runs above τ (%)", ylim=(0, 102))
@@ -60,6 +60,11 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
         return finish(canvas, "profiles", "Performance profiles", caption)
 
 
+def share_above(tasks: list[Floats], across: Floats) -> Floats:
+    """Share of runs above each accuracy of `across`, mean over tasks."""
+    return np.asarray(np.mean([(units[:, None] > across).mean(axis=0) for units in tasks], axis=0))
+
+
 def profile(tasks: list[Floats], across: Floats) -> tuple[Floats, Floats, Floats]:
     """Share of runs above each accuracy of `across`, mean over tasks, with the ends of its bootstrap band.
 
@@ -69,13 +74,12 @@ def profile(tasks: list[Floats], across: Floats) -> tuple[Floats, Floats, Floats
     """
     rng = generator("profile")
     above = [(units[:, None] > across).astype(float) for units in tasks]
-    share = np.mean([one.mean(axis=0) for one in above], axis=0)
     drawn = np.zeros((_DRAWS, len(across)))
     for one in above:
         picked = rng.multinomial(len(one), np.full(len(one), 1 / len(one)), size=_DRAWS) / len(one)
         drawn += picked @ one / len(tasks)
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    return share, low, high
+    return share_above(tasks, across), low, high
 
 
 def interval_estimates(store: Store, chosen: str) -> Picture | None:

@@ -3,11 +3,11 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
@@ -41,6 +41,8 @@ _NAMES = ("row", "task", "seed")
 _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
 """Which copy of a cell is shown where several runs have one."""
 _OWN = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _SHORT = {"alpha": "α", "participation": "C"}
 
 
@@ -104,12 +106,12 @@ class Store:
     @property
     def rows(self) -> list[str]:
         """Rows of tables, in the grid's order."""
-        return list(dict.fromkeys(cell.row for cell in self.cells))
+        return list(self._rows)
 
     @property
     def tasks(self) -> list[str]:
         """Tasks, in the grid's order."""
-        return list(dict.fromkeys(cell.task for cell in self.cells))
+        return list(self._tasks)
 
     @property
     def protocols(self) -> list[str]:
@@ -172,6 +174,19 @@ class Store:
         return found
 
     @cached_property
+    def answers(self) -> dict[Any, Any]:
+        """Of `remembered`."""
+        return {}
+
+    @cached_property
+    def _rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @cached_property
+    def _tasks(self) -> list[str]:
+        return list(dict.fromkeys(cell.task for cell in self.cells))
+
+    @cached_property
     def _units(self) -> dict[tuple[str, str], str]:
         return {(cell.task, cell.seed): cell.unit for cell in self.cells}
 
@@ -209,6 +224,21 @@ class Store:
         for *key, seed, value in self.figures[columns].itertuples(index=False):
             scores.setdefault(tuple(key), {})[seed] = 100 * value
         return scores
+
+
+def remembered(function: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatenate[Store, _P], _T]:
+    """Compute a function of a store once for the same arguments: a league's tables ask for the same comparisons of all
+    methods dozens of times. The answer is shared, so that nobody may change it."""
+
+    @wraps(function)
+    def once(store: Store, *args: _P.args, **options: _P.kwargs) -> _T:
+        asked = (function, args, tuple(options.items()))
+        if asked not in store.answers:
+            store.answers[asked] = function(store, *args, **options)
+        answer: _T = store.answers[asked]
+        return answer
+
+    return once
 
 
 def load(runs: Sequence[Path | RunView]) -> Store:
@@ -340,7 +370,8 @@ def _flat(settings: Settings) -> dict[str, Any]:
 
 
 def _varies(settings: list[dict[str, Any]], name: str) -> bool:
-    return len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1
+    values = {repr(value): value for value in (one.get(name) for one in settings)}  # a hundred times as fast as JSON
+    return len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1
 
 
 def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFrame:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from bench.data import Floats
 from reports.reading.figure import Figure, scores
-from reports.reading.load import Store
+from reports.reading.load import Store, remembered
 from reports.statistics import best
 from reports.tables.table import Column, Mark, Table, TableEntry, number, words
 
@@ -36,14 +37,25 @@ class Family:
         Args:
             margin: of equivalence, in percentage points.
         """
-        if len(self.scores) < 2:
-            return {}
-        tasks = [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
-        return dict(zip(self.scores, best.against_best(tasks, margin), strict=False))
+        if margin not in self._standings:
+            tasks = [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
+            compared = best.against_best(tasks, margin) if len(self.scores) > 1 else []
+            self._standings[margin] = dict(zip(self.scores, compared, strict=False))
+        return self._standings[margin]
+
+    @cached_property
+    def _standings(self) -> dict[float, dict[str, best.Standing]]:
+        """Of `standings`, by margin."""
+        return {}
 
 
 def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
     """The rows with a trained, complete figure on all of the tasks, each model once."""
+    return _family(store, tuple(tasks), figure, chosen)
+
+
+@remembered
+def _family(store: Store, tasks: tuple[str, ...], figure: Figure, chosen: str) -> Family:
     derived = derived_rows(store, tasks, figure)
     compared: dict[str, list[Floats]] = {}
     clones: dict[str, str] = {}
@@ -64,6 +76,11 @@ def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> F
 
 def derived_rows(store: Store, tasks: Sequence[str], figure: Figure) -> set[str]:
     """The rows that do not train this model on some of the tasks, so that what is shown is derived from another one."""
+    return _derived_rows(store, tuple(tasks), figure)
+
+
+@remembered
+def _derived_rows(store: Store, tasks: tuple[str, ...], figure: Figure) -> set[str]:
     f = store.figures
     return set(f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
 

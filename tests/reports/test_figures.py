@@ -236,3 +236,13 @@ def test_panels_above_each_other_have_their_own_x_labels():
         axes[0].set(xlabel="steps")
         drawn.arrange(4.0, 1, beside=False)
         assert [axis.xaxis.label.get_visible() for axis in axes] == [False, True]
+
+
+def test_a_picture_is_drawn_once_for_each_file():
+    """Twice as SVG, for a page and for a phone, and once as PNG; laying it out takes no drawing."""
+    drawn = []
+    with canvas.drawing(["", ""], 1) as (page, axes):
+        axes[0].plot([0, 1], [2, 3])
+        page.canvas.mpl_connect("draw_event", lambda event: drawn.append(event.renderer))
+        canvas.finish(page, "x", "X", "")
+    assert len(drawn) == 3

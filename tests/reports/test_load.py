@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from bench.errors import UserError
-from reports.reading.load import load
-from tests.reports.conftest import cell_id, copy_settings
+from bench.results.results import load_run, tidy
+from reports.reading.load import load, remembered
+from tests.reports.conftest import cell_id, copy_settings, write_store
 
 
 def test_settings_that_vary_within_a_method_and_task_make_rows(run, tmp_path):
@@ -126,3 +129,35 @@ def test_tasks_are_called_by_the_options_in_which_cells_of_a_data_set_differ(sto
         for name, k, same, alpha in (("a", 4, True, 1.0), ("a", 4, False, 2.0), ("b", 6, False, 3.0))
     ]
     assert load(runs).tasks == ["a, same_classes=true, α=1", "a, same_classes=false, α=2", "b, α=3"]
+
+
+def test_what_is_remembered_of_a_store_is_of_that_store_and_of_what_was_asked(store):
+    calls = []
+
+    @remembered
+    def asked(store, *words):
+        calls.append(words)
+        return [len(store.cells), *words]
+
+    assert asked(store, "a") is asked(store, "a")
+    assert asked(store, "b") == [len(store.cells), "b"]
+    fewer = replace(store, cells=store.cells[:1])
+    assert asked(fewer, "a") == [1, "a"]
+    assert calls == [("a",), ("b",), ("a",)]
+
+
+def test_cells_read_together_have_the_figures_of_each_cell_alone(tmp_path):
+    """Also where their tables have different lengths, some have models right after training and some are not done."""
+    run = write_store(tmp_path / "run", seeds=2, states={("ditto", 0.1, 0): "failed", ("scd", 1.0, 1): "missing"})
+    folders = sorted(path.parent for path in run.glob("*/metrics.csv"))
+    for at, folder in enumerate(folders[::3]):
+        metrics = pd.read_csv(folder / "metrics.csv", keep_default_na=False)
+        local = metrics[metrics["metric"] == "pm"].assign(metric="lm")
+        pd.concat([metrics, local[local["round"] > at]]).to_csv(folder / "metrics.csv", index=False)
+        clients = pd.read_csv(folder / "clients.csv")
+        scored = clients[clients["metric"] == "pm"].assign(metric="lm")
+        pd.concat([clients, scored[scored["round"] > at]]).to_csv(folder / "clients.csv", index=False)
+    view = load_run(run)
+    alone = [tidy(replace(view, cells=[cell])) for cell in view.cells]
+    assert "lm" in set(tidy(run)["metric"])
+    pd.testing.assert_frame_equal(tidy(run), pd.concat(alone, ignore_index=True))
