@@ -95,12 +95,16 @@ def curves_of_cells(metrics: pd.DataFrame, lengths: Sequence[int]) -> list[Curve
     curves: list[dict[tuple[str, str, str, str], dict[int, float]]] = [{} for _ in lengths]
     for cell, split, metric, on, mean, round_, value in zip(cells, *columns, strict=True):
         curves[cell].setdefault((split, metric, on, mean), {})[round_] = value
-    return [{key: _by_round(curve) for key, curve in own.items()} for own in curves]
+    known: dict[tuple[int, ...], pd.Index[int]] = {}
+    return [{key: _by_round(curve, known) for key, curve in own.items()} for own in curves]
 
 
-def _by_round(values: dict[int, float]) -> pd.Series:
-    rounds = sorted(values)
-    return pd.Series([values[round_] for round_ in rounds], pd.Index(rounds), dtype=float)
+def _by_round(values: dict[int, float], known: "dict[tuple[int, ...], pd.Index[int]]") -> pd.Series:
+    """A curve; those with the same rounds share one index of `known`, as making it takes longer than all else."""
+    rounds = tuple(sorted(values))
+    if rounds not in known:
+        known[rounds] = pd.Index(rounds)
+    return pd.Series(np.array([values[round_] for round_ in rounds], float), known[rounds])
 
 
 def selection_curve(curves: Curves, metric: str) -> pd.Series:

@@ -47,8 +47,9 @@ def _running_best(entry: Path) -> pd.DataFrame:
         tasks = [line["note"] for line in csv.DictReader(file) if line["column"] == "task"]
     found = {}
     for at, task in enumerate(tasks):
-        trials = pd.read_csv(entry / TRIALS.replace("*", str(at)))
-        values = trials[trials["column"] == _OBJECTIVE].set_index("row")["value"].astype(float)
+        with open(entry / TRIALS.replace("*", str(at)), encoding="utf-8", newline="") as file:
+            lines = [line for line in csv.DictReader(file) if line["column"] == _OBJECTIVE]
+        values = pd.Series({int(line["row"]): float(line["value"] or "nan") for line in lines}, dtype=float)
         found[task] = values.sort_index().cummax().ffill()
     return pd.DataFrame(found).rename(index=lambda trial: int(trial) + 1)
 

@@ -231,7 +231,7 @@ def remembered(function: Callable[Concatenate[Store, _P], _T]) -> Callable[Conca
     methods dozens of times. The answer is shared, so that nobody may change it."""
 
     @wraps(function)
-    def once(store: Store, *args: _P.args, **options: _P.kwargs) -> _T:
+    def once(store: Store, /, *args: _P.args, **options: _P.kwargs) -> _T:
         asked = (function, args, tuple(options.items()))
         if asked not in store.answers:
             store.answers[asked] = function(store, *args, **options)
