@@ -124,8 +124,6 @@ def run(
     with starting(f"bench run: {grid} is being read", quiet=quiet or dry_run):
         from bench.config.grid import load_grid
         from bench.plugin import allow, is_near, load_file
-        from bench.runs.plan import select
-        from bench.runs.run_folder import check_folder
         from bench.runs.session_options import SessionOptions
 
         for file in plugin or []:
@@ -151,6 +149,10 @@ def run(
             quiet=quiet,
             verbose=verbose,
         )
+
+        from bench.runs.plan import select  # after the grid was read, as these take pandas
+        from bench.runs.run_folder import check_folder
+
         folder = out or Path("runs") / loaded.name
         check_folder(folder, "grid", loaded.name, take_over=take_over)
         if only:

@@ -76,7 +76,6 @@ def sweep(
     """Tune by validation accuracy, run the best settings on new seeds, and report. Repeat the command to continue."""
     with starting(f"bench sweep: {study} is being read", quiet=quiet or dry_run):
         from bench.plugin import allow, is_near, load_file
-        from bench.runs.run_folder import check_folder
         from bench.runs.session_options import SessionOptions
         from sweeps.study import load_study
 
@@ -101,6 +100,8 @@ def sweep(
             load_file(file)
         with allow(is_near) if dry_run else nullcontext():
             loaded = load_study(study, set_ or [], trials)  # what is wrong in it is refused before torch is imported
+        from bench.runs.run_folder import check_folder  # after the study was read, as it takes pandas
+
         folder = out or Path("runs") / loaded.name
         check_folder(folder, "study", loaded.name)
         if not dry_run:

@@ -132,6 +132,14 @@ def test_grids_and_lists_are_answered_and_refused_without_torch(tmp_path: Path) 
         assert said in err
 
 
+def test_the_command_line_itself_imports_nothing_slow() -> None:
+    """So that `bench --help`, a misspelt command and a misspelt method cost little more than Python's start."""
+    slow = {"torch", "pandas", "numpy", "pydantic", "yaml", "rich", "mlflow"}
+    code = f"import sys, bench.cli; print(*sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == []
+
+
 REFUSED = {
     "run --grid quickstart.yaml --set lr=-1": "lr = -1",
     "run --grid quickstart.yaml --set learning_rat=1": "'learning_rat'",
