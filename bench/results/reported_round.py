@@ -96,7 +96,7 @@ def curves_of_cells(metrics: pd.DataFrame, lengths: Sequence[int]) -> list[Curve
     for cell, split, metric, on, mean, round_, value in zip(cells, *columns, strict=True):
         curves[cell].setdefault((split, metric, on, mean), {})[round_] = value
     known: dict[tuple[int, ...], pd.Index[int]] = {}
-    return [{key: _by_round(curve, known) for key, curve in own.items()} for own in curves]
+    return [{key: _by_round(curve, known) for key, curve in of_cell.items()} for of_cell in curves]
 
 
 def _by_round(values: dict[int, float], known: "dict[tuple[int, ...], pd.Index[int]]") -> pd.Series:

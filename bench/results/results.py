@@ -320,7 +320,7 @@ def _rounds_alike(cells: Sequence[CellView]) -> list[set[int]]:
     local = clients.assign(cell=np.repeat(np.arange(len(cells)), lengths))[clients["metric"] == "lm"]
     scored = local.groupby(["cell", "round"])["client"].nunique()
     last = scored.groupby("cell").transform("last")
-    found: list[set[int]] = [set() for _ in cells]
+    alike: list[set[int]] = [set() for _ in cells]
     for cell, round_ in scored.index[scored == last]:
-        found[cell].add(round_)
-    return found
+        alike[cell].add(round_)
+    return alike

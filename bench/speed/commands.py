@@ -111,7 +111,7 @@ def measure_commands(
                 known = costs[command.name].get(name)
                 if known is None or not known.over:
                     cost = cost_of(_words(command, bench), folder / name, limit)
-                    costs[command.name][name] = min(known or cost, cost, key=lambda one: one.cpu)
+                    costs[command.name][name] = min(known or cost, cost, key=lambda cost: cost.cpu)
     return costs
 
 

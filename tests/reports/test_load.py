@@ -153,10 +153,11 @@ def test_cells_read_together_have_the_figures_of_each_cell_alone(tmp_path):
     for at, folder in enumerate(folders[::3]):
         metrics = pd.read_csv(folder / "metrics.csv", keep_default_na=False)
         local = metrics[metrics["metric"] == "pm"].assign(metric="lm")
-        pd.concat([metrics, local[local["round"] > at]]).to_csv(folder / "metrics.csv", index=False)
+        pd.concat([metrics, local]).to_csv(folder / "metrics.csv", index=False)
         clients = pd.read_csv(folder / "clients.csv")
         scored = clients[clients["metric"] == "pm"].assign(metric="lm")
-        pd.concat([clients, scored[scored["round"] > at]]).to_csv(folder / "clients.csv", index=False)
+        fewer = (scored["round"] == sorted(set(scored["round"]))[-2 - at % 2]) & (scored["client"] < 3)
+        pd.concat([clients, scored[~fewer]]).to_csv(folder / "clients.csv", index=False)
     view = load_run(run)
     alone = [tidy(replace(view, cells=[cell])) for cell in view.cells]
     assert "lm" in set(tidy(run)["metric"])
