@@ -60,8 +60,8 @@ class Composed(nn.Module):
 
 def _tensor(layers: nn.Module, entry: Entry) -> Tensor:
     parent, _, name = entry.name.rpartition(".")
-    found: Tensor = getattr(layers.get_submodule(parent), name)
-    return found
+    tensor: Tensor = getattr(layers.get_submodule(parent), name)
+    return tensor
 
 
 def compose(function: Predictor, **parts: Params | Tensor | int | float) -> Params:
@@ -75,6 +75,9 @@ def compose(function: Predictor, **parts: Params | Tensor | int | float) -> Para
         parts: model values; tensors with the dtype of the weights, which may differ between clients; or numbers, which
             are constants of the computation.
 
+    Returns:
+        Weights `[d]`, the parts' weights and tensors one after another, and buffers `[b]`, those of the parts.
+
     Raises:
         ValueError: the function is not found under its name, no part is a model value, or a tensor has another dtype.
     """
@@ -86,8 +89,8 @@ def compose(function: Predictor, **parts: Params | Tensor | int | float) -> Para
         if isinstance(part, Tensor) and part.dtype != models[0].weights.dtype:
             raise ValueError(f"{name!r} has type {part.dtype}, the weights {models[0].weights.dtype}: convert it")
         kinds[name] = part.spec if isinstance(part, Params) else tuple(part.shape) if isinstance(part, Tensor) else part
-    own = [part for part in parts.values() if isinstance(part, Params | Tensor)]
-    tensors = [part.weights if isinstance(part, Params) else part.reshape(-1) for part in own]
+    operands = [part for part in parts.values() if isinstance(part, Params | Tensor)]
+    tensors = [part.weights if isinstance(part, Params) else part.reshape(-1) for part in operands]
     return Params(torch.cat(tensors), torch.cat([m.buffers for m in models]), composed_spec(function, kinds))
 
 
@@ -97,8 +100,8 @@ def composed_spec(function: Predictor, kinds: Mapping[str, Kind]) -> Spec:
     Raises:
         ValueError: the function is not found under its name.
     """
-    where = reference(function)
-    arch = f"{where}({', '.join(f'{name}={_named(kind)}' for name, kind in kinds.items())})"
+    address = reference(function)
+    arch = f"{address}({', '.join(f'{name}={_named(kind)}' for name, kind in kinds.items())})"
     params: list[Entry] = []
     buffers: list[Entry] = []
     for name, kind in kinds.items():
@@ -116,23 +119,23 @@ def reference(function: Predictor) -> str:
     Raises:
         ValueError: the function is a lambda, a method, or defined inside another function.
     """
-    where = f"{function.__module__}:{function.__qualname__}"
+    address = f"{function.__module__}:{function.__qualname__}"
     if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is not function:
-        raise ValueError(f"{where} is no function of a module's top level: a checkpoint could not name it")
-    return where
+        raise ValueError(f"{address} is no function of a module's top level: a checkpoint could not name it")
+    return address
 
 
-def resolve(where: str) -> Predictor:
+def resolve(address: str) -> Predictor:
     """The function at an address from `reference`; its module must be loaded already (it is loaded with the method).
 
     Raises:
         ValueError: there is no such function.
     """
-    module, _, name = where.partition(":")
-    found = getattr(sys.modules.get(module), name, None)
-    if not callable(found):
-        raise ValueError(f"there is no function {where}, which a checkpoint's model rests on")
-    return found  # type: ignore[no-any-return]
+    module, _, name = address.partition(":")
+    function = getattr(sys.modules.get(module), name, None)
+    if not callable(function):
+        raise ValueError(f"there is no function {address}, which a checkpoint's model rests on")
+    return function  # type: ignore[no-any-return]
 
 
 def _named(kind: Kind) -> str:

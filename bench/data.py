@@ -96,7 +96,7 @@ class Dataset:
 
     def subset(self, which: slice | Indices, n_train: int) -> "Dataset":
         """The samples at the positions `which`; the first `n_train` of them become the training part."""
-        rows, groups = (None if one is None else one[which] for one in (self.rows, self.groups))
+        rows, groups = (None if column is None else column[which] for column in (self.rows, self.groups))
         return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows, groups=groups)
 
 
@@ -141,9 +141,9 @@ class Partition:
         """Hex digest of all index lists: equal partitions have equal hashes."""
         digest = hashlib.blake2b(digest_size=8)
         for lists in (self.train, self.validation, self.test, (self.global_test,)):
-            for one in lists:
-                digest.update(len(one).to_bytes(8, "little"))
-                digest.update(np.ascontiguousarray(one, dtype="<i8").tobytes())
+            for indices in lists:
+                digest.update(len(indices).to_bytes(8, "little"))
+                digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())
         return digest.hexdigest()
 
 
@@ -154,6 +154,6 @@ def without_tests(dataset: Dataset, partition: Partition) -> tuple[Dataset, Part
         return dataset.training_part(), partition
     smaller = dataset.subset(used, len(used))
     train, validation = (
-        tuple(np.searchsorted(used, one) for one in lists) for lists in (partition.train, partition.validation)
+        tuple(np.searchsorted(used, indices) for indices in lists) for lists in (partition.train, partition.validation)
     )
     return smaller, replace(partition, train=train, validation=validation)

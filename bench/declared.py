@@ -29,13 +29,13 @@ def import_all(package: str) -> None:
     Raises:
         UserError: Python finds another distribution's package of that name.
     """
-    found = importlib.import_module(package)
-    if not getattr(found, "PFL_BENCH", False):
+    root = importlib.import_module(package)
+    if not getattr(root, "PFL_BENCH", False):
         raise UserError(
-            f"the package {package!r} found at {getattr(found, '__file__', '?')} is not pFLeague's: another "
+            f"the package {package!r} found at {getattr(root, '__file__', '?')} is not pFLeague's: another "
             "distribution of that name hides it. Install pFLeague in an environment of its own."
         )
-    for module in pkgutil.iter_modules(found.__path__):
+    for module in pkgutil.iter_modules(root.__path__):
         importlib.import_module(f"{package}.{module.name}")
 
 
@@ -47,7 +47,7 @@ def declarations(package: str) -> dict[str, dict[str, Any]]:
         package: for instance `methods`; none of its modules is imported yet.
 
     Raises:
-        UserError: as for `import_all`.
+        UserError: Python finds another distribution's package of that name.
     """
     with _forgotten(), _stand_ins():
         plugin = importlib.import_module(_PLUGIN)
@@ -62,17 +62,17 @@ def read_without_torch() -> bool:
 
 @contextmanager
 def _forgotten() -> Iterator[None]:
-    """Take out of `sys.modules` what our packages import meanwhile, and out of the packages that hold it."""
+    """Forget at the end of the block what our packages imported in it: no module of it stays in `sys.modules`."""
     plugin = sys.modules.pop(_PLUGIN)
-    before = set(sys.modules)
+    loaded = set(sys.modules)
     try:
         yield
     finally:
-        for name in sys.modules.keys() - before:
+        for name in sys.modules.keys() - loaded:
             if name.partition(".")[0] in _FORGOTTEN:
                 parent, _, module = name.rpartition(".")
                 del sys.modules[name]
-                if parent in before:
+                if parent in loaded:
                     delattr(sys.modules[parent], module)
         sys.modules[_PLUGIN] = plugin
         setattr(sys.modules["bench"], "plugin", plugin)  # noqa: B010 (mypy knows no such attribute)

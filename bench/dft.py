@@ -26,24 +26,27 @@ _AT_ONCE = 2**25  # numbers transformed at a time, unless one vector has more
 
 
 def rfft(x: Tensor, norm: Literal["backward", "ortho"]) -> Tensor:
-    """`torch.fft.rfft`, on a GPU in two steps where that helps: complex `[..., d // 2 + 1]` of real `[..., d]`.
+    """Transform real vectors `[..., d]` to their frequencies `[..., d // 2 + 1]`, complex, as `torch.fft.rfft` does.
 
-    It is a sum or, with `ortho`, that times 1 / sqrt(d).
+    On a GPU this takes two steps where that helps. Each frequency is a sum or, with `ortho`, that times 1 / sqrt(d).
     """
     if not (placement.on_gpu(x) and takes_two_steps(x.shape[-1])):
         plain: Tensor = torch.fft.rfft(x, norm=norm)
         return plain
-    found: Tensor = _Rfft.apply(x, norm)
-    return found
+    spectrum: Tensor = _Rfft.apply(x, norm)
+    return spectrum
 
 
 def irfft(z: Tensor, d: int, norm: Literal["forward", "ortho"]) -> Tensor:
-    """`torch.fft.irfft`, likewise: real `[..., d]` of complex `[..., d // 2 + 1]`."""
+    """Transform frequencies `[..., d // 2 + 1]` back to real vectors `[..., d]`, as `torch.fft.irfft` does.
+
+    On a GPU this takes two steps where that helps.
+    """
     if not (placement.on_gpu(z) and takes_two_steps(d)):
         plain: Tensor = torch.fft.irfft(z, n=d, norm=norm)
         return plain
-    found: Tensor = _Irfft.apply(z, d, norm)
-    return found
+    vectors: Tensor = _Irfft.apply(z, d, norm)
+    return vectors
 
 
 def takes_two_steps(d: int) -> bool:
@@ -53,14 +56,14 @@ def takes_two_steps(d: int) -> bool:
 
 
 class _Rfft(Function):
-    """The transform; its transpose counts every frequency once."""
+    """Transform with a gradient: the transpose counts every frequency once."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, norm: str) -> Tensor:
-        found: Tensor = _rfft(x, norm)
-        return found
+        spectrum: Tensor = _rfft(x, norm)
+        return spectrum
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
@@ -68,18 +71,18 @@ class _Rfft(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return _Irfft.apply(g / _often(ctx.d, g), ctx.d, "forward" if ctx.norm == "backward" else "ortho"), None
+        return _Irfft.apply(g / _multiplicity(ctx.d, g), ctx.d, "forward" if ctx.norm == "backward" else "ortho"), None
 
 
 class _Irfft(Function):
-    """The inverse transform; it counts every frequency as often as it is among 0 to d - 1."""
+    """Inverse transform with a gradient: it counts every frequency as often as it is among 0 to d - 1."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(z: Tensor, d: int, norm: str) -> Tensor:
-        found: Tensor = _irfft(z, d, norm)
-        return found
+        vectors: Tensor = _irfft(z, d, norm)
+        return vectors
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int, str], output: Tensor) -> None:
@@ -88,34 +91,34 @@ class _Irfft(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         z = _Rfft.apply(g, "backward" if ctx.norm == "forward" else "ortho")
-        return z * _often(ctx.d, z), None, None
+        return z * _multiplicity(ctx.d, z), None, None
 
 
-def _often(d: int, like: Tensor) -> Tensor:
-    """How often each distinct frequency is among 0 to d - 1, itself or as its conjugate: `[d // 2 + 1]`."""
-    found = torch.full((d // 2 + 1,), 2.0, dtype=like.dtype.to_real(), device=like.device)
-    found[0] = 1.0
+def _multiplicity(d: int, like: Tensor) -> Tensor:
+    """Count how often each distinct frequency is among 0 to d - 1, itself or as its conjugate: `[d // 2 + 1]`."""
+    counts = torch.full((d // 2 + 1,), 2.0, dtype=like.dtype.to_real(), device=like.device)
+    counts[0] = 1.0
     if d % 2 == 0:
-        found[-1] = 1.0
-    return found
+        counts[-1] = 1.0
+    return counts
 
 
 @custom_op("pfleague::rfft_in_two_steps", mutates_args=())
 def _rfft(x: Tensor, norm: str) -> Tensor:
     flat = x.reshape(-1, x.shape[-1])
-    found = flat.new_empty(len(flat), x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
-    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, found)), strict=True):
+    spectrum = flat.new_empty(len(flat), x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
+    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, spectrum)), strict=True):
         place.copy_(_forward(part, norm))
-    return found.view(*x.shape[:-1], -1)
+    return spectrum.view(*x.shape[:-1], -1)
 
 
 @custom_op("pfleague::irfft_in_two_steps", mutates_args=())
 def _irfft(z: Tensor, d: int, norm: str) -> Tensor:
     flat = z.reshape(-1, z.shape[-1])
-    found = flat.new_empty(len(flat), d, dtype=z.dtype.to_real())
-    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, found)), strict=True):
+    vectors = flat.new_empty(len(flat), d, dtype=z.dtype.to_real())
+    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, vectors)), strict=True):
         place.copy_(_inverse(part, d, norm))
-    return found.view(*z.shape[:-1], -1)
+    return vectors.view(*z.shape[:-1], -1)
 
 
 @_rfft.register_fake
@@ -141,28 +144,31 @@ def _(info: Any, in_dims: tuple[int | None, ...], z: Tensor, d: int, norm: str) 
 
 
 def _forward(x: Tensor, norm: str) -> Tensor:
-    """Entry `j1 * b + j2` of a vector adds to frequency `k2 * a + k1`; only `k1` up to `a // 2` are computed, as the
-    others are conjugates of these."""
+    """Transform vectors `[lanes, d]` in two steps.
+
+    Entry `j1 * b + j2` of a vector adds to frequency `k2 * a + k1`. Only `k1` up to `a // 2` are computed, because the
+    others are conjugates of these.
+    """
     plan = _plan(x.shape[-1], x.device, x.dtype.to_complex())
     half = torch.fft.rfft(x.view(-1, plan.a, plan.b), dim=1, norm=norm).mul_(plan.roots)  # [lanes, k1, j2]
     whole: Tensor = torch.fft.fft(half, dim=2, norm=norm)  # [lanes, k1, k2]
-    found = whole.flatten(1).index_select(1, plan.from_half)  # [lanes, frequency]
-    torch.view_as_real(found)[..., 1].mul_(plan.sign)
-    return found
+    spectrum = whole.flatten(1).index_select(1, plan.from_half)  # [lanes, frequency]
+    torch.view_as_real(spectrum)[..., 1].mul_(plan.sign)
+    return spectrum
 
 
 def _inverse(z: Tensor, d: int, norm: str) -> Tensor:
-    """The steps of `_forward`, backwards."""
+    """Invert `_forward`: the same steps in reverse order."""
     plan = _plan(d, z.device, z.dtype)
     half = z.index_select(1, plan.to_half)
     torch.view_as_real(half)[..., 1].mul_(plan.sign_of_half)
     half = torch.fft.ifft(half.view(-1, plan.a // 2 + 1, plan.b), dim=2, norm=norm).mul_(plan.roots.conj_physical())
-    found: Tensor = torch.fft.irfft(half, n=plan.a, dim=1, norm=norm)
-    return found.flatten(1)
+    vectors: Tensor = torch.fft.irfft(half, n=plan.a, dim=1, norm=norm)
+    return vectors.flatten(1)
 
 
 class _Plan:
-    """What is the same for all vectors of a length.
+    """The factors, roots and indices that all vectors of one length share.
 
     Attributes:
         a, b: the two lengths.
@@ -178,9 +184,9 @@ class _Plan:
         self.roots = torch.from_numpy(np.exp(-2j * np.pi * (k1 * j2) / d)).to(device, dtype)
 
         k = np.arange(d // 2 + 1)
-        here = k % a <= a // 2
-        same = np.where(here, k, d - k)  # a frequency and d minus it are conjugates
-        self.from_half, self.sign = _on(device, dtype, same % a * b + same // a, here)
+        direct = k % a <= a // 2
+        partner = np.where(direct, k, d - k)  # a frequency and d minus it are conjugates
+        self.from_half, self.sign = _on(device, dtype, partner % a * b + partner // a, direct)
 
         frequency = (j2 * a + k1).reshape(-1)
         low = frequency <= d // 2
@@ -190,14 +196,14 @@ class _Plan:
 _plan = functools.lru_cache(maxsize=4)(_Plan)
 
 
-def _on(device: torch.device, dtype: torch.dtype, place: Any, plus: Any) -> tuple[Tensor, Tensor]:
-    """Places, and signs that are 1 where `plus` and -1 elsewhere, on a device."""
-    sign = torch.from_numpy(np.where(plus, 1.0, -1.0)).to(device, dtype.to_real())
-    return torch.from_numpy(place.astype(np.int32)).to(device), sign
+def _on(device: torch.device, dtype: torch.dtype, index: Any, positive: Any) -> tuple[Tensor, Tensor]:
+    """Put indices on a device, and signs that are 1 where `positive` and -1 elsewhere."""
+    sign = torch.from_numpy(np.where(positive, 1.0, -1.0)).to(device, dtype.to_real())
+    return torch.from_numpy(index.astype(np.int32)).to(device), sign
 
 
 def _lanes(flat: Tensor) -> int:
-    """How many vectors are transformed at a time."""
+    """The number of vectors that are transformed at a time."""
     return max(1, _AT_ONCE // flat.shape[-1])
 
 
@@ -211,10 +217,10 @@ def _factors(d: int) -> tuple[int, int]:
 @functools.cache
 def _primes(d: int) -> list[int]:
     """The prime factors of a number, smallest first, as often as they occur."""
-    found, p = [], 2
+    factors, p = [], 2
     while p * p <= d:
         while d % p == 0:
-            found.append(p)
+            factors.append(p)
             d //= p
         p += 1
-    return [*found, d] if d > 1 else found
+    return [*factors, d] if d > 1 else factors

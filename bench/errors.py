@@ -17,7 +17,7 @@ LISTED_NAMES = 12
 
 
 class UserError(Exception):
-    """The user asked for something impossible; the message says what and where it is, and how to fix it."""
+    """An impossible request of the user; the message says what and where it is, and how to mend it."""
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -116,7 +116,7 @@ def let_output_degrade() -> None:
 
 
 class Lost(Exception):
-    """A helper process or device of a running cell was lost; the cell can resume from its last checkpoint."""
+    """Loss of a helper process or device of a running cell; the cell can resume from its last checkpoint."""
 
 
 _REFUSED = (

@@ -53,7 +53,12 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Range:
-    """The interval a sweep searches."""
+    """The interval that a sweep searches.
+
+    Attributes:
+        low, high: its ends, in the unit of the hyperparameter.
+        log: whether a sweep draws the logarithm uniformly, and not the value.
+    """
 
     low: float
     high: float
@@ -65,6 +70,12 @@ def hp(default: Any, *, search: Range | Sequence[Any] | None = None, static: boo
 
     A loss receives floats as tensors, so that runs with different values can share a computation. A float that sets a
     shape or a count must be `static`: the loss then receives the plain value. Other types are always plain values.
+
+    Args:
+        default: the value of the paper.
+        search: the interval that a sweep searches, or the list of values that it tries; None: it keeps the default.
+        static: whether a loss receives the plain value.
+        limits: limits of the value, as of pydantic's `Field`: `ge`, `gt`, `le`, `lt`. A value beyond them is an error.
     """
     ranges: dict[str, Any] | None = None
     if search is not None:
@@ -78,7 +89,10 @@ class Hyperparameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     def degenerate(self) -> list[str]:
-        """Warnings about values that turn the method into another or a trivial one, e.g. `mu = 0 is FedAvg`."""
+        """Warnings about values that turn the method into another or a trivial one, e.g. `mu = 0 is FedAvg`.
+
+        Each is one line; a method without such values keeps the empty list.
+        """
         return []
 
 
@@ -128,13 +142,24 @@ class Server(Protocol):
             client: use the architecture of this client.
             draw: number of the draw; other numbers give other initial values (HypCluster).
             classes: number of outputs of the head; default: the clients' number of classes (FedMD uses others).
+
+        Returns:
+            Weights `[d]` and BatchNorm buffers `[b]`, where the cell keeps its models.
         """
 
     def build(self, arch: str, module: nn.Module) -> Params:
-        """Initial values for the method's own network `module` (on the meta device); `arch` names it and its sizes."""
+        """Initial values for the method's own network, drawn at the address of the seed and `arch`.
+
+        Args:
+            arch: a name of the network that says its sizes, such as `hypernetwork(20x100)`.
+            module: the network on the meta device, which holds no values.
+
+        Returns:
+            Weights `[d]` and buffers `[b]`, where the cell keeps its models.
+        """
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """The random generator at the address (seed, purpose, round)."""
+        """The random generator at the address (seed, purpose, round): equal addresses give equal draws."""
 
 
 @dataclass
@@ -168,7 +193,12 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
     when the generic model is tested.
 
     Args:
-        equal: weigh all messages equally.
+        messages: the uploads of a version.
+        name: name of the averaged value, a model value or a tensor of any shape.
+        equal: weigh all messages equally, and not by `Message.weight`.
+
+    Returns:
+        A value of the same shape.
 
     Raises:
         ValueError: there are no such messages, their weights sum to 0, or their specs differ.
@@ -208,14 +238,16 @@ def _weighted(tensors: list[Tensor], share: list[float]) -> Tensor:
 
 @dataclass(frozen=True)
 class Everyone:
-    """The server closes a version when all selected clients have answered."""
+    """Trigger of synchronous rounds: the server closes a version when all selected clients have answered."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The server closes a version at the k-th message.
+    """Trigger of asynchronous methods: the server closes a version at the k-th message.
 
-    At any time `concurrency` clients work; None: as many as a round selects.
+    Attributes:
+        k: number of messages in a version.
+        concurrency: number of clients that work at any time; None: as many as a round selects.
     """
 
     k: int
@@ -224,7 +256,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Tick:
-    """The server closes a version at every tick of the round clock, with the messages that have arrived by then."""
+    """Trigger of the round clock: the server closes a version at every tick, with the messages that have arrived."""
 
 
 Trigger = Everyone | Arrivals | Tick
@@ -244,11 +276,14 @@ class ServerRule:
 
     @property
     def trigger(self) -> Trigger:
-        """When a version closes."""
+        """The event that closes a version. Default: all selected clients have answered."""
         return Everyone()
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
-        """The new value of `server.state[name]`."""
+        """The new value of `server.state[name]`, from its `old` value and the uploads. Default: their weighted mean.
+
+        Values keep their shapes: a model value's weights `[d]` and buffers `[b]`, or a tensor's shape.
+        """
         return mean(messages, name)
 
     def update(self, state: State, old: Any, messages: Sequence[Message], name: str) -> tuple[Any, State]:
@@ -307,7 +342,7 @@ class Method:
 
     @property
     def trigger(self) -> Trigger:
-        """When a server version closes. Default: as the server rule says."""
+        """The event that closes a server version. Default: that of the server rule."""
         return self.rule.trigger
 
     def init(self, server: Server) -> None:
@@ -342,14 +377,14 @@ class Method:
         Default: update every entry of `mean_of` by the server rule.
         """
         for name in self.mean_of:
-            kept = server.state.get("rule", {})
-            server.state[name], state = self.rule.update(kept.get(name, {}), server.state[name], messages, name)
+            rules = server.state.get("rule", {})
+            server.state[name], state = self.rule.update(rules.get(name, {}), server.state[name], messages, name)
             if state:
-                server.state["rule"] = {**kept, name: state}
+                server.state["rule"] = {**rules, name: state}
         return None
 
     def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
-        """The replies to a round's `Exchange` requests, by client id."""
+        """The replies to a round's `Exchange` requests, by client id: what each client's `yield Exchange` returns."""
         raise NotImplementedError(f"{type(self).__name__} has no reply")
 
     def generic(self, server: Server) -> Program | Params | None:

@@ -17,7 +17,7 @@ Stats = Literal["batch", "frozen"]
 
 
 class Arithmetic(NamedTuple):
-    """What the networks of a cell compute with, in training and in evaluation.
+    """The arithmetic of a cell's networks, in training and in evaluation.
 
     Attributes:
         bf16: matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
@@ -47,8 +47,8 @@ _gpu_form: GpuForm = _unchanged
 class PaddingMask(Protocol):
     """Knows which samples of a batch only fill it up."""
 
-    def left_out(self, net: nn.Module, given: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Inside this context the network's BatchNorm layers leave those samples out."""
+    def left_out(self, net: nn.Module, inputs: Tensor) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the network's BatchNorm layers leave those samples of `inputs` out."""
 
 
 class _Call(nn.Module):
@@ -66,19 +66,19 @@ class _Templates(threading.local):
     """One copy of each module per thread and mode, because `functional_call` swaps the module's tensors in place."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, bool, bool, Arithmetic], _Call] = {}
+        self.calls: dict[tuple[str, bool, bool, Arithmetic], _Call] = {}
 
     def get(self, spec: Spec, training: bool, on_gpu: bool, arithmetic: Arithmetic) -> _Call:
         at = (spec.arch, training, on_gpu, arithmetic)
-        if at not in self.known:
-            self.known[at] = _Call(copy.deepcopy(spec.module)).train(training)
+        if at not in self.calls:
+            self.calls[at] = _Call(copy.deepcopy(spec.module)).train(training)
             if training:
-                refuse_single_values(self.known[at])
+                refuse_single_values(self.calls[at])
             if on_gpu:
-                _gpu_form(self.known[at], convolutions=arithmetic.lane_kernels)
+                _gpu_form(self.calls[at], convolutions=arithmetic.lane_kernels)
             elif arithmetic.bf16:
-                batchnorm_in_float32(self.known[at])
-        return self.known[at]
+                batchnorm_in_float32(self.calls[at])
+        return self.calls[at]
 
 
 def batchnorm_in_float32(net: nn.Module) -> None:
@@ -89,7 +89,7 @@ def batchnorm_in_float32(net: nn.Module) -> None:
 
 
 class SingleValueError(UserError):
-    """BatchNorm is given one value per channel, which has no variance."""
+    """Batch that gives BatchNorm one value per channel, which has no variance."""
 
 
 def refuse_single_values(net: nn.Module) -> None:
@@ -164,12 +164,12 @@ class Forward:
         named = {f"net.{name}": tensor for name, tensor in current.items()}
         template = _templates.get(w.spec, training, placement.on_gpu(w.weights), self._arithmetic)
         out: Tensor
-        with contextlib.ExitStack() as how:
+        with contextlib.ExitStack() as contexts:
             if self._arithmetic.bf16:
                 # No cache: it would keep a traced tensor after the end of its trace.
-                how.enter_context(torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False))
+                contexts.enter_context(torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False))
             if self._padding is not None:
-                how.enter_context(self._padding.left_out(template, args[0]))
+                contexts.enter_context(self._padding.left_out(template, args[0]))
             out = functional_call(template, named, (method, *args), tie_weights=False)
         out = out.to(w.weights.dtype) if self._arithmetic.bf16 else out
         if training and w.spec.buffers:

@@ -16,10 +16,10 @@ def parts(value: Any) -> list[Any]:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return []
-    found: list[Any] = []
-    for one in value:
-        found += parts(one)
-    return found
+    collected: list[Any] = []
+    for element in value:
+        collected += parts(element)
+    return collected
 
 
 def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -29,11 +29,11 @@ def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{where}.weights", value.weights
             yield f"{where}.buffers", value.buffers
         case Mapping():
-            for key, one in value.items():
-                yield from leaves(one, f"{where}[{key!r}]")
+            for key, child in value.items():
+                yield from leaves(child, f"{where}[{key!r}]")
         case list() | tuple():
-            for i, one in enumerate(value):
-                yield from leaves(one, f"{where}[{i}]")
+            for i, child in enumerate(value):
+                yield from leaves(child, f"{where}[{i}]")
         case _:
             yield where, value
 
@@ -46,9 +46,9 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
         case Tensor():
             return function(value)
         case dict():
-            return {key: map_tensors(function, one) for key, one in value.items()}
+            return {key: map_tensors(function, child) for key, child in value.items()}
         case list():
-            return [map_tensors(function, one) for one in value]
+            return [map_tensors(function, child) for child in value]
     return value
 
 

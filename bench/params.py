@@ -144,23 +144,31 @@ class Params:
     spec: Spec
 
     def to(self, device: torch.device) -> "Params":
-        """The same values on a device."""
+        """Copy the values to a device; those that are there already are not copied."""
         return Params(self.weights.to(device), self.buffers.to(device), self.spec)
 
     def with_weights(self, weights: Tensor) -> "Params":
-        """The same buffers with other weights."""
+        """A model value of other weights `[d]` and these buffers."""
         return Params(weights, self.buffers, self.spec)
 
     def with_buffers(self, buffers: Tensor) -> "Params":
-        """The same weights with other buffers."""
+        """A model value of these weights and other buffers `[b]`."""
         return Params(self.weights, buffers, self.spec)
 
     def part(self, *prefixes: str) -> "Params":
-        """The part of the model under the prefixes, e.g. `w.part("head")`."""
+        """The part of the model under the prefixes, e.g. `w.part("head")`.
+
+        Raises:
+            ValueError: no tensor is under one of the prefixes.
+        """
         return self._keep(prefixes, True)
 
     def without(self, *prefixes: str) -> "Params":
-        """The rest of the model, e.g. `w.without("head")` is the body."""
+        """The model without the tensors under the prefixes, e.g. `w.without("head")` is the body.
+
+        Raises:
+            ValueError: no tensor is under one of the prefixes.
+        """
         return self._keep(prefixes, False)
 
     def _keep(self, prefixes: Prefixes, inside: bool) -> "Params":
@@ -176,7 +184,7 @@ class Params:
 
 
 def join(*parts: Params) -> Params:
-    """Put the parts of one model together again.
+    """Put the parts of one model together again: weights `[d]` and buffers `[b]` of the whole, in its order.
 
     Raises:
         ValueError: the parts do not make up the whole exactly once.

@@ -1,8 +1,8 @@
-"""Registration of methods, data sets, partitions, shifts, models, server rules and selections, ours and others'.
+"""Registration of methods, data sets, partitions, shifts, models, server rules and selections.
 
-Ours are in the packages beside this one. Others come from the entry-point groups `bench.methods`, `bench.datasets`,
-`bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules` and `bench.selections`, or from a file given by
-`--plugin FILE.py` or under `plugins:` in a grid. Each registers itself with a decorator:
+Those of pFLeague are in the packages beside this one. Others come from the entry-point groups `bench.methods`,
+`bench.datasets`, `bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules` and `bench.selections`, or
+from a file given by `--plugin FILE.py` or under `plugins:` in a grid. Each registers itself with a decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from bench.declared import declarations, import_all, read_without_torch
 from bench.errors import UserError, did_you_mean, in_words
 
-Made = TypeVar("Made")
+Product = TypeVar("Product")
 T = TypeVar("T", bound=Callable[..., Any])
 
 LISTED = 30
@@ -59,7 +59,7 @@ class Interactive:
     file: Path | None = None
 
     def load(self, file: Path) -> None:
-        """Load it from the file that it was saved as, in place of the notebook's object and of earlier files."""
+        """Load the factory from the file that it was saved as, in place of the notebook's object and earlier files."""
         path = file.resolve()
         if self.file in _FILES:
             del sys.modules[_FILES.pop(self.file).__name__]
@@ -97,15 +97,15 @@ class Registry(Generic[T]):
         """
 
         def add(item: T) -> T:
-            known = self._items.get(name)
-            before = INTERACTIVE.get((self.kind, name))
-            if is_interactive(item.__module__) and (known is None or before):
+            entry = self._items.get(name)
+            definition = INTERACTIVE.get((self.kind, name))
+            if is_interactive(item.__module__) and (entry is None or definition):
                 frame = sys._getframe(1)
                 lines = linecache.getlines(frame.f_code.co_filename)
-                file = before.file if before else None
+                file = definition.file if definition else None
                 INTERACTIVE[self.kind, name] = Interactive(self, name, item, frame.f_globals, lines, file)
-            elif known is not None and (known.__module__, known.__qualname__) != (item.__module__, item.__qualname__):
-                both = f"{known.__module__} and {item.__module__}"
+            elif entry is not None and (entry.__module__, entry.__qualname__) != (item.__module__, item.__qualname__):
+                both = f"{entry.__module__} and {item.__module__}"
                 raise UserError(f"{self.kind} {name!r} is registered twice, by {both}: give yours another name")
             self._items[name] = item
             return item
@@ -151,16 +151,16 @@ class Registry(Generic[T]):
         Raises:
             UserError: the name is unknown; the message suggests the most similar known one.
         """
-        return self._known(self._declared(), name)
+        return self._lookup(self._declared(), name)
 
     def get(self, name: str) -> T:
         """The factory of that name.
 
         Raises:
-            UserError: as for `declaration`.
+            UserError: the name is unknown; the message suggests the most similar known one.
         """
         self._load()
-        return self._known(self._items, name)
+        return self._lookup(self._items, name)
 
     def _declared(self) -> Mapping[str, T]:
         """All items, read without torch if nothing but our own packages has any."""
@@ -169,18 +169,18 @@ class Registry(Generic[T]):
         self._load()
         return self._items
 
-    def _known(self, items: Mapping[str, T], name: str) -> T:
+    def _lookup(self, items: Mapping[str, T], name: str) -> T:
         if name not in items:
-            known = sorted(items)
+            names = sorted(items)
             remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
-            every = f" Known: {', '.join(known)}."
-            if len(known) > LISTED:  # too long a line to read
-                every = f" `bench {self.kind.replace(' ', '')}s` lists all {len(known)}."
-            raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, known)}{every} {remedy}")
+            listing = f" Known: {', '.join(names)}."
+            if len(names) > LISTED:  # too long a line to read
+                listing = f" `bench {self.kind.replace(' ', '')}s` lists all {len(names)}."
+            raise UserError(f"unknown {self.kind} {name!r}.{did_you_mean(name, names)}{listing} {remedy}")
         return items[name]
 
     def _entry_points(self) -> Iterable[importlib.metadata.EntryPoint]:
-        """What other installed packages register, if they may."""
+        """Entry points of other installed packages; none where `entry_points` is off."""
         return _entry_points(f"bench.{self.kind.replace(' ', '')}s") if Registry.entry_points else ()
 
     def _load(self) -> None:
@@ -198,7 +198,7 @@ def _entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group=group))
 
 
-def theirs(factory: Callable[..., Any]) -> bool:
+def is_external(factory: Callable[..., Any]) -> bool:
     """Whether a registered factory is from a user or another package; its errors are then reported to its author."""
     return factory.__module__.partition(".")[0] not in OURS
 
@@ -213,7 +213,7 @@ def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: A
 
     Args:
         what: its name in messages, for instance "data set 'mine'".
-        wanted: the type that it should return.
+        kind: the type that it should return.
         factory: the factory; it is called with all further arguments.
 
     Raises:
@@ -221,18 +221,18 @@ def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: A
             result has another type.
     """
     try:
-        made = factory(*args, **options)
+        product = factory(*args, **options)
     except (UserError, OSError, MemoryError):
         raise
     except Exception as error:
-        if not theirs(factory):
+        if not is_external(factory):
             raise
         raise UserError(f"{what} failed: {in_words(error, file_of(factory))}") from error
     if not isinstance(made, wanted):
         raise UserError(
-            f"{what} returned {type(made).__name__}; it should return a {wanted.__name__} (docs/plugins.md)"
+            f"{what} returned {type(product).__name__}; it should return a {kind.__name__} (docs/plugins.md)"
         )
-    return made
+    return product
 
 
 METHODS: Registry[Any] = Registry("method", "methods")
@@ -300,9 +300,9 @@ _ALLOWED: ContextVar[Callable[[Path], bool]] = ContextVar("plug-ins that a grid 
 
 @contextlib.contextmanager
 def allow(allowed: Callable[[Path], bool]) -> Iterator[None]:
-    """Within the block a grid may load a plug-in only if `allowed` takes its real path, or the user named it before.
+    """Let grids load only those plug-ins in this block whose real path `allowed` takes, or that the user named before.
 
-    To load a file is to run its code, which who only wants to look at a grid does not expect.
+    Loading a file runs its code, which a user who only looks at a grid does not expect.
     """
     token = _ALLOWED.set(allowed)
     try:
@@ -320,7 +320,7 @@ def load_named(file: str) -> ModuleType:
     """Load a plug-in that a grid names.
 
     Raises:
-        UserError: as `load_file`; or no such plug-in may be loaded here (`allow`).
+        UserError: there is no such file, it cannot be imported, or it may not be loaded here (`allow`).
     """
     path = Path(file).resolve()
     if path not in _FILES and not _ALLOWED.get()(path):

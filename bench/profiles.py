@@ -20,11 +20,11 @@ class _Part(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_what_is_unknown(cls, value: Any) -> Any:
-        known = [*cls.model_fields, *(["preset"] if cls is Profile else [])]
+    def _refuse_unknown_keys(cls, value: Any) -> Any:
+        keys = [*cls.model_fields, *(["preset"] if cls is Profile else [])]
         for key in value if isinstance(value, Mapping) else ():
             if key not in cls.model_fields:
-                hint = did_you_mean(str(key), known) or f" Known: {', '.join(known)}"
+                hint = did_you_mean(str(key), keys) or f" Known: {', '.join(keys)}"
                 raise ValueError(f"unknown key {key!r}.{hint}")
         return value
 
@@ -114,4 +114,4 @@ def resolve(value: Any) -> Any:
     name = value["preset"]
     if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(f"{name!r} is no preset; there are {', '.join(PRESETS)}")
-    return {**PRESETS[name], **{key: one for key, one in value.items() if key != "preset"}}
+    return {**PRESETS[name], **{key: part for key, part in value.items() if key != "preset"}}

@@ -119,7 +119,7 @@ class Do(Protocol):
         """Gradients of the trained parts, and the values with updated buffers."""
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
-        """One optimizer step on the trained parts."""
+        """Take one optimizer step on the trained parts and return the values after it."""
 
 
 Step = Callable[[Do, Values, Batch, Context], Values]

@@ -48,7 +48,7 @@ class OptimizerSettings(BaseModel):
     eps: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
-    def _of_adam_only(self) -> "OptimizerSettings":
+    def _refuse_options_of_adam(self) -> "OptimizerSettings":
         if self.name == "sgd" and (self.betas is not None or self.eps is not None):
             raise ValueError("sgd has no `betas` and no `eps`; its settings are `momentum` and `nesterov`")
         return self
@@ -67,7 +67,7 @@ def _switch(value: Any) -> Any:
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
-def _once(values: tuple[int, ...]) -> tuple[int, ...]:
+def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(values)) < len(values):
         raise ValueError("every value should stand there once")
     return values
@@ -142,7 +142,7 @@ class Settings(BaseModel):
     )
     unselected_steps: int = Field(100, ge=0, description="`cap`: most local steps since a client was last selected")
     new_clients: int = Field(0, ge=0, description="clients held out of training, scored after the last round")
-    new_client_epochs: Annotated[tuple[NotNegative, ...], AfterValidator(_once)] = Field(
+    new_client_epochs: Annotated[tuple[NotNegative, ...], AfterValidator(_distinct)] = Field(
         (0, 1, 5, 10), min_length=1, description="how long new clients adapt before a score"
     )
     new_client_start: Literal["method", "generic"] = Field(

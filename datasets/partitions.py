@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
-from bench.plugin import PARTITIONS, made_by, theirs
+from bench.plugin import PARTITIONS, call_factory, is_external
 from bench.rng import generator
 from datasets.lists import check_lists
 from datasets.local_parts import label_counts, local_tests, split_validation
@@ -85,8 +85,8 @@ def make_partition(
     given: dict[str, Any] = {"alpha": alpha} if "alpha" in known else {}
     if "fixed_tests" in known:
         given["fixed_tests"] = protocol != "paper"
-    split = made_by(f"partition {name!r}", Split, factory, dataset, clients=clients, seed=seed, **given, **options)
-    if theirs(factory):
+    split = call_factory(f"partition {name!r}", Split, factory, dataset, clients=clients, seed=seed, **given, **options)
+    if is_external(factory):
         split = _as_arrays(f"partition {name!r}", split)
         check_lists(f"partition {name!r}", len(dataset.y), clients, split)
     if protocol == "tuning":

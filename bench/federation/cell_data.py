@@ -11,7 +11,7 @@ import numpy as np
 from bench.config.file_digests import versions
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
-from bench.plugin import DATASETS, made_by
+from bench.plugin import DATASETS, call_factory
 from bench.rng import generator
 from bench.settings import Settings
 
@@ -134,7 +134,7 @@ def _dataset(name: str, options: str, data_root: Path, download: bool) -> Datase
 def _loaded(name: str, options: str, data_root: Path, download: bool, factory: Any, versions: Any) -> Dataset:
     """A data set; `versions` tells its files apart from those at another time or in another current directory."""
     given = {"data_root": data_root, "download": download, **json.loads(options)}
-    return made_by(f"data set {name!r}", Dataset, factory, **given)
+    return call_factory(f"data set {name!r}", Dataset, factory, **given)
 
 
 def _versions(name: str, options: str, data_root: Path) -> tuple[Any, ...]:

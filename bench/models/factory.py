@@ -11,7 +11,7 @@ from torch import nn
 from bench.config.validation import complete_options
 from bench.data import TokenShape
 from bench.errors import UserError, in_words
-from bench.plugin import MODELS, made_by, theirs
+from bench.plugin import MODELS, call_factory, is_external
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:
@@ -32,9 +32,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
         raise UserError(f"model {name!r}: {'; '.join(problems.values())}")
     factory = MODELS.get(name)
     with torch.device("meta"):
-        net = made_by(f"model {name!r}", nn.Module, factory, shape, classes, **checked)
+        net = call_factory(f"model {name!r}", nn.Module, factory, shape, classes, **checked)
     _check(name, net)
-    if theirs(factory):
+    if is_external(factory):
         _try(name, net, shape, classes)
     return prepare(net)
 
