@@ -136,13 +136,13 @@ def _override(document: Document, override: str) -> None:
         document.put(key, value, f"--set {key}")
         return
     singular = AXES.get(key, key)
-    for name in (singular, *(many for many, one in AXES.items() if one == singular)):
+    for name in (singular, *(many for many, singular_name in AXES.items() if singular_name == singular)):
         document.data.pop(name, None)
     document.put(key, value, f"--set {key}")
     method, _, hyperparameter = key.partition(".")
     for section in {"vary", "cases", "datasets", "methods", "cells"} - {key}:
-        found = document.data.get(section)
-        for entry in found if isinstance(found, list) else [found]:
+        content = document.data.get(section)
+        for entry in content if isinstance(content, list) else [content]:
             if not isinstance(entry, dict):
                 continue
             if section in ("vary", "cases", "cells") or (section, key) == ("methods", "server"):
@@ -166,10 +166,10 @@ def _texts(document: Document, stem: str) -> dict[str, str]:
             document.complain((key,), f"{key} = {shown(document.data[key])} should be text")
     if problem := name_problem(texts["name"]):
         document.complain(("name",), f"the name {shown(texts['name'])} of the grid {problem}")
-    known = _published_tables()
-    for table in re.split(r",\s*", texts["published"]) if texts["published"] and known else []:
-        if table not in known:
-            document.complain(("published",), unknown("published table", table, known))
+    tables = _published_tables()
+    for table in re.split(r",\s*", texts["published"]) if texts["published"] and tables else []:
+        if table not in tables:
+            document.complain(("published",), unknown("published table", table, tables))
     return texts
 
 
@@ -198,7 +198,7 @@ def _published_tables() -> list[str]:
 
 
 def _expand(document: Document, plan: Plan) -> list[Settings]:
-    """All cells. Problems that appear only when settings are combined are noted in the document."""
+    """Expand the plan into all cells; problems of combined settings are noted in the document."""
     tasks = plan.tasks()
     alphas, seeds = ([[choice] for choice in axis] or [[]] for axis in (plan.alphas, plan.seeds))
     sizes = [len(tasks), len(alphas), len(plan.methods), len(seeds)]
@@ -212,9 +212,9 @@ def _expand(document: Document, plan: Plan) -> list[Settings]:
     ):
         # if a varied hyperparameter does not concern a method, the method runs once, not once per value
         if all(choice.first or choice.concerns(method.name) for choice in varied):
-            own = [choice for choice in varied if choice.concerns(method.name)]
-            text = ", ".join(filter(None, [dataset.text, case.text, *(choice.text for choice in own)]))
-            cells.append(resolver.cell(dataset, case, text, [*own, *alpha, *seed], method))
+            concerned = [choice for choice in varied if choice.concerns(method.name)]
+            text = ", ".join(filter(None, [dataset.text, case.text, *(choice.text for choice in concerned)]))
+            cells.append(resolver.cell(dataset, case, text, [*concerned, *alpha, *seed], method))
     return cells
 
 
@@ -224,7 +224,7 @@ class _Resolver:
     def __init__(self, document: Document, common: Layer) -> None:
         self.document = document
         self.common = common
-        self.known: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.completed: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def cell(
         self, dataset: GridEntry, case: GridEntry, text: str, choices: list[Choice], method: GridEntry
@@ -233,7 +233,7 @@ class _Resolver:
         chosen: Layer = {choice.key: (choice.value, choice.path) for choice in choices}
         layer = self.common | dataset.settings | case.settings | chosen | method.settings
         prefix = f"{method.name}."
-        hyper = {key.removeprefix(prefix): found for key, found in layer.items() if key.startswith(prefix)}
+        hyper = {key.removeprefix(prefix): setting for key, setting in layer.items() if key.startswith(prefix)}
         cell = Settings.model_validate(
             {key: value for key, (value, _) in layer.items() if "." not in key}
             | {"method": method.name, "label": method.text, "case": text, "dataset": dataset.name}
@@ -256,10 +256,10 @@ class _Resolver:
         return cell.model_copy(update=options)
 
     def _options(
-        self, registry: Registry[Any], name: str, given: dict[str, Any], layer: Layer, key: str
+        self, registry: Registry[Any], name: str, values: dict[str, Any], layer: Layer, key: str
     ) -> dict[str, Any]:
         _, path = layer.get(f"{key}_options", (None, ()))
-        options = {option: (value, (*path, option)) for option, value in given.items()}
+        options = {option: (value, (*path, option)) for option, value in values.items()}
         return self._complete(complete_options, registry, name, options, layer.get(key, (None, path))[1])
 
     def _complete(
@@ -270,12 +270,12 @@ class _Resolver:
         layer: Layer,
         path: Path,
     ) -> dict[str, Any]:
-        given = {key: value for key, (value, _) in layer.items()}
-        address = (registry.kind, name, json.dumps(given, sort_keys=True))
-        if address not in self.known:
-            self.known[address] = given
+        values = {key: value for key, (value, _) in layer.items()}
+        address = (registry.kind, name, json.dumps(values, sort_keys=True))
+        if address not in self.completed:
+            self.completed[address] = values
             with self.document.noting(path):
-                self.known[address], problems = function(registry, name, given)
+                self.completed[address], problems = function(registry, name, values)
                 for key, problem in problems.items():
                     self.document.complain(layer[key][1] if key in layer else path, problem)
         return self.known[address]

@@ -68,7 +68,7 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """Its name in tables."""
+        """The name of the choice in tables, such as `lr=0.1`."""
         return f"{self.key}={_plain(self.value)}"
 
 
@@ -113,8 +113,9 @@ def read_plan(document: Document) -> Plan:
         seeds=_scalars(document, "seeds"),
     )
     _refuse_repeats(document, "the label", [(entry.text, entry.path) for entry in plan.methods])
-    _refuse_repeats(document, "the data set", [(f"{one.name} {one.text}".strip(), one.path) for one in plan.datasets])
-    for cases in (plan.cases, *(one.cases for one in plan.datasets)):
+    sets = [(f"{dataset.name} {dataset.text}".strip(), dataset.path) for dataset in plan.datasets]
+    _refuse_repeats(document, "the data set", sets)
+    for cases in (plan.cases, *(dataset.cases for dataset in plan.datasets)):
         _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in cases])
     for choices in [*plan.vary, plan.alphas, plan.seeds]:
         _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
@@ -141,15 +142,15 @@ def _layer(document: Document, data: Any, path: Path, others: list[str]) -> Laye
         document.complain(path, f"{shown(data)} should be a mapping of settings")
         return layer
     for key, value in data.items():
-        here = (*path, key)
+        place = (*path, key)
         if key in SET_ELSEWHERE:
-            document.complain(here, f"{key!r} cannot stand here: {SET_ELSEWHERE[key]}")
+            document.complain(place, f"{key!r} cannot stand here: {SET_ELSEWHERE[key]}")
         elif "." not in key and key not in Settings.model_fields:
             near = did_you_mean(key, [*(Settings.model_fields.keys() - SET_ELSEWHERE), *others])
-            document.complain(here, f"unknown key {key!r}.{near or ' `bench show quickstart` lists all settings.'}")
+            document.complain(place, f"unknown key {key!r}.{near or ' `bench show quickstart` lists all settings.'}")
         else:
-            with document.noting(here):
-                layer[key] = (check_setting(key, value), here)
+            with document.noting(place):
+                layer[key] = (check_setting(key, value), place)
     return layer
 
 
@@ -200,10 +201,10 @@ def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Gri
 
 def _method(document: Document, data: dict[str, Any], path: Path, several: bool) -> GridEntry:
     name = data["name"]
-    own: Layer = {}
+    options: Layer = {}
     for key in data.keys() - {"name", "label", "server", "set"}:
         with document.noting((*path, key)):
-            own[key] = (check_setting(f"{name}.{key}", data[key]), (*path, key))
+            options[key] = (check_setting(f"{name}.{key}", data[key]), (*path, key))
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
     for key in settings:
         if "." in key:
@@ -217,7 +218,7 @@ def _method(document: Document, data: dict[str, Any], path: Path, several: bool)
         document.complain((*path, "label"), f"label = {shown(label)} should be text")
     elif problem := name_problem(label):
         document.complain((*path, "label"), f"the label {shown(label)} {problem}{hint}")
-    return GridEntry(name, str(label), path, own, settings)
+    return GridEntry(name, str(label), path, options, settings)
 
 
 def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str, str]]) -> str:
@@ -234,13 +235,13 @@ def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str,
 
 def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) -> GridEntry:
     # `name` selects the data set here, so the data set's own option `name` is called `label`
-    given = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set", "cases")}
-    options, problems = complete_options(DATASETS, data["name"], given)
+    entries = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set", "cases")}
+    options, problems = complete_options(DATASETS, data["name"], entries)
     for key, problem in problems.items():
         document.complain((*path, "label" if key == "name" else key) if key else path, problem)
-    own = {key: (value, (*path, key)) for key, value in options.items()}
+    layer = {key: (value, (*path, key)) for key, value in options.items()}
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
-    return GridEntry(data["name"], text, path, own, settings, tuple(_cases(document, data, path)))
+    return GridEntry(data["name"], text, path, layer, settings, tuple(_cases(document, data, path)))
 
 
 def _cases(document: Document, data: dict[str, Any], where: Path) -> list[GridEntry]:
@@ -288,9 +289,9 @@ def _scalars(document: Document, axis: str) -> list[Choice]:
     return choices
 
 
-def _refuse_repeats(document: Document, what: str, found: list[tuple[Any, Path]]) -> None:
+def _refuse_repeats(document: Document, what: str, values: list[tuple[Any, Path]]) -> None:
     seen: set[str] = set()
-    for value, path in found:
+    for value, path in values:
         text = json.dumps(value)
         if text in seen:
             document.complain(path, f"{what} {shown(value)} is given twice: the cells could not be told apart")
@@ -328,8 +329,8 @@ def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
 def _spelled_out(data: dict[str, Any]) -> str:
     """An entry's options and settings as text, such as `key=value`, without its name and label."""
     inner = data.get("set") if isinstance(data.get("set"), dict) else {}
-    said = {key: value for key, value in data.items() if key not in ("name", "label", "set", "cases")} | (inner or {})
-    return " ".join(f"{key}={_plain(value)}" for key, value in said.items())
+    texts = {key: value for key, value in data.items() if key not in ("name", "label", "set", "cases")} | (inner or {})
+    return " ".join(f"{key}={_plain(value)}" for key, value in texts.items())
 
 
 def _plain(value: Any) -> str:

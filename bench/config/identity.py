@@ -25,7 +25,7 @@ from bench.settings import DEFAULT_SELECTION, Settings
 RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
 _PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
-"""The same for cells of one precision, raised when a change affects no others; these keep their ids."""
+"""Versions of one precision's results, raised when a change affects no other cells; these keep their ids."""
 
 NORMALISED = "normalised"
 """Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
@@ -78,14 +78,14 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 
-def may_be_same(one: Settings, other: Settings) -> bool:
+def may_be_same(first: Settings, other: Settings) -> bool:
     """Whether two settings may be those of one cell: all is the same but for names and the paths of files.
 
     Neither files nor code are read, so that settings from somebody else can be compared.
     """
-    if one == other:
+    if first == other:
         return True
-    both = [_science(settings) for settings in (one, other)]
+    both = [_science(settings) for settings in (first, other)]
     for science in both:
         if "path" in science["partition_options"]:
             science["partition_options"]["path"] = "a file"
@@ -129,22 +129,22 @@ def declared_checksum(settings: Settings) -> str:
     contents, for a folder), or of the path if there is no such file. For all other data sets it is the name, because
     their loaders verify the files that they read. `NORMALISED` follows where inputs are floating.
     """
-    found = [_declared(settings.dataset, settings.dataset_options)]
+    checksums = [_declared(settings.dataset, settings.dataset_options)]
     if settings.public is not None:
-        found.append(_declared(settings.public.name, settings.public.options))
-    return " ".join(found)
+        checksums.append(_declared(settings.public.name, settings.public.options))
+    return " ".join(checksums)
 
 
 def _declared(name: str, options: dict[str, Any]) -> str:
     path = options.get("path")
     if not path:
-        known, reading, floating = f"declared:{name}", "", name in _FLOATING
+        checksum, reading, floating = f"declared:{name}", "", name in _FLOATING
     else:
         file, known = Path(path), content(Path(path))
         reading = _reading(name, json.dumps(options, sort_keys=True), known)
         floating = name in _FLOATING or (name == "npz" and file.is_file() and _holds_floats(*version(file)))
     normalised = NORMALISED if floating and changes_inputs(options.get("mean"), options.get("std")) else ""
-    return " ".join(filter(None, (known, normalised, reading)))
+    return " ".join(filter(None, (checksum, normalised, reading)))
 
 
 @functools.lru_cache(maxsize=1000)
@@ -163,8 +163,8 @@ def _reading(name: str, options: str, version_digest: str) -> str:
 
 
 def changes_inputs(mean: Sequence[float] | None, std: Sequence[float] | None) -> bool:
-    """Whether normalising with them changes inputs; None: they are computed from the data."""
-    return mean is None or std is None or any(mean) or any(one != 1 for one in std)
+    """Whether normalising with this mean and standard deviation changes inputs; None: the data's own."""
+    return mean is None or std is None or any(mean) or any(deviation != 1 for deviation in std)
 
 
 @functools.lru_cache

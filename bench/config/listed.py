@@ -14,15 +14,15 @@ KEYS = ("name", "description", "published", "plugins", "seeds", "cells")
 
 
 def read_listed(document: Document) -> list[Settings]:
-    """The cells of a grid with `cells:`: for each entry and each of the `seeds`, one cell.
+    """Read the cells of a grid with `cells:`: one cell for each entry and each of the `seeds`.
 
     An entry overrides the settings at the top. Keys are those of `Settings`; a method's hyperparameters are under `hp`.
     Problems are noted in the document.
     """
-    known, found = list(Settings.model_fields), []
+    fields, resolved = list(Settings.model_fields), []
     for key in document.data:
-        if key not in (*KEYS, *known):
-            document.complain((key,), unknown("setting", key, [*KEYS, *known]) + " A grid with `cells:` has no axes.")
+        if key not in (*KEYS, *fields):
+            document.complain((key,), unknown("setting", key, [*KEYS, *fields]) + " A grid with `cells:` has no axes.")
     entries, seeds = document.data["cells"], document.data.get("seeds", [document.data.get("seed", 0)])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         document.complain(("cells",), "cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]")
@@ -30,7 +30,7 @@ def read_listed(document: Document) -> list[Settings]:
     if not isinstance(seeds, list):
         document.complain(("seeds",), "seeds should be a list, for instance [0, 1, 2]")
         return []
-    common = {key: value for key, value in document.data.items() if key in known}
+    common = {key: value for key, value in document.data.items() if key in fields}
     for i, entry in enumerate(entries):
         for seed in seeds:
             with document.noting(("cells", i)):

@@ -61,13 +61,13 @@ def hyper_class(registry: Registry[Any], name: str) -> type[BaseModel]:
     Raises:
         UserError: unknown name.
     """
-    found: type[BaseModel] = getattr(registry.declaration(name), "Hyper", _NoHyperparameters)
-    return found
+    hyper: type[BaseModel] = getattr(registry.declaration(name), "Hyper", _NoHyperparameters)
+    return hyper
 
 
-def unknown(kind: str, word: str, known: list[str], of: str = "") -> str:
+def unknown(kind: str, word: str, names: list[str], of: str = "") -> str:
     """The message for an unknown name, with the most similar known one or all known ones."""
-    hint = did_you_mean(word, known) or f" Known: {', '.join(sorted(known)) or 'none'}"
+    hint = did_you_mean(word, names) or f" Known: {', '.join(sorted(names)) or 'none'}"
     return f"unknown {kind} {word!r}{of and f' of {of}'}.{hint}"
 
 
@@ -87,8 +87,8 @@ def complete_hyper(registry: Registry[Any], name: str, given: dict[str, Any]) ->
         UserError: unknown name.
     """
     model = hyper_class(registry, name)
-    known = list(model.model_fields)
-    problems = {key: unknown("hyperparameter", key, known, repr(name)) for key in given if key not in known}
+    fields = list(model.model_fields)
+    problems = {key: unknown("hyperparameter", key, fields, repr(name)) for key in given if key not in fields}
     if problems:
         return given, problems
     try:
@@ -201,8 +201,8 @@ def check_server(value: Any) -> dict[str, Any] | None:
     rule = {"name": value} if isinstance(value, str) else value
     if not isinstance(rule, dict) or not isinstance(rule.get("name"), str):
         raise UserError(f"server = {shown(value)} should be the name of a rule or a mapping with `name`")
-    given = {key: part for key, part in rule.items() if key != "name"}
-    hyper, problems = complete_hyper(SERVER_RULES, rule["name"], given)
+    hyperparameters = {key: part for key, part in rule.items() if key != "name"}
+    hyper, problems = complete_hyper(SERVER_RULES, rule["name"], hyperparameters)
     if problems:
         raise UserError(next(iter(problems.values())))
     return {"name": rule["name"], **hyper}
@@ -215,18 +215,20 @@ def check_shifts(value: Any) -> list[dict[str, Any]]:
         UserError: wrong shape, an unknown shift, wrong options, or the same shift twice.
     """
     listed: list[Any] = value if isinstance(value, list) else [None]
-    entries = [{"name": one} if isinstance(one, str) else one for one in listed]
-    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in entries):
+    entries = [{"name": shift} if isinstance(shift, str) else shift for shift in listed]
+    if not all(isinstance(shift, dict) and isinstance(shift.get("name"), str) for shift in entries):
         raise UserError(f"shifts = {shown(value)} should be a list of names, or of mappings with `name`")
-    names = [one["name"] for one in entries]
+    names = [shift["name"] for shift in entries]
     if len(set(names)) < len(names):
         raise UserError(f"shifts = {shown(value)}: every shift should stand there once")
     complete = []
-    for one in entries:
-        options, problems = complete_options(SHIFTS, one["name"], {k: part for k, part in one.items() if k != "name"})
+    for shift in entries:
+        options, problems = complete_options(
+            SHIFTS, shift["name"], {k: part for k, part in shift.items() if k != "name"}
+        )
         if problems:
             raise UserError(next(iter(problems.values())))
-        complete.append({"name": one["name"], **options})
+        complete.append({"name": shift["name"], **options})
     return complete
 
 
@@ -287,7 +289,7 @@ def problem_text(error: ErrorDetails) -> str:
     return f"{message[0].lower()}{message[1:]}"
 
 
-def _by_key(error: ValidationError, given: dict[str, Any]) -> Problems:
+def _by_key(error: ValidationError, values: dict[str, Any]) -> Problems:
     problems: Problems = {}
     for one in error.errors():
         key = str(one["loc"][0]) if one["loc"] else ""
