@@ -71,14 +71,14 @@ class _Convolve(torch.autograd.Function):
 def _gradient_of_x(x: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
     margin = weight.shape[-1] - 1
     if max(x.shape[-2:]) + margin > _TILE:
-        found: Tensor = conv2d_input(x.shape, weight, gradient)  # type: ignore[no-untyped-call]
-        return found
+        by_torch: Tensor = conv2d_input(x.shape, weight, gradient)  # type: ignore[no-untyped-call]
+        return by_torch
     return _convolution(gradient, weight.flip(2, 3).transpose(0, 1).contiguous(), margin=margin)
 
 
 def _gradient_of_weight(x: Tensor, gradient: Tensor) -> Tensor:
-    found = _convolution(x.transpose(0, 1).contiguous(), gradient.transpose(0, 1).contiguous())
-    return found.transpose(0, 1)
+    filters = _convolution(x.transpose(0, 1).contiguous(), gradient.transpose(0, 1).contiguous())
+    return filters.transpose(0, 1)
 
 
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, margin: int = 0) -> Tensor:

@@ -31,34 +31,34 @@ def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
     Raises:
         UserError: there is no such file, it holds no state dict, or its tensors do not fit the network.
     """
-    theirs = _read(*versions(_found(path))[0])
-    ours = net.state_dict()
-    body, head = ([name for name in ours if name.startswith("head.") == last] for last in (False, True))
+    state = _read(*versions(_existing(path))[0])
+    target = net.state_dict()
+    body, head = ([name for name in target if name.startswith("head.") == last] for last in (False, True))
     try:
-        keys = _of_body(body, theirs)
-        rest = [key for key in theirs if key not in keys.values()]
+        keys = _of_body(body, state)
+        rest = [key for key in state if key not in keys.values()]
         keys |= _by_layers(head if keys else [*body, *head], rest)
     except ValueError as error:
         raise UserError(f"pretrained {path}: {error}") from None
     for name in body:
-        if theirs[keys[name]].shape != ours[name].shape:
+        if state[keys[name]].shape != target[name].shape:
             raise UserError(
-                f"pretrained {path}: {keys[name]} {tuple(theirs[keys[name]].shape)} does not fit the model's {name} "
-                f"{tuple(ours[name].shape)}"
+                f"pretrained {path}: {keys[name]} {tuple(state[keys[name]].shape)} does not fit the model's {name} "
+                f"{tuple(target[name].shape)}"
             )
-    fits = all(ours[name].shape == theirs[keys[name]].shape for name in head)
-    return {name: theirs[key] for name, key in keys.items() if fits or name in body}
+    fits = all(target[name].shape == state[keys[name]].shape for name in head)
+    return {name: state[key] for name, key in keys.items() if fits or name in body}
 
 
-def _of_body(body: list[str], theirs: Collection[str]) -> dict[str, str]:
+def _of_body(body: list[str], stored: Collection[str]) -> dict[str, str]:
     """The file's key of each tensor of the body, by equal names but for a prefix; none if the file's names are others.
 
     Raises:
         ValueError: the file has the body under several prefixes.
     """
     plain = [name.removeprefix("body.") for name in body]
-    starts = [key.removesuffix(plain[0]) for key in theirs if key.endswith(plain[0])] if plain else []
-    prefixes = [start for start in starts if start[-1:] in ("", ".") and all(start + name in theirs for name in plain)]
+    starts = [key.removesuffix(plain[0]) for key in stored if key.endswith(plain[0])] if plain else []
+    prefixes = [start for start in starts if start[-1:] in ("", ".") and all(start + name in stored for name in plain)]
     if len(prefixes) > 1:
         raise ValueError(
             f"it has the model's {plain[0]} as {prefixes[0]}{plain[0]} and as {prefixes[1]}{plain[0]}; save one of them"
@@ -67,21 +67,21 @@ def _of_body(body: list[str], theirs: Collection[str]) -> dict[str, str]:
 
 
 def _by_layers(names: list[str], keys: list[str]) -> dict[str, str]:
-    """The key of each name, layer after layer, and in a layer by the last part of their names.
+    """Find the key of each name, layer after layer, and in a layer by the last part of the names.
 
     Raises:
         ValueError: the layers are not of the same kinds.
     """
     matched: dict[str, str] = {}
     nothing: dict[str, str] = {}
-    for ours, theirs in itertools.zip_longest(_layers(names), _layers(keys), fillvalue=nothing):
-        if ours.keys() != theirs.keys():
+    for layer_names, stored in itertools.zip_longest(_layers(names), _layers(keys), fillvalue=nothing):
+        if layer_names.keys() != stored.keys():
             listed = " and ".join(
                 f"{whose} {', '.join(layer.values()) or 'no further tensor'}"
-                for whose, layer in (("the file has", theirs), ("the model", ours))
+                for whose, layer in (("the file has", stored), ("the model", layer_names))
             )
             raise ValueError(f"{len(keys)} tensors for {len(names)} of the model; {listed} in the same place")
-        matched |= {name: theirs[kind] for kind, name in ours.items()}
+        matched |= {name: stored[kind] for kind, name in layer_names.items()}
     return matched
 
 
@@ -94,7 +94,7 @@ def _layers(names: Iterable[str]) -> list[dict[str, str]]:
     return list(layers.values())
 
 
-def _found(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     if not path.is_file():
         raise UserError(f"pretrained {path}: there is no such file")
     return path

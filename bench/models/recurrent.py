@@ -40,15 +40,15 @@ class LSTM(Recurrent):
             # one layer in one direction, without dropout; computed by oneDNN
             by_torch: Tensor = torch.lstm(x, (start, start), weights, True, 1, 0.0, True, False, True)[0]
             return by_torch
-        given = nn.functional.linear(x, self.weight_ih, self.bias_ih + self.bias_hh)  # one product for all steps
+        products = nn.functional.linear(x, self.weight_ih, self.bias_ih + self.bias_hh)  # one product for all steps
         hidden = cell = self._start(x)
-        found = []
-        for one in given.unbind(1):
-            i, f, g, o = (one + nn.functional.linear(hidden, self.weight_hh)).chunk(4, dim=1)
+        states = []
+        for product in products.unbind(1):
+            i, f, g, o = (product + nn.functional.linear(hidden, self.weight_hh)).chunk(4, dim=1)
             cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
             hidden = o.sigmoid() * cell.tanh()
-            found.append(hidden)
-        return torch.stack(found, dim=1)
+            states.append(hidden)
+        return torch.stack(states, dim=1)
 
 
 class GRU(Recurrent):
@@ -59,17 +59,17 @@ class GRU(Recurrent):
 
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states `[batch, time, hidden]` of inputs `[batch, time, inputs]`."""
-        given = nn.functional.linear(x, self.weight_ih, self.bias_ih)
+        products = nn.functional.linear(x, self.weight_ih, self.bias_ih)
         hidden = self._start(x)
-        found = []
-        for one in given.unbind(1):
-            r, z, n = one.chunk(3, dim=1)
+        states = []
+        for product in products.unbind(1):
+            r, z, n = product.chunk(3, dim=1)
             of_r, of_z, of_n = nn.functional.linear(hidden, self.weight_hh, self.bias_hh).chunk(3, dim=1)
             update = (z + of_z).sigmoid()
             new = (n + (r + of_r).sigmoid() * of_n).tanh()
             hidden = new + update * (hidden - new)
-            found.append(hidden)
-        return torch.stack(found, dim=1)
+            states.append(hidden)
+        return torch.stack(states, dim=1)
 
 
 def uniform_hidden(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:

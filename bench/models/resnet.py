@@ -52,7 +52,7 @@ def resnet50_gn(shape: tuple[int, ...], classes: int, *, groups: PositiveInt = 3
 
 
 def _resnet(name: str, shape: tuple[int, ...], classes: int, groups: int = 0) -> nn.Module:
-    """Images up to 64 pixels get a 3x3 stem of stride 1 without max-pool, larger ones the ImageNet stem.
+    """Build a ResNet: images up to 64 pixels get a 3x3 stem of stride 1 without max-pool, larger ones ImageNet's.
 
     Args:
         groups: number of GroupNorm's groups; 0 for BatchNorm.

@@ -21,7 +21,7 @@ _WINDOWS = (3, 4, 5)  # lengths of the convolutions, in words
 
 @MODELS.register("har_cnn")
 def har_cnn(shape: tuple[int, ...], classes: int, *, filters: PositiveInt = 64, hidden: PositiveInt = 100) -> nn.Module:
-    """Series: two convolutions over 5 steps, each with ReLU and a max-pool of 2, and a hidden layer.
+    """Network for time series: two convolutions over 5 steps, each with ReLU and a max-pool of 2, and a hidden layer.
 
     Raises:
         UserError: the samples are not series of at least 16 steps.
@@ -139,7 +139,7 @@ class _Recurrent(Network):
 
 
 class _OfLSTMs(_Recurrent):
-    """LSTM networks: four times as fast one client after another; oneDNN's LSTM cannot be recorded (no workspace)."""
+    """LSTM networks, four times as fast one client after another; oneDNN's LSTM cannot be recorded (no workspace)."""
 
     better_alone: ClassVar[bool] = True
     recordable: ClassVar[bool] = False

@@ -31,7 +31,9 @@ def transformer(
     layers: PositiveInt = 2,
     heads: PositiveInt = 4,
 ) -> nn.Module:
-    """Tokens: embeddings with learned positions, blocks of attention, the mean of the words; padding is left out.
+    """Transformer for tokens: embeddings, learned positions, blocks of attention, the mean of the words.
+
+    Padding is left out.
 
     Raises:
         UserError: the samples are not tokens, or `heads` does not divide `width`.
@@ -51,7 +53,7 @@ def vit_tiny(
     layers: PositiveInt = 12,
     heads: PositiveInt = 3,
 ) -> nn.Module:
-    """Pictures: DeiT-Ti (Touvron et al. 2021, arXiv:2012.12877), with the mean of the patches for a class token.
+    """Transformer for images: DeiT-Ti (Touvron et al. 2021, arXiv:2012.12877), the mean of patches for a class token.
 
     Args:
         patch: side of a patch in pixels; default: 4, or 16 for images with a side of more than 64 pixels.
@@ -97,8 +99,8 @@ class _Attention(nn.Module):
         scores = q @ k.transpose(2, 3) / math.sqrt(width // self.heads)
         if seen is not None:
             scores = torch.where(seen[:, None, None], scores, _NOWHERE)
-        found: Tensor = self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, places, width))
-        return found
+        mixed: Tensor = self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, places, width))
+        return mixed
 
 
 class _Block(nn.Module):
@@ -112,8 +114,8 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
         x = x + self.attention(self.norm1(x), seen)
-        found: Tensor = x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
-        return found
+        features: Tensor = x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
+        return features
 
 
 class _Encoder(nn.Module):
@@ -133,8 +135,8 @@ class _Encoder(nn.Module):
         x = self.norm(x)
         if seen is None:
             return x.mean(1)
-        there = seen.unsqueeze(2)
-        return (x * there).sum(1) / there.sum(1).clamp(min=1)
+        mask = seen.unsqueeze(2)
+        return (x * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
 class _OfWords(nn.Module):
@@ -144,8 +146,8 @@ class _OfWords(nn.Module):
         self.encoder = _Encoder(length, width, layers, heads)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.encoder(self.embedding(tokens), tokens != PADDING)
-        return found
+        features: Tensor = self.encoder(self.embedding(tokens), tokens != PADDING)
+        return features
 
 
 class _OfPatches(nn.Module):
@@ -165,8 +167,8 @@ class _OfPatches(nn.Module):
         n, channels, height, across = x.shape
         cut = x.reshape(n, channels, height // self.side, self.side, across // self.side, self.side)
         patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-        found: Tensor = self.encoder(self.embedding(patches))
-        return found
+        features: Tensor = self.encoder(self.embedding(patches))
+        return features
 
 
 def small_normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
@@ -179,6 +181,9 @@ class _Transformer(Network):
 
 
 class _VisionTransformer(_Transformer):
-    """Clients train one by one: on a CPU, a step of a cohort took 1.5 times as long (DeiT-Ti's sizes, 8 clients)."""
+    """Transformer for images, whose clients train one by one on a CPU.
+
+    A step of a cohort took 1.5 times as long there (DeiT-Ti's sizes, 8 clients).
+    """
 
     better_alone: ClassVar[bool] = True
