@@ -15,12 +15,12 @@ _NAMED = 4  # at most so many layers in a message, because one bad number soon s
 
 
 class Diverged(Exception):
-    """A loss or a weight is not finite.
+    """Divergence: a loss or a weight is not finite.
 
     Attributes:
         round: the server version being computed, from 0 (-1: not known yet).
-        what: what is not finite, and where.
-        owner: whose training it was.
+        what: the value that is not finite, and its place.
+        owner: the client that was trained, or SERVER.
     """
 
     def __init__(self, what: str, round: int = -1, owner: int = SERVER) -> None:
@@ -38,16 +38,16 @@ def owner_name(owner: int) -> str:
     return "the server" if owner == SERVER else f"client {owner}"
 
 
-def check(one: Prepared, trained: Trained, first: str = "") -> None:
-    """Check that what was trained is finite.
+def check(request: Prepared, trained: Trained, first: str = "") -> None:
+    """Check that trained values and their loss are finite.
 
     Args:
-        first: where something was not finite for the first time, if that is known.
+        first: the place where a value was not finite for the first time, if that is known.
 
     Raises:
-        Diverged: it is not.
+        Diverged: a value is not finite.
     """
-    began, owner = f"; first {first}" if first else "", one.address.owner
+    began, owner = f"; first {first}" if first else "", request.address.owner
     for name, value in trained.values.items():
         if not _is_finite(value.weights if isinstance(value, Params) else value):
             raise Diverged(f"part {name!r} of {owner_name(owner)} is not finite after training{began}", owner=owner)
@@ -59,7 +59,7 @@ def check_sums(owner: int, sums: ClassSums) -> None:
     """Check that statistics by class are finite: finite weights may give outputs, or squares of them, that are not.
 
     Raises:
-        Diverged: they are not.
+        Diverged: a sum is not finite.
     """
     if not (_is_finite(sums.sum) and (sums.outer is None or _is_finite(sums.outer))):
         raise Diverged(f"the class statistics of {owner_name(owner)} are not finite", owner=owner)
@@ -69,35 +69,35 @@ class Watch:
     """Looks at every step of one client's training; it changes nothing, so that the bytes stay those of `sequential`.
 
     Attributes:
-        first: where something was not finite for the first time, in words; empty if that never happened.
+        first: the place where a value was not finite for the first time, in words; empty if there was none.
     """
 
-    def __init__(self, one: Prepared) -> None:
+    def __init__(self, request: Prepared) -> None:
         self.first = ""
-        self._one = one
+        self._request = request
         self._step = 0
-        self._kinds, self._slices = dict(one.recipe.parts), dict(one.recipe.slices)
-        self._note([f"weight {name}" for name in self._bad(flatten(one.request.values))])
+        self._kinds, self._slices = dict(request.recipe.parts), dict(request.recipe.slices)
+        self._note([f"weight {name}" for name in self._bad(flatten(request.request.values))])
 
     def differentiate(self, objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
-        """What `differentiate_alone` gives."""
+        """Return what `differentiate_alone` returns, and note what of it is not finite."""
         gradients, (loss, buffers) = differentiate_alone(objective, trained)
-        found = [] if _is_finite(loss) else [f"the loss ({float(loss)})"]
+        problems = [] if _is_finite(loss) else [f"the loss ({float(loss)})"]
         whole = {name: self._whole(name, gradient) for name, gradient in gradients.items()}
-        self._note(found + [f"gradient of {name}" for name in self._bad(whole)], self._step + 1)
+        self._note(problems + [f"gradient of {name}" for name in self._bad(whole)], self._step + 1)
         return gradients, (loss, buffers)
 
     def after_step(self, parts: Flat) -> None:
-        """Look at the parts, flat, as a step has left them."""
+        """Note which parts, as flat tensors, are not finite after a step."""
         self._step += 1
         self._note([f"weight {name}" for name in self._bad(parts)], self._step)
 
-    def _note(self, what: list[str], step: int = 0) -> None:
-        if what and not self.first:
-            asked = self._one.recipe.step or self._one.recipe.loss
-            place = f"at step {step} of {self._one.steps}" if step else "before its first step"
-            more = [f"{len(what) - _NAMED} more"] if len(what) > _NAMED else []
-            self.first = f"{place} ({getattr(asked, '__qualname__', asked)}): {', '.join(what[:_NAMED] + more)}"
+    def _note(self, names: list[str], step: int = 0) -> None:
+        if names and not self.first:
+            function = self._request.recipe.step or self._request.recipe.loss
+            place = f"at step {step} of {self._request.steps}" if step else "before its first step"
+            more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+            self.first = f"{place} ({getattr(function, '__qualname__', function)}): {', '.join(names[:_NAMED] + more)}"
 
     def _whole(self, name: str, gradient: Tensor) -> Tensor:
         """The gradient of a part with zeros where it is frozen."""

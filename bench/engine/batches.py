@@ -47,7 +47,7 @@ def steps_per_epoch(n: int, batch_size: int, *, batch_statistics: bool) -> int:
 def draw_batches(
     feed: Feed, n: int, width: int, steps: int, address: DrawAddress, *, batch_statistics: bool = False
 ) -> Batches:
-    """`steps` batches of at most `width` out of n samples, in the order the feed asks for."""
+    """Draw `steps` batches of at most `width` out of n samples, in the order the feed asks for."""
     if feed.samples == "none" or not steps:
         return Batches(np.zeros((steps, width), np.int64), np.full(steps, width))
     at = ("batches", address.seed, address.round, address.owner, feed.stream)
@@ -78,19 +78,19 @@ def _places(n: int, width: int, per_epoch: int) -> tuple[Positions, Positions]:
 
 
 def draw_augmentation(feed: Feed, n: int, batches: Batches, address: DrawAddress) -> Positions:
-    """`[steps, width]` numbers below `CROPS`: one per epoch and sample, whoever shares the batch."""
+    """Draw crops `[steps, width]`, numbers below `CROPS`: one per epoch and sample, whoever shares the batch."""
     steps = len(batches.sizes)
     epoch = np.arange(steps) // batches.per_epoch
     rng = generator("augmentation", address.seed, address.round, address.owner, feed.stream)
     codes = rng.integers(0, CROPS, (steps // batches.per_epoch + 1, n))
-    found: Positions = codes[epoch[:, None], batches.positions]
-    return found
+    augmentation: Positions = codes[epoch[:, None], batches.positions]
+    return augmentation
 
 
 def draw_values(
     draw: Draw, name: str, width: int, steps: int, address: DrawAddress, stream: int
 ) -> npt.NDArray[np.generic]:
-    """`[steps, width, ...]` random values of one kind."""
+    """Draw random values `[steps, width, ...]` of one kind."""
     rng = generator("draws", address.seed, address.round, address.owner, stream, name)
     match draw:
         case Normal(shape):

@@ -41,7 +41,7 @@ def can_be_kernels(words: str) -> bool:
 
 
 def cpu_kernels() -> str:
-    """What decides which kernels run on this CPU, in words.
+    """Describe in words what decides which kernels run on this CPU.
 
     That is the architecture, the level of PyTorch's own kernels, the maker (MKL looks at it), the instruction sets,
     the size of the second cache (convolutions and matrix products are cut into blocks by it), limits that the
@@ -60,5 +60,5 @@ def cpu_kernels() -> str:
 def _lanes_agree() -> bool:
     """Whether five equal lanes, which lie an odd number of floats apart, have equal products."""
     lanes = torch.linspace(-1, 1, 371).square().repeat(5, 1)[:, :370].view(5, 10, 37)
-    found = lanes @ lanes.transpose(1, 2)
-    return bool((found == found[0]).all())
+    products = lanes @ lanes.transpose(1, 2)
+    return bool((products == products[0]).all())

@@ -34,12 +34,12 @@ def make_deterministic(device: torch.device, precision: str) -> None:
 
 
 def set_fp32_precision(precision: str) -> None:
-    """Whether a GPU multiplies float32 as TF32, in products and in convolutions (torch's default there)."""
-    wanted = "tf32" if precision == "tf32" else "ieee"
+    """Set whether a GPU multiplies float32 as TF32, in products and in convolutions (torch's default there)."""
+    mode = "tf32" if precision == "tf32" else "ieee"
     cuda: Any = torch.backends.cuda
     cudnn: Any = torch.backends.cudnn
     for place in (cuda.matmul, cudnn.conv, cudnn.rnn):
-        place.fp32_precision = wanted
+        place.fp32_precision = mode
 
 
 def check_lane_kernels(device: str, precision: str) -> None:

@@ -44,11 +44,11 @@ class Normalisation(NamedTuple):
         return cls(mean.view(shape).to(exact), std.view(shape).to(exact))
 
     def to(self, device: torch.device) -> "Normalisation":
-        """The same on a device."""
+        """Copy mean and standard deviation to a device."""
         return Normalisation(self.mean.to(device), self.std.to(device))
 
     def apply(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Inputs as networks see them, from stored ones."""
+        """Normalise stored inputs `[n, channels, ...]`: the result is what networks see."""
         return ((x.to(self.mean.dtype) - self.mean) / self.std).to(dtype)
 
 
@@ -59,8 +59,9 @@ class Pool:
     Attributes:
         x: inputs as they are stored.
         y: labels.
-        normalisation: what is still to be done to inputs; None if they are stored as networks see them, or are tokens.
-        blank: what an empty pixel becomes.
+        normalisation: how inputs are normalised when they are taken; None if they are stored as networks see them, or
+            are tokens.
+        blank: the value of an empty pixel.
         dtype: of inputs that networks see.
     """
 
@@ -166,8 +167,10 @@ class DeviceData:
         self.home = torch.device("cpu") if offload else device
         self.partition = partition
         self._pooled = pooled
-        self.counts = np.stack([np.bincount(data.y[one], minlength=data.num_classes) for one in partition.train])
-        self.largest = max(1, *(len(one) for one in partition.train))
+        self.counts = np.stack(
+            [np.bincount(data.y[indices], minlength=data.num_classes) for indices in partition.train]
+        )
+        self.largest = max(1, *(len(indices) for indices in partition.train))
         self._seed = seed
         self._holdout = [self._draw_holdout(seed, i, holdout) for i in range(len(partition))]
 
@@ -180,7 +183,7 @@ class DeviceData:
         return self.local
 
     def to_device(self, tensor: Tensor) -> Tensor:
-        """A tensor on the device."""
+        """Copy a tensor to the device."""
         return tensor if self.home == self.device else tensor.to(self.device, non_blocking=True)
 
     def matrix(self, vectors: list[Tensor]) -> Tensor:

@@ -38,10 +38,9 @@ class DevicePacking(NamedTuple):
 
 
 def upload_arrays(group: list[Prepared], to_device: ToDevice) -> dict[str, Any]:
-    """Arrays with the inputs of all steps, by name: `[steps of all rows, ...]`, the steps of the first row, then those
-    of the second, and so on.
+    """Upload the inputs of all steps, by name: `[steps of all rows, ...]`, one row's steps after another's.
 
-    Beside what a `bench.requests.Batch` has there are `absolute`, positions in the pool, and `lr` by part.
+    Beside the entries of a `bench.requests.Batch` there are `absolute`, positions in the pool, and `lr` by part.
     """
 
     def uploaded(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -64,14 +63,14 @@ def phases_in(group: list[Prepared], *, by_epoch: bool, padded: bool = False) ->
     sizes = [batch_sizes(p) for p in group]
     if padded:
         full = [width for _, width in sorted(_full_widths(group[0]).items())]
-        sizes = [np.where(own == full, own, SHORT) for own in sizes]
+        sizes = [np.where(batches == full, batches, SHORT) for batches in sizes]
     epochs = [p.streams[MAIN].batches.per_epoch if by_epoch else 0 for p in group]
-    return phases_of([runs_of(own, epoch) for own, epoch in zip(sizes, epochs, strict=True)])
+    return phases_of([runs_of(batches, epoch) for batches, epoch in zip(sizes, epochs, strict=True)])
 
 
-def batch_sizes(one: Prepared) -> Array:
+def batch_sizes(request: Prepared) -> Array:
     """`[steps, streams]` real samples per batch."""
-    return np.stack([one.streams[name].batches.sizes for name in sorted(one.streams)], axis=1)
+    return np.stack([request.streams[name].batches.sizes for name in sorted(request.streams)], axis=1)
 
 
 def widths_in(group: list[Prepared], phase: Phase) -> dict[str, int]:
@@ -82,12 +81,12 @@ def widths_in(group: list[Prepared], phase: Phase) -> dict[str, int]:
 
 
 def shares_of(phase: Phase, threads: int) -> list[Phase]:
-    """A phase's rows for each thread, about as many steps for each: packed as clients are into lanes."""
+    """Share a phase's rows among threads, about as many steps for each: packed as clients are into lanes."""
     schedule = pack([stop - start for _, start, stop in phase.rows], threads)
-    taken: list[list[int]] = [[] for _ in range(threads)]
+    shares: list[list[int]] = [[] for _ in range(threads)]
     for lane, row in itertools.chain.from_iterable(schedule.load):
-        taken[lane].append(row)
-    return [Phase(phase.sizes, [phase.rows[i] for i in sorted(own)]) for own in taken if own]
+        shares[lane].append(row)
+    return [Phase(phase.sizes, [phase.rows[i] for i in sorted(share)]) for share in shares if share]
 
 
 def upload_packings(
@@ -97,7 +96,7 @@ def upload_packings(
     if not packings:
         return []
     places = [_places(group, packing, phase) for phase, packing in packings]
-    at = to_device(np.concatenate([one.reshape(-1) for one in places]))
+    at = to_device(np.concatenate([place.reshape(-1) for place in places]))
     ats = at.split_with_sizes([place.size for place in places])
     moves = [pairs for _, packing in packings for pairs in (*packing.load, *packing.store)]
     ends = to_device(np.array([pair for pairs in moves for pair in pairs], np.int64).reshape(-1, 2).T)
@@ -105,24 +104,24 @@ def upload_packings(
     return [
         DevicePacking(
             packing.load,
-            own.view(place.shape),
+            positions.view(place.shape),
             list(itertools.islice(moved, len(place))),
             list(itertools.islice(moved, len(place))),
         )
-        for (_, packing), place, own in zip(packings, places, ats, strict=True)
+        for (_, packing), place, positions in zip(packings, places, ats, strict=True)
     ]
 
 
-def _full_widths(one: Prepared) -> dict[str, int]:
-    return {name: s.batches.positions.shape[1] for name, s in one.streams.items()}
+def _full_widths(request: Prepared) -> dict[str, int]:
+    return {name: s.batches.positions.shape[1] for name, s in request.streams.items()}
 
 
 def _places(group: list[Prepared], packing: Packing, phase: Phase) -> Array:
-    """For each step and lane, the position of its inputs in those arrays, `[steps, lanes]`; IDLE for an idle lane."""
+    """Positions of the inputs of each step and lane in the arrays, `[steps, lanes]`; IDLE for an idle lane."""
     first = np.full(len(group) + 1, IDLE, np.int64)  # the last entry is that of IDLE, whose steps are 0
-    before = np.cumsum([0, *(p.steps for p in group)])
+    offsets = np.cumsum([0, *(p.steps for p in group)])
     for row, start, _ in phase.rows:
-        first[row] = start + before[row]
+        first[row] = start + offsets[row]
     return first[packing.row] + packing.step
 
 
@@ -133,7 +132,7 @@ def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
     weight = (np.arange(width) < sizes[:, None]).astype(np.float64)
     lengths = [p.steps for p in group]
     step = np.arange(len(sizes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         "index": np.concatenate([s.batches.positions for s in streams]),
         "absolute": np.concatenate([s.absolute for s in streams]),
         "weight": weight,
@@ -145,20 +144,20 @@ def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
     }
     codes = [s.augmentation for s in streams if s.augmentation is not None]
     if codes:
-        found["augmentation"] = np.concatenate(codes)
+        arrays["augmentation"] = np.concatenate(codes)
     if name == MAIN:
-        found["lr"] = {part: np.concatenate([p.lr[part] for p in group]) for part in group[0].lr}
-        found["draws"] = {d: np.concatenate([p.draws[d] for p in group]) for d in group[0].draws}
-        found["side"] = {side: _arrays(group, side) for side in group[0].streams if side != MAIN}
-    return found
+        arrays["lr"] = {part: np.concatenate([p.lr[part] for p in group]) for part in group[0].lr}
+        arrays["draws"] = {d: np.concatenate([p.draws[d] for p in group]) for d in group[0].draws}
+        arrays["side"] = {side: _arrays(group, side) for side in group[0].streams if side != MAIN}
+    return arrays
 
 
 def of_widths(drawn: dict[str, Any], widths: dict[str, int], name: str = MAIN) -> dict[str, Any]:
-    """Views of what is drawn for batches of fewer samples."""
-    found = {key: v[:, : widths[name]] if isinstance(v, Tensor) and v.dim() > 1 else v for key, v in drawn.items()}
-    return found | {
+    """Views of drawn arrays for batches of fewer samples, at most `widths` of each stream."""
+    views = {key: v[:, : widths[name]] if isinstance(v, Tensor) and v.dim() > 1 else v for key, v in drawn.items()}
+    return views | {
         "draws": {d: v[:, : widths[name]] for d, v in drawn["draws"].items()},
-        "side": {side: of_widths(one, widths, side) for side, one in drawn["side"].items()},
+        "side": {side: of_widths(values, widths, side) for side, values in drawn["side"].items()},
     }
 
 
@@ -172,5 +171,5 @@ def without_padding(batches: dict[str, Any], steps: slice, sizes: dict[str, int]
         "step": batches["step"][steps, 0],
         "in_epoch": batches["in_epoch"][steps, 0],
         "draws": {d: v[steps, 0, :size] for d, v in batches["draws"].items()},
-        "side": {s: without_padding(one, steps, sizes, s) for s, one in batches["side"].items()},
+        "side": {s: without_padding(batch, steps, sizes, s) for s, batch in batches["side"].items()},
     }

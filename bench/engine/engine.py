@@ -48,7 +48,7 @@ class Engine:
             whose steps may run unrecorded, and of backends that may fail though none but eager is left. All this is
             tens of times slower there, so it is an error unless allowed. On a CPU everything is.
         fallbacks: losses that could not be mapped over clients.
-        notices: what the user should know of what happened so far.
+        notices: messages to the user about what happened so far, one line each.
         failed: backends that could not run a step (see `bench.engine.backends.backends`).
         done: what programs had done so far, of clients and of the server.
         steps, images, seconds: client steps trained so far on this device, the samples in them, and what drawing and
@@ -89,7 +89,7 @@ class Engine:
 
     def share_with(self, helpers: Helpers) -> None:
         """Let engines on other devices train and evaluate some of the clients. The results have the same bytes."""
-        self._team = Team(helpers, [len(one) for one in self.device_data.partition.train])
+        self._team = Team(helpers, [len(indices) for indices in self.device_data.partition.train])
 
     def run(self, programs: list[ProgramRun], reply: Reply | None = None, budget: Budget | None = None) -> None:
         """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.
@@ -112,11 +112,11 @@ class Engine:
                 advance(p, answer)
 
     def finish(self, owner: int, program: Program | Any, address: DrawAddress) -> Any:
-        """The result of one program, or the value itself where no program is needed."""
+        """Run one program and return its result, or the value itself where no program is needed."""
         return self.finish_all([(owner, program, address)])[0]
 
     def finish_all(self, programs: Iterable[tuple[int, Program | Any, DrawAddress]]) -> list[Any]:
-        """The results of programs (or plain values) side by side."""
+        """Run programs side by side and return their results; a plain value is its own result."""
         running = [(ProgramRun(o, p, a) if hasattr(p, "send") else p) for o, p, a in programs]
         self.run([r for r in running if isinstance(r, ProgramRun)])
         return [r.result if isinstance(r, ProgramRun) else r for r in running]
@@ -134,7 +134,7 @@ class Engine:
         return [answers[p.owner] for p in programs]
 
     def _answer(self, programs: list[ProgramRun]) -> list[Any]:
-        """The answers to what the programs wait for, each kind of request in groups."""
+        """Answer the requests that programs wait for, each kind of request in groups."""
         jobs: dict[int, Job] = {}
         forwards: dict[int, ForwardRequest] = {}
         for i, p in enumerate(programs):
@@ -153,18 +153,18 @@ class Engine:
             if job.limit is not None:
                 programs[i].limit = job.limit - work.steps
         if forwards:
-            found, works = answer_forwards(self.device_data, self.outputs, programs, forwards)
-            answers |= found
+            forward_answers, works = answer_forwards(self.device_data, self.outputs, programs, forwards)
+            answers |= forward_answers
             for i, work in works.items():
                 self._note(programs[i], work)
         return [answers[i] for i in range(len(programs))]
 
     def _note(self, p: ProgramRun, work: Work) -> None:
-        """Record what a program has done."""
+        """Add work to a program's events and to the totals of clients or of the server."""
         p.events.append(work)
-        who = "server" if p.owner == SERVER else "clients"
-        before = self.done[who]
-        self.done[who] = Work(before.steps + work.steps, before.samples + work.samples)
+        side = "server" if p.owner == SERVER else "clients"
+        done = self.done[side]
+        self.done[side] = Work(done.steps + work.steps, done.samples + work.samples)
 
     def _trainings(self, jobs: list[Job]) -> list[tuple[Any, Work]]:
         """Return the answers to trainings and their cost, on whichever device they run."""
@@ -173,7 +173,7 @@ class Engine:
         return self._team.train(self, jobs)
 
     def do(self, assignment: Assignment) -> list[Any]:
-        """Trainings or looks, on this device."""
+        """Do an assignment's trainings, or else its evaluations, on this device."""
         if assignment.jobs:
             return self._train_here(assignment.jobs)
         return self._outputs_here(assignment.samples, assignment.tasks, assignment.output, assignment.samples_per_lane)
@@ -182,9 +182,9 @@ class Engine:
         """Train in groups of one recipe.
 
         Raises:
-            Diverged: a trained value is not finite; of the first job for which it is so.
+            Diverged: a trained value is not finite; the error is that of the first job with such a value.
         """
-        found: dict[int, tuple[Any, Work]] = {}
+        answers: dict[int, tuple[Any, Work]] = {}
         diverged: list[Diverged] = []
         for places, group in self._grouped(jobs):
             try:
@@ -194,15 +194,15 @@ class Engine:
                 continue
             for i, one, answer, samples in zip(places, group, trained, self._trainer.steps.samples(group), strict=True):
                 request = jobs[i].request
-                asked = gradient_of(request, answer) if isinstance(request, Gradient) else answer
-                found[i] = asked, Work(one.steps, samples)
+                result = gradient_of(request, answer) if isinstance(request, Gradient) else answer
+                answers[i] = result, Work(prepared.steps, samples)
         if diverged:
             owners = [job.address.owner for job in jobs]
             raise min(diverged, key=lambda error: owners.index(error.owner))
-        return [found[i] for i in range(len(jobs))]
+        return [answers[i] for i in range(len(jobs))]
 
     def _grouped(self, jobs: Sequence[Job]) -> list[tuple[list[int], list[Prepared]]]:
-        """Requests of one recipe together, with their places."""
+        """Prepare requests and group them by recipe, with their places."""
         start = time.perf_counter()
         groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
         for i, (request, address, limit) in enumerate(jobs):
@@ -226,7 +226,7 @@ class Engine:
         )
         on_server = group[0].address.owner == SERVER  # a single program: in a cohort all lanes but one would be idle
         if self.executor == "debug":
-            trained, finite = [self._watched(one) for one in group], True
+            trained, finite = [self._watched(prepared) for prepared in group], True
         elif self.executor == "sequential" or alone_is_faster:
             trained, finite = self._trainer.sequential(group, self.threads)
         elif on_server:
@@ -234,31 +234,33 @@ class Engine:
         else:
             trained, finite = self._cohort(group)
         if not finite:
-            for one, result in zip(group, trained, strict=True):
-                check(one, result)
-        self.steps += sum(one.steps for one in group)
-        self.images += sum(sum(one.samples.values()) for one in group)
+            for prepared, result in zip(group, trained, strict=True):
+                check(prepared, result)
+        self.steps += sum(prepared.steps for prepared in group)
+        self.images += sum(sum(prepared.samples.values()) for prepared in group)
         self._look_for_failures()
         self.seconds += time.perf_counter() - start  # whether values are finite was read, so the device is done
         return trained
 
-    def _watched(self, one: Prepared) -> Trained:
-        """Train one client and check every step. If values were not finite meanwhile but are at the end, as
-        `sequential` would not notice, this only adds a notice."""
-        watch = Watch(one)
-        trained = self._trainer.alone(one, watch)
-        check(one, trained, watch.first)
+    def _watched(self, prepared: Prepared) -> Trained:
+        """Train one client and check every step.
+
+        Values that were not finite meanwhile but are at the end only add a notice: `sequential` would not see them.
+        """
+        watch = Watch(prepared)
+        trained = self._trainer.alone(prepared, watch)
+        check(prepared, trained, watch.first)
         if watch.first:
             self.notices.append(
-                f"round {one.address.round + 1}: {owner_name(one.address.owner)} was not finite {watch.first}"
+                f"round {prepared.address.round + 1}: {owner_name(prepared.address.owner)} was not finite {watch.first}"
             )
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
-        """All at once, or, if models are kept in the host's memory, as many at a time as there are lanes."""
+        """Train all clients at once; if models are kept in the host's memory, as many at a time as there are lanes."""
         at_once = len(group) if self.device_data.home == self.device_data.device else self.lanes
         parts = [self._cohort_that_fits(group[i : i + at_once]) for i in range(0, len(group), at_once)]
-        return [one for trained, _ in parts for one in trained], all(finite for _, finite in parts)
+        return [answer for trained, _ in parts for answer in trained], all(finite for _, finite in parts)
 
     def _cohort_that_fits(self, group: list[Prepared]) -> Answers:
         while True:
@@ -323,11 +325,11 @@ class Engine:
         for step in tuple(self._trainer.steps.used):
             for name, reason in step.failed.items():
                 if name not in self.failed:
-                    left = fastest(self.device_data.device.type, [*self.failed, name])
-                    if left == EAGER:
+                    next_best = fastest(self.device_data.device.type, [*self.failed, name])
+                    if next_best == EAGER:
                         self._allow(name, f"the backend {name} failed: {reason}")
                     self.failed.append(name)
-                    self.notices.append(f"the backend {name} failed and {left} takes its place: {reason}")
+                    self.notices.append(f"the backend {name} failed and {next_best} takes its place: {reason}")
 
     @property
     def _cohorts(self) -> int:
@@ -354,7 +356,7 @@ class Engine:
     def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, samples_per_lane: int) -> list[Tensor]:
         pool, used = self.device_data.pool(samples), self._trainer.steps.used
         lanes, threads = self._lanes_for(len(tasks)), self._cohorts
-        found = outputs(
+        results = outputs(
             pool,
             tasks,
             self._arithmetic,
@@ -365,17 +367,17 @@ class Engine:
             used=used,
         )
         self._look_for_failures()
-        return found
+        return results
 
 
 def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """What a loss sees as `ctx.hp`: floats as tensors, static and other values as they are."""
-    found: dict[str, Any] = {}
+    """Hyperparameters as a loss receives them in `ctx.hp`: floats as tensors `[]`, static and other values plain."""
+    values: dict[str, Any] = {}
     for name, info in type(hyper).model_fields.items():
         value = getattr(hyper, name)
         extra = info.json_schema_extra
         static = isinstance(extra, dict) and extra.get("static")
-        found[name] = (
+        values[name] = (
             torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
         )
-    return found
+    return values

@@ -41,8 +41,10 @@ from bench.nested import filled, tensors_of
 from bench.requests import Trained
 
 Answers = tuple[list[Trained], bool]
-"""The answers, and whether all losses and trained values are finite. May be False although they are, when their sum
-overflows."""
+"""The answers, and whether all losses and trained values are finite.
+
+The second is computed from their sum: where the sum overflows, it is False although every value is finite.
+"""
 
 
 class Rows:
@@ -66,11 +68,11 @@ class Rows:
         return self.parts, self.state, self.loss
 
     def tensors(self) -> list[Tensor]:
-        """The same matrices in a list."""
+        """The matrices of `nested` in a list."""
         return list(tensors_of(self.nested))
 
     def finite(self) -> bool:
-        """Whether all losses and trained values are finite (see `Answers`)."""
+        """Whether all losses and trained values are finite; False, too, where their sum overflows (see `Answers`)."""
         return _finite([self.loss, *(t for name, t in self.parts.items() if not name.endswith("/buffers"))])
 
     def trained(self, group: list[Prepared]) -> list[Trained]:
@@ -84,11 +86,11 @@ class Rows:
         return [Trained(rebuild(parts, p.recipe.parts), state, p.steps, loss) for p, parts, state, loss in rows]
 
     def _unstack(self, matrices: Flat) -> list[Flat]:
-        found: list[Flat] = [{} for _ in self.context]
+        rows: list[Flat] = [{} for _ in self.context]
         for name, matrix in matrices.items():
-            for one, row in zip(found, self._device_data.to_home(matrix).unbind(), strict=True):
-                one[name] = row
-        return found
+            for flat, row in zip(rows, self._device_data.to_home(matrix).unbind(), strict=True):
+                flat[name] = row
+        return rows
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
@@ -109,17 +111,19 @@ class Trainer:
         self.steps = RecordedSteps(hp, recordings)
 
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
-        """One client after the other; several at a time where threads are given."""
+        """Train one client after the other; several at a time where threads are given."""
         longest_first = sorted(range(len(group)), key=lambda i: -group[i].steps)
         done = side_by_side(threads, (functools.partial(self.alone, group[i]) for i in longest_first), len(group))
-        trained = [one for _, one in sorted(zip(longest_first, done, strict=True), key=lambda pair: pair[0])]
-        values = (value for one in trained for name, value in flatten(one.values).items() if name[-8:] != "/buffers")
-        return trained, _finite([*(one.loss for one in trained), *values])
+        trained = [answer for _, answer in sorted(zip(longest_first, done, strict=True), key=lambda pair: pair[0])]
+        values = (
+            value for answer in trained for name, value in flatten(answer.values).items() if name[-8:] != "/buffers"
+        )
+        return trained, _finite([*(answer.loss for answer in trained), *values])
 
-    def alone(self, one: Prepared, watch: Watch | None = None) -> Trained:
-        """One client; a `watch` sees each step, and nothing is recorded."""
-        parts, context = flatten(one.request.values), flatten(one.request.context)
-        nested = parts, one.state, next(iter(parts.values())).new_zeros(())
+    def alone(self, prepared: Prepared, watch: Watch | None = None) -> Trained:
+        """Train one client; with a `watch`, which sees each step, nothing is recorded."""
+        parts, context = flatten(prepared.request.values), flatten(prepared.request.context)
+        nested = parts, prepared.state, next(iter(parts.values())).new_zeros(())
         # Copies, because an answer must not share memory with anything, and two parts may start from the same buffers.
         state = [t.to(self.device_data.device, copy=True) for t in tensors_of(nested)]
         fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self.steps.hp])]
@@ -139,10 +143,10 @@ class Trainer:
                 examples = [*state, *(values[0] for values in inputs), *fixed]
                 state = step.run(examples, stop - start, state, inputs, fixed)
         parts, optimizers, loss = filled(nested, (t.to(self.device_data.home) for t in state))
-        return Trained(rebuild(parts, one.recipe.parts), optimizers, one.steps, loss / max(1, one.steps))
+        return Trained(rebuild(parts, prepared.recipe.parts), optimizers, prepared.steps, loss / max(1, prepared.steps))
 
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
-        """All clients side by side in lanes; where threads are given, in lanes of each of them."""
+        """Train all clients side by side in lanes; where threads are given, in lanes of each of them."""
         rows = Rows(group, self.device_data)
         arrays = upload_arrays(group, self._tensor)
         if self.device_data.device.type == "cpu":
@@ -165,7 +169,7 @@ class Trainer:
     def _lane_jobs(
         self, rows: Rows, group: list[Prepared], arrays: dict[str, Any], packings: list[tuple[Phase, Packing]]
     ) -> Iterator[Callable[[], None]]:
-        """For each packing, a function that trains its rows; each has its own lanes."""
+        """Functions that train the rows of a packing each, in lanes of its own."""
         for (phase, _), packing in zip(packings, upload_packings(group, packings, self._tensor), strict=True):
             recipe = replace(group[0].recipe, padded=SHORT in phase.sizes)
             yield self._lane_job(rows, group, recipe, of_widths(arrays, widths_in(group, phase)), packing)
@@ -217,17 +221,19 @@ class Trainer:
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], steps_at: Tensor, name: str = MAIN
     ) -> dict[str, Any]:
         """The batches of some steps, `[steps, lanes, width, ...]` each."""
-        found = {k: _at(v, steps_at) for k, v in arrays.items() if isinstance(v, Tensor)}
-        absolute, codes = found.pop("absolute"), found.pop("augmentation", None)
+        batches = {k: _at(v, steps_at) for k, v in arrays.items() if isinstance(v, Tensor)}
+        absolute, codes = batches.pop("absolute"), batches.pop("augmentation", None)
         if streams[name].feed.samples != "none":
             pool = self.device_data.pool(streams[name].feed.samples)
-            found["x"], found["y"] = pool.take(absolute)
+            batches["x"], batches["y"] = pool.take(absolute)
             if codes is not None:
-                found["x"] = pool.crop_flip(found["x"], codes)
+                batches["x"] = pool.crop_flip(batches["x"], codes)
         return {
-            **found,
+            **batches,
             "draws": {d: _at(v, steps_at) for d, v in arrays["draws"].items()},
-            "side": {side: self._gather(streams, one, steps_at, side) for side, one in arrays["side"].items()},
+            "side": {
+                side: self._gather(streams, side_arrays, steps_at, side) for side, side_arrays in arrays["side"].items()
+            },
         }
 
     def _tensor(self, array: Array) -> Tensor:
@@ -236,5 +242,5 @@ class Trainer:
 
 
 def _at(values: Tensor, at: Tensor) -> Tensor:
-    """`values[at]`; for small entries four times as fast."""
+    """Take `values[at]`; for small entries this is four times as fast as indexing."""
     return values.index_select(0, at.reshape(-1)).view(*at.shape, *values.shape[1:])

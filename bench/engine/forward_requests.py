@@ -1,4 +1,4 @@
-"""Answers to the requests that train nothing: predictions, scores of models, and sums of outputs by class."""
+"""Answers to requests without training: predictions, scores of models, and sums of outputs by class."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +25,13 @@ def answer_forwards(
     programs: Sequence[ProgramRun],
     requests: Mapping[int, ForwardRequest],
 ) -> tuple[dict[int, Any], dict[int, Work]]:
-    """The answers to requests, and the work that each took, by position of the program.
+    """Answer requests, and measure the work that each took, by position of the program.
 
     Args:
         device_data: the samples.
         outputs: `bench.engine.engine.Engine.outputs`.
         programs: all programs.
-        requests: what some of them ask for.
+        requests: the requests of some of them.
     """
     work: dict[int, Work] = {}
     by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
@@ -42,21 +42,21 @@ def answer_forwards(
         work[i] = Work(0, len(models) * len(positions))
         for k, w in enumerate(models):
             by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
-    found: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
+    results: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
     for (samples, kind, _), tasks in by_kind.items():
         owners = [programs[i].owner for i, _, _ in tasks]
         rows = outputs(samples, [task for _, _, task in tasks], kind, owners)
         for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
-            found[i][k] = (row, positions)
+            results[i][k] = (row, positions)
     answers: dict[int, Any] = {}
     to_score: dict[Any, dict[int, list[tuple[Tensor, Indices]]]] = defaultdict(dict)
     for i, request in requests.items():
         if isinstance(request, Predict):
-            answers[i] = found[i][0][0].to(device_data.home)
+            answers[i] = results[i][0][0].to(device_data.home)
         elif isinstance(request, ClassStats):
-            answers[i] = _class_sums(device_data, programs[i].owner, request, *found[i][0])
+            answers[i] = _class_sums(device_data, programs[i].owner, request, *results[i][0])
         else:
-            to_score[request.samples][i] = [found[i][k] for k in range(len(request.models))]
+            to_score[request.samples][i] = [results[i][k] for k in range(len(request.models))]
     for samples, scored in to_score.items():
         answers |= _scores(device_data, samples, scored)
     return answers, work
@@ -83,12 +83,12 @@ def _scores(
     device_data: DeviceData, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
-    rows = [row for own in models.values() for row in own]
+    rows = [row for results in models.values() for row in results]
     logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
     hit, loss = accuracy_and_loss(device_data.pool(samples).y, logits, positions)
     lengths = [len(where) for _, where in rows]
     parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
     # A client without samples of that kind scores a loss of 0 with every model.
     means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
-    both = {i: torch.stack([next(means) for _ in own], dim=1) for i, own in models.items()}
-    return {i: (losses, right) for i, (losses, right) in both.items()}
+    scores = {i: torch.stack([next(means) for _ in results], dim=1) for i, results in models.items()}
+    return {i: (losses, right) for i, (losses, right) in scores.items()}

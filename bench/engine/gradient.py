@@ -14,7 +14,10 @@ _SUM = "sum of "
 
 
 def as_train(request: Gradient) -> Train:
-    """A full pass in stored order that sums gradients and does not change the model."""
+    """Make the training that answers the request: a full pass in stored order that sums gradients.
+
+    It does not change the model.
+    """
     sums = {_SUM + name: torch.zeros_like(_tensor(v)) for name, v in request.values.items()}
     some = _tensor(next(iter(request.values.values())))
     return Train(

@@ -1,4 +1,4 @@
-"""When which client trains: steps of equal batches together, and clients of unequal length in lanes.
+"""The schedule of a cohort: steps of equal batches together, and clients of unequal length in lanes.
 
 The longest client goes first, and a lane that finishes a client takes the next; a lane without a client is idle and its
 results are thrown away. On a CPU the number of lanes is part of what the byte promise rests on, so it never depends on
@@ -29,16 +29,16 @@ class Phase(NamedTuple):
     rows: list[tuple[int, int, int]]
 
     def lengths(self, count: int) -> list[int]:
-        """How many steps each of `count` rows takes in it."""
-        found = [0] * count
+        """Numbers of steps in this phase, for each of `count` rows."""
+        lengths = [0] * count
         for row, start, stop in self.rows:
-            found[row] = stop - start
-        return found
+            lengths[row] = stop - start
+        return lengths
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Which row is in which lane at each step.
+    """A schedule of rows in lanes: which row is in which lane at each step.
 
     Attributes:
         row, step: `[steps, lanes]` each (row IDLE: nobody).
@@ -79,7 +79,7 @@ def phases_of(waiting: list[list[StepRange]]) -> list[Phase]:
 
 
 def pack(lengths: list[int], lanes: int) -> Packing:
-    """Packing rows of the given lengths (steps); rows of length 0 are left out."""
+    """Pack rows of these lengths (steps) into lanes; rows of length 0 are left out."""
     free = [(0, lane) for lane in range(lanes)]
     runs: list[tuple[int, int, int]] = []
     for row in sorted((r for r, length in enumerate(lengths) if length), key=lambda r: (-lengths[r], r)):
@@ -118,7 +118,7 @@ def narrowed(packing: Packing) -> list[Packing]:
 
 
 def _lanes_only(packing: Packing, start: int, stop: int, lanes: int) -> Packing:
-    """Some steps of a packing, in its lanes that are busy at the first of them."""
+    """Cut some steps out of a packing, with the lanes that are busy at the first of them."""
     kept = np.flatnonzero(packing.row[start] != IDLE).tolist()
     place = {lane: i for i, lane in enumerate(kept)}
     rows = np.full((stop - start, lanes), IDLE, np.int64)

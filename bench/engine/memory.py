@@ -12,17 +12,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """As a context: counts the storages that operations inside make. Memory inside an operation is not seen.
+    """Context that counts the storages which operations in it make; memory within an operation is not counted.
 
     Attributes:
-        live: bytes of those that are still there.
-        peak: the most bytes that were there at one time.
+        live: bytes of the storages that still exist.
+        peak: the largest number of bytes that existed at one time.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
-        self._known: set[int] = set()
+        self._storages: set[int] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -35,16 +35,16 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
-        if key in self._known:
+        if key in self._storages:
             return
         size = storage.nbytes()
-        self._known.add(key)
+        self._storages.add(key)
         self.live += size
         self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._forget, key, size)
 
     def _forget(self, key: int, size: int) -> None:
-        self._known.discard(key)
+        self._storages.discard(key)
         self.live -= size
 
 

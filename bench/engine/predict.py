@@ -42,20 +42,20 @@ def outputs(
     threads: int = 1,
     used: set[Recorded] | None = None,
 ) -> list[Tensor]:
-    """For each task its outputs `[samples, ...]`, detached; small models on few samples run side by side.
+    """Compute each task's outputs `[samples, ...]`, detached; small models on few samples run side by side.
 
     Args:
-        arithmetic: what the networks compute with: as in the cell's training.
-        lanes: models side by side.
-        samples_per_lane: what `choose_samples_per_lane` returned for these tasks and those of other devices together.
-        used: recorded functions are added to it.
+        arithmetic: the arithmetic of the cell's training.
+        lanes: number of models side by side.
+        samples_per_lane: the result of `choose_samples_per_lane` for these tasks and those of other devices together.
+        used: a set to which recorded functions are added.
     """
     one_by_one = any(better_alone(w.spec) for w, _ in tasks)
     if not one_by_one and sum(w.spec.d * len(positions) for w, positions in tasks) < _THREADS_PAY:
         threads = 1
     few = [_is_few(task) and samples_per_lane > 0 for task in tasks]
-    many = [task for task, one in zip(tasks, few, strict=True) if not one]
-    small = [task for task, one in zip(tasks, few, strict=True) if one]
+    many = [task for task, is_few in zip(tasks, few, strict=True) if not is_few]
+    small = [task for task, is_few in zip(tasks, few, strict=True) if is_few]
     if not small:
         return _alone(pool, tasks, output, arithmetic, threads)
     model = _recorded_model(small[0][0].spec, output, arithmetic, pool.dtype, pool.y.device)
@@ -63,7 +63,7 @@ def outputs(
         used.add(model)
     side = iter(_in_lanes(pool, small, model, lanes, samples_per_lane, threads))
     alone = iter(_alone(pool, many, output, arithmetic, threads))
-    return [next(side if one else alone) for one in few]
+    return [next(side if is_few else alone) for is_few in few]
 
 
 def _is_few(task: Task) -> bool:
@@ -103,7 +103,11 @@ def samples_at_once(device: str, *, convolutional: bool) -> int:
 
 
 def accuracy_and_loss(labels: Tensor, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:
-    """Per sample whether it is right, and its cross-entropy, `[samples]` each; `positions` are into `labels`."""
+    """Whether each sample is classified correctly, and its cross-entropy, `[samples]` each.
+
+    Args:
+        positions: `[samples]` positions in `labels`.
+    """
     y = labels.index_select(0, torch.from_numpy(positions).to(labels.device))
     # A third of the time that torch's own cross-entropy takes for few classes.
     below = logits - logits.amax(1, keepdim=True)
@@ -114,7 +118,7 @@ def class_sums(pool: Pool, rows: Tensor, positions: Indices, classes: int, momen
     """Sums of `[samples, d]` outputs by class; of outer products too with 2 moments."""
     y = pool.y.index_select(0, _on_device(pool, positions))
     member = (torch.arange(classes, device=y.device).unsqueeze(1) == y).to(rows.dtype)
-    outer = torch.stack([(rows * own.unsqueeze(1)).T @ rows for own in member]) if moments == 2 else None
+    outer = torch.stack([(rows * members.unsqueeze(1)).T @ rows for members in member]) if moments == 2 else None
     return ClassSums(member.sum(1), member @ rows, outer)
 
 
@@ -140,9 +144,9 @@ def _alone(pool: Pool, tasks: Sequence[Task], output: Output, arithmetic: Arithm
 
     # An empty list still runs once, on no samples, for the shape.
     chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
-    jobs = [functools.partial(run, w, chunk) for (w, _), own in zip(tasks, chunks, strict=True) for chunk in own]
+    jobs = [functools.partial(run, w, chunk) for (w, _), parts in zip(tasks, chunks, strict=True) for chunk in parts]
     done = iter(side_by_side(threads, jobs, len(jobs)))
-    return [torch.cat([next(done) for _ in own]) for own in chunks]
+    return [torch.cat([next(done) for _ in parts]) for parts in chunks]
 
 
 def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
@@ -152,8 +156,10 @@ def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:
 def _in_lanes(
     pool: Pool, tasks: Sequence[Task], model: Recorded, lanes: int, length: int, threads: int
 ) -> list[Tensor]:
-    """Evaluate small models side by side: each lane gets a fixed number of samples, padded where needed; outputs of
-    padding are dropped."""
+    """Evaluate small models side by side.
+
+    Each lane gets a fixed number of samples, padded where needed; outputs of padding are dropped.
+    """
     lengths = tuple(len(positions) for _, positions in tasks)
     pieces, places, real = _pieces(lengths, lanes, length)
     models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
@@ -163,30 +169,31 @@ def _in_lanes(
     examples = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]
 
     def run(first: int, x: Tensor) -> list[Tensor]:
-        own = slice(first * lanes, (first + len(x)) * lanes)
+        models_at = slice(first * lanes, (first + len(x)) * lanes)
         with torch.no_grad():
-            there = [[t.to(x.device) for t in flat[own]] for flat in (weights, buffers)]
-            return model.run([*examples, x[0]], len(x), *there, x)
+            vectors = [[t.to(x.device) for t in flat[models_at]] for flat in (weights, buffers)]
+            return model.run([*examples, x[0]], len(x), *vectors, x)
 
-    found = []
+    outputs_of_groups = []
     at_once = max(1, GATHER // (places[0].size * pool.x[0].numel() * pool.dtype.itemsize))
     for first in range(0, len(samples), at_once):
         # Gathered before threads go side by side: in Python they wait for each other at every operation of torch.
         x, _ = pool.take(samples[first : first + at_once])
-        cuts = list(itertools.accumulate((len(one) for one in x.tensor_split(threads)), initial=0))
+        cuts = list(itertools.accumulate((len(part) for part in x.tensor_split(threads)), initial=0))
         jobs = [functools.partial(run, first + a, x[a:b]) for a, b in itertools.pairwise(cuts) if b > a]
-        found += side_by_side(threads, jobs, len(jobs))
-    flat = torch.cat([out for outs in found for out in outs]).flatten(0, 1)
+        outputs_of_groups += side_by_side(threads, jobs, len(jobs))
+    flat = torch.cat([out for outs in outputs_of_groups for out in outs]).flatten(0, 1)
     return list(torch.split(flat.index_select(0, _on_device(pool, real)), list(lengths)))
 
 
 @functools.lru_cache(64)  # asked for the same clients again and again
 def _pieces(lengths: tuple[int, ...], lanes: int, length: int) -> tuple[list[int], Indices, Indices]:
-    """Lists of samples, which lie one after the other, cut into pieces for lanes.
+    """Cut lists of samples, which lie one after the other, into pieces for lanes.
 
     Returns:
-        How many pieces each list has; `[groups, lanes, samples]`, the place of each sample, where the last one of a
-        list fills up its last piece and the first one of all what lanes are left; and which of these places are real.
+        The number of pieces of each list; the place of each sample, `[groups, lanes, samples]`; and the positions of
+        places that are no padding. A list's last sample fills up its last piece, and the first sample of all fills the
+        lanes that are left.
     """
     n = np.array(lengths)
     pieces = -(-n // length)
@@ -204,7 +211,7 @@ def _recorded_model(
 ) -> Recorded:
     """The recorded function for one network, output, arithmetic, dtype and device."""
 
-    def one(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+    def model(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         return _run(Params(weights, buffers, spec), x, output, arithmetic)
 
-    return Recorded(lambda tensors: [vmap(one)(*tensors)], EvalLoop)
+    return Recorded(lambda tensors: [vmap(model)(*tensors)], EvalLoop)

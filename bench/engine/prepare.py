@@ -1,4 +1,4 @@
-"""From a `Train` request to arrays: which samples, which draws, which learning rate at every step."""
+"""Preparation of `Train` requests as arrays: which samples, which draws, which learning rate at every step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ class Stream(NamedTuple):
     """The batches of one feed, for every step of a request.
 
     Attributes:
-        feed: what they are drawn from.
+        feed: the feed that the batches are drawn from.
         batches: positions in the owner's list.
         absolute: `[steps, width]` positions in the pool.
-        augmentation: `[steps, width]` which crop of each sample (None: as it is).
+        augmentation: `[steps, width]` the number of each sample's crop (None: samples are not augmented).
     """
 
     feed: Feed
@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class _Plan:
-    """What requests have in common that differ in their values only.
+    """The plan that requests share which differ in their values only.
 
     Attributes:
         recipe: their recipe.
@@ -90,13 +90,13 @@ class Preparer:
         self._plan: _Plan | None = None
 
     def prepare(self, request: Train, address: DrawAddress, limit: int | None = None) -> Prepared:
-        """One client's request, of at most `limit` steps."""
+        """Prepare one client's request: draw its batches and values, for at most `limit` steps."""
         plan = self._planned(request, address.round)
         n = len(_positions(request.feed, address, self._device_data))
         recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
         steps = _steps(request, self._settings, n, plan.widths[MAIN], plan.statistics)
         steps = steps if limit is None else min(steps, limit)
-        given = request.optimizer_state or {}
+        states = request.optimizer_state or {}
         augment = self._settings.augment
         streams = {
             name: _stream(feed, plan.widths[name], steps, address, self._device_data, plan.statistics, augment)
@@ -115,7 +115,7 @@ class Preparer:
             },
             lr={name: learning_rates(o, steps) for name, o in plan.optimizers.items()},
             state={
-                name: given.get(name) or o.init(_trained(request, plan.slices, name))
+                name: states.get(name) or o.init(_trained(request, plan.slices, name))
                 for name, o in plan.optimizers.items()
             },
         )
@@ -150,20 +150,20 @@ class Preparer:
             arithmetic=self._arithmetic,
         )
         frozen = replace(recipe, frozen=True)
-        known = self._recipes.setdefault
+        unique = self._recipes.setdefault
         statistics = recipe.batch_statistics and request.feed.samples != "none"
-        return _Plan(known(recipe, recipe), known(frozen, frozen), optimizers, slices, statistics, feeds, widths)
+        return _Plan(unique(recipe, recipe), unique(frozen, frozen), optimizers, slices, statistics, feeds, widths)
 
 
 def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
-    given = SGD() if request.optimizer is None else request.optimizer
-    if not isinstance(given, Mapping):
-        given = dict.fromkeys(request.values, given)
-    return {name: _resolve(o, settings, round) for name, o in given.items()}
+    optimizers = SGD() if request.optimizer is None else request.optimizer
+    if not isinstance(optimizers, Mapping):
+        optimizers = dict.fromkeys(request.values, optimizers)
+    return {name: _resolve(o, settings, round) for name, o in optimizers.items()}
 
 
 def _resolve(optimizer: Optimizer, settings: Settings, round: int) -> Optimizer:
-    """Fill what the request left open from the cell; the cell's decay applies to the cell's rate only."""
+    """Fill the settings that the request left open from the cell; the cell's decay applies to the cell's rate only."""
     if isinstance(optimizer, SGD) and optimizer.open and settings.optimizer.name != "sgd":
         kind = AdamW if settings.optimizer.name == "adamw" else Adam
         of_cell = settings.optimizer.model_dump(exclude={"name"}) | {"weight_decay": settings.weight_decay}
@@ -185,15 +185,17 @@ def _slices(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Sl
 
 
 def _fixed(request: Train, layers: Prefixes) -> tuple[tuple[str, Slices], ...]:
-    """For each model value, the slices of the cell's frozen layers; a value that is not the cell's model may have none
-    of these layers."""
-    found = []
+    """Slices of the cell's frozen layers, by model value.
+
+    A value that is not the cell's model may have none of these layers.
+    """
+    slices = []
     for name, value in sorted(request.values.items()):
         if isinstance(value, Params):
-            own = tuple(layer for layer in layers if any(entry.under((layer,)) for entry in value.spec.params))
-            if own:
-                found.append((name, Slices(tuple((r.start, r.stop) for r in value.spec.slices(own)), value.spec.d)))
-    return tuple(found)
+            frozen = tuple(layer for layer in layers if any(entry.under((layer,)) for entry in value.spec.params))
+            if frozen:
+                slices.append((name, Slices(tuple((r.start, r.stop) for r in value.spec.slices(frozen)), value.spec.d)))
+    return tuple(slices)
 
 
 def _trained(request: Train, slices: Mapping[str, Slices], name: str) -> Any:
@@ -203,14 +205,14 @@ def _trained(request: Train, slices: Mapping[str, Slices], name: str) -> Any:
 
 def _width(feed: Feed, device_data: DeviceData, settings: Settings) -> int:
     """The batch size, at most the largest owner's number of samples (so that `all` samples is a large number)."""
-    asked = feed.batch_size or settings.batch_size
+    width = feed.batch_size or settings.batch_size
     if feed.subset is not None:
-        asked = min(asked, feed.subset)
+        width = min(width, feed.subset)
     if feed.samples == "none":
-        return asked
+        return width
     if feed.samples == "public":
-        return min(asked, device_data.public_size)
-    return min(asked, device_data.largest)
+        return min(width, device_data.public_size)
+    return min(width, device_data.largest)
 
 
 def _steps(request: Train, settings: Settings, n: int, width: int, batch_statistics: bool) -> int:
@@ -240,5 +242,5 @@ def _stream(
     positions = _positions(feed, address, device_data)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
     absolute = positions[drawn.positions] if steps else drawn.positions
-    own = feed.augment and feed.samples in ("train", "remainder", "pooled") and augment != "none" and steps
-    return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if own else None)
+    augmented = feed.augment and feed.samples in ("train", "remainder", "pooled") and augment != "none" and steps
+    return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if augmented else None)

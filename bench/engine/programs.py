@@ -10,8 +10,12 @@ from bench.requests import Request, Train, Upload, not_a_request
 
 
 class Work(NamedTuple):
-    """The work done for a program, from which the clock computes seconds: steps, and samples read, counted once for
-    each gradient or forward pass."""
+    """The work done for a program, from which the clock computes seconds.
+
+    Attributes:
+        steps: steps of training.
+        samples: samples read, counted once for each gradient or forward pass.
+    """
 
     steps: int
     samples: int
@@ -33,10 +37,10 @@ class ProgramRun:
     Attributes:
         owner: a client's id, or SERVER.
         program: the generator.
-        address: whose draws it makes.
-        events: what it did, in order.
-        result: what it returned.
-        limit: how many steps it may still take; trainings end there (None: as many as they ask for).
+        address: the address of its draws.
+        events: its work and its messages, in order.
+        result: the value that it returned.
+        limit: number of steps that it may still take; trainings end there (None: as many as they ask for).
     """
 
     owner: int
@@ -50,8 +54,7 @@ class ProgramRun:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise an error if this is not a generator: a round without `yield` is an ordinary function and has already
-        run."""
+        """Refuse what is no generator: a round without `yield` is an ordinary function and has already run."""
         if not hasattr(self.program, "send"):
             raise TypeError(
                 f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "
@@ -60,7 +63,7 @@ class ProgramRun:
 
     @property
     def uploaded(self) -> bool:
-        """Whether it has sent a message that it does not wait for."""
+        """Whether the program has sent a message that it does not wait for."""
         return any(isinstance(event, Sent) and not event.waits for event in self.events)
 
 
@@ -72,14 +75,14 @@ Reply = Callable[[list[Message]], Mapping[int, Any]]
 
 
 def limit_to_budget(programs: list[ProgramRun], steps: Mapping[int, int]) -> None:
-    """Have each program's next training take so many steps, by owner."""
+    """Limit each program's next training to the number of steps of its owner."""
     for p in programs:
         assert isinstance(p.waiting, Train)
         p.waiting, p.limited = p.waiting._replace(epochs=None, steps=steps[p.owner]), True
 
 
 def advance(p: ProgramRun, answer: Any) -> None:
-    """Go on to the next request that needs an answer; uploads need none."""
+    """Run a program to its next request that needs an answer; uploads need none."""
     while True:
         try:
             request = p.program.send(answer)

@@ -46,11 +46,11 @@ def kinds(values: Mapping[str, Any]) -> Kinds:
     )
 
 
-def rebuild(flat: Flat, known: Kinds) -> dict[str, Any]:
-    """The inverse of `flatten`."""
+def rebuild(flat: Flat, named_kinds: Kinds) -> dict[str, Any]:
+    """Rebuild named values from named tensors: the inverse of `flatten`."""
     return {
         name: Params(flat[f"{name}/weights"], flat[f"{name}/buffers"], kind) if isinstance(kind, Spec) else flat[name]
-        for name, kind in known
+        for name, kind in named_kinds
     }
 
 
@@ -63,17 +63,17 @@ class Slices:
 
     @property
     def everything(self) -> bool:
-        """Whether it is all of them."""
+        """Whether the slices cover all weights."""
         return self.runs == ((0, self.d),)
 
     def take(self, weights: Tensor) -> Tensor:
-        """The slices, as one vector."""
+        """Take the slices out of weights `[d]`, as one vector."""
         if self.everything:
             return weights
         return torch.cat([weights[:0], *(weights[a:b] for a, b in self.runs)])
 
     def put(self, weights: Tensor, trained: Tensor) -> Tensor:
-        """The weights with these slices replaced."""
+        """Put values into the slices: a copy of weights `[d]` with these slices replaced."""
         if self.everything:
             return trained
         pieces, at, used = [weights[:0]], 0, 0
@@ -113,7 +113,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Of its step or its loss."""
+        """The name of the request's step, or of its loss where it has no step, for messages."""
         what = self.step or self.loss
         return getattr(what, "__qualname__", repr(what))
 
@@ -143,7 +143,7 @@ class Recipe:
 
     @property
     def channels_last(self) -> bool:
-        """Whether all networks of the request take images in that layout."""
+        """Whether all networks of the request take images in the layout `channels_last`."""
         specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]
         return bool(specs) and all(takes_channels_last(spec) for spec in specs)
 
@@ -169,7 +169,7 @@ def _contains(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
 
 
 def takes_channels_last(spec: Spec) -> bool:
-    """Whether the network says so (see `bench.models.network.Network`)."""
+    """Whether the network takes images in the layout `channels_last` (see `bench.models.network.Network`)."""
     return bool(getattr(spec.module, "channels_last", False))
 
 
@@ -178,14 +178,16 @@ Differentiate = Callable[[Objective, Flat], tuple[Flat, tuple[Tensor, Flat]]]
 
 
 def differentiate(objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
-    """Gradients and what the objective gives beside its value, under `vmap` too."""
-    found: tuple[Flat, tuple[Tensor, Flat]] = torch.func.grad(objective, has_aux=True)(trained)
-    return found
+    """Compute gradients, and what the objective returns beside its value; `vmap` may map this over clients."""
+    gradients: tuple[Flat, tuple[Tensor, Flat]] = torch.func.grad(objective, has_aux=True)(trained)
+    return gradients
 
 
 def differentiate_alone(objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
-    """The same for one client without `torch.func`: nothing is kept for second derivatives, so a CNN takes a quarter
-    less time."""
+    """Compute what `differentiate` does for one client, without `torch.func`.
+
+    Nothing is kept for second derivatives, so a CNN takes a quarter less time.
+    """
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
     value, (loss, buffers) = objective(leaves)
     gradients: tuple[Tensor, ...]
@@ -235,8 +237,8 @@ class _Do:
 
     def gradient(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> tuple[dict[str, Tensor], Values]:
         """Gradients of the trained parts, and the values with moved buffers."""
-        for one in self._batches.values():
-            one.seen = False
+        for noted in self._batches.values():
+            noted.seen = False
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
             # `vars` bypasses `_NotedBatch`, so that this access is not counted as the loss's own.
@@ -249,15 +251,15 @@ class _Do:
 
         trained = {name: self._take(name, values[name]) for name in self._optimizers}
         gradients, (self.loss, buffers) = self._differentiate(objective, trained)
-        self.reads.update(name for name, one in self._batches.items() if one.seen)
+        self.reads.update(name for name, noted in self._batches.items() if noted.seen)
         return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
-        """One optimizer step on the trained parts."""
+        """Take one optimizer step on the trained parts."""
         new = dict(values)
         for name, optimizer in self._optimizers.items():
-            given = self._take(name, values[name]), gradients[name], self.state[name], self._lr[name]
-            trained, self.state[name] = update(optimizer, *given, lane_kernels=self._recipe.arithmetic.lane_kernels)
+            arguments = self._take(name, values[name]), gradients[name], self.state[name], self._lr[name]
+            trained, self.state[name] = update(optimizer, *arguments, lane_kernels=self._recipe.arithmetic.lane_kernels)
             new[name] = self._put(name, values[name], trained)
         return new
 
@@ -292,10 +294,10 @@ def make_step(
     count: Callable[[Counter[str]], None] = lambda reads: None,
     differentiate: Differentiate = differentiate,
 ) -> StepFunction:
-    """The step function of a recipe; `count` is told how many gradients a step takes of each feed's batch.
+    """Make the step function of a recipe; `count` is told how many gradients a step takes of each feed's batch.
 
-    It takes (parts, optimizer states, learning rates, batch, context, hyperparameter tensors) and returns the new
-    parts, the new states and the loss of the batch.
+    The function takes (parts, optimizer states, learning rates, batch, context, hyperparameter tensors) and returns the
+    new parts, the new states and the loss of the batch.
     """
 
     def step(
@@ -312,8 +314,8 @@ def make_step(
             gradients, values = do.gradient(recipe.loss, values, inside, ctx)
             values = do.update(values, gradients)
         for name, slices in recipe.fixed:
-            before = slices.take(parts[f"{name}/weights"])
-            values = {**values, name: values[name].with_weights(slices.put(values[name].weights, before))}
+            fixed = slices.take(parts[f"{name}/weights"])
+            values = {**values, name: values[name].with_weights(slices.put(values[name].weights, fixed))}
         count(do.reads)
         loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
         return flatten(values), do.state, loss
@@ -331,5 +333,5 @@ def _batch(raw: dict[str, Any]) -> _NotedBatch:
         draws=raw["draws"],
         step=raw["step"],
         in_epoch=raw["in_epoch"],
-        side={name: _batch(one) for name, one in raw["side"].items()},
+        side={name: _batch(side) for name, side in raw["side"].items()},
     )

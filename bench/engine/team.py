@@ -62,7 +62,7 @@ class Assignment:
 
 
 class SharedState(NamedTuple):
-    """What the engines of a cell have found out while running (see `bench.engine.engine.Engine`)."""
+    """State that the engines of a cell share and change while they run (see `bench.engine.engine.Engine`)."""
 
     lanes: int
     failed: list[str]
@@ -70,15 +70,15 @@ class SharedState(NamedTuple):
 
 
 class HelperAnswer(NamedTuple):
-    """A helper's reply: the answers or the error that prevented them, and what it has found out."""
+    """A helper's reply: the answers or the error that prevented them, its shared state, and its notices."""
 
-    found: "list[Any] | Exception"
+    outcome: "list[Any] | Exception"
     state: SharedState
     notices: list[str]
 
 
 class SharingEngine(Protocol):
-    """The part of `bench.engine.engine.Engine` that is used here."""
+    """The part of `bench.engine.engine.Engine` that a team uses."""
 
     device_data: DeviceData
     lanes: int
@@ -87,7 +87,7 @@ class SharingEngine(Protocol):
     notices: list[str]
 
     def do(self, assignment: Assignment) -> list[Any]:
-        """Do it here."""
+        """Do the work of an assignment on this device and return one answer for each entry."""
 
 
 class Helpers(Protocol):
@@ -108,12 +108,12 @@ class Helpers(Protocol):
 def serve(engine: SharingEngine, assignment: Assignment, state: SharedState) -> HelperAnswer:
     """Do the work that a helper is asked for."""
     _adopt(engine, state)
-    found = _attempt(engine, assignment)
-    if isinstance(found, Exception):
-        found.add_note("".join(traceback.format_exception(found)))  # it has another one where it is raised again
+    outcome = _attempt(engine, assignment)
+    if isinstance(outcome, Exception):
+        outcome.add_note("".join(traceback.format_exception(outcome)))  # it has another one where it is raised again
     notices = list(engine.notices)
     engine.notices.clear()
-    return HelperAnswer(found, _shared_state(engine), notices)
+    return HelperAnswer(outcome, _shared_state(engine), notices)
 
 
 def _shared_state(engine: SharingEngine) -> SharedState:
@@ -121,7 +121,7 @@ def _shared_state(engine: SharingEngine) -> SharedState:
 
 
 def _adopt(engine: SharingEngine, state: SharedState) -> None:
-    """Tell an engine what another one has found out."""
+    """Add another engine's shared state to this engine's."""
     engine.lanes = min(engine.lanes, state.lanes)
     engine.failed += [name for name in state.failed if name not in engine.failed]
     engine.fallbacks += [name for name in state.fallbacks if name not in engine.fallbacks]
@@ -153,7 +153,7 @@ class Team:
         self._usual_device = [usual_device[client] for client in range(len(self.sizes))]
 
     def train(self, engine: SharingEngine, jobs: Sequence[Job]) -> list[Any]:
-        """The answers to trainings of clients."""
+        """Train clients on all devices and return the answers in the order of the jobs."""
         owners = [job.address.owner for job in jobs]
         return self._do(engine, Assignment(owners, [self.sizes[i] for i in owners], jobs=jobs))
 
@@ -166,58 +166,59 @@ class Team:
         samples_per_lane: int,
         owners: Sequence[int],
     ) -> list[Tensor]:
-        """The outputs of models; those of a client's where it trains, those of the server's by all devices."""
+        """Compute outputs of models: those of a client's where it trains, those of the server's by all devices."""
         kind = engine.device_data.device.type
         parts = [
             cut(task, 1 + len(self.helpers), kind) if owner == SERVER else [task]
             for task, owner in zip(tasks, owners, strict=True)
         ]
-        whose = [owner for owner, own in zip(owners, parts, strict=True) for _ in own]
-        pieces = [piece for own in parts for piece in own]
+        owner_of_piece = [owner for owner, split in zip(owners, parts, strict=True) for _ in split]
+        pieces = [piece for split in parts for piece in split]
         costs = [len(positions) for _, positions in pieces]
         assignment = Assignment(
-            whose, costs, tasks=pieces, samples=samples, output=output, samples_per_lane=samples_per_lane
+            owner_of_piece, costs, tasks=pieces, samples=samples, output=output, samples_per_lane=samples_per_lane
         )
-        found = iter(self._do(engine, assignment))
-        return [torch.cat([next(found) for _ in own]) for own in parts]
+        outputs = iter(self._do(engine, assignment))
+        return [torch.cat([next(outputs) for _ in split]) for split in parts]
 
     def _do(self, engine: SharingEngine, assignment: Assignment) -> list[Any]:
         """Do the work on all devices; the answers are in the order of the requests.
 
         Raises:
-            Diverged: of the first client for which it is so.
+            Diverged: a value is not finite; the error is that of the first client with such a value.
         """
         shares = _shares(assignment.owners, assignment.costs, 1 + len(self.helpers), self._usual_device)
         waits = self.helpers.begin(
             [assignment.subset(share) if share else None for share in shares[1:]], _shared_state(engine)
         )
-        found = [_attempt(engine, assignment.subset(shares[0]))] if shares[0] else []
+        outcomes = [_attempt(engine, assignment.subset(shares[0]))] if shares[0] else []
         for wait in waits:
             answer = wait()
             _adopt(engine, answer.state)
             engine.notices += [text for text in answer.notices if text not in engine.notices]
-            found.append(answer.found)
-        errors = [one for one in found if isinstance(one, Exception)]
+            outcomes.append(answer.outcome)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         if errors:
             raise min(errors, key=lambda e: assignment.owners.index(e.owner) if isinstance(e, Diverged) else -1)
         places = [i for share in shares for i in share]
-        answers = dict(zip(places, (one for own in found if isinstance(own, list) for one in own), strict=True))
-        return [answers[i] for i in range(len(places))]
+        values = (value for answers in outcomes if isinstance(answers, list) for value in answers)
+        by_place = dict(zip(places, values, strict=True))
+        return [by_place[i] for i in range(len(places))]
 
 
 def _shares(owners: Sequence[int], costs: Sequence[int], devices: int, usual_device: Sequence[int]) -> list[list[int]]:
-    """For each device, the positions of its work.
+    """Divide work over devices: for each device, the positions of its entries.
 
     Clients come first, largest first, on their usual device unless its share would become too large; everything else
     goes to the device with the least work.
     """
-    found: list[list[int]] = [[] for _ in range(devices)]
+    shares: list[list[int]] = [[] for _ in range(devices)]
     loads = [0.0] * devices
     limit = max(_SLACK * sum(costs) / devices, *costs, 0) if costs else 0.0
     for i in sorted(range(len(owners)), key=lambda i: (owners[i] == SERVER, -costs[i])):
         device = loads.index(min(loads))
         if usual_device and owners[i] != SERVER and loads[usual_device[owners[i]]] + costs[i] <= limit:
             device = usual_device[owners[i]]
-        found[device].append(i)
+        shares[device].append(i)
         loads[device] += costs[i]
-    return [sorted(share) for share in found]
+    return [sorted(share) for share in shares]

@@ -13,22 +13,22 @@ T = TypeVar("T")
 
 
 def side_by_side(threads: int, jobs: Iterable[Callable[[], T]], count: int) -> list[T]:
-    """The results of `count` jobs, done so many at a time; the calling thread is one of those who do them.
+    """Run `count` jobs, `threads` at a time, and return their results in order.
 
-    A generator may make the jobs: the first ones are being done while it makes the others.
+    The calling thread is one of the threads. A generator may make the jobs: the first jobs run while it makes others.
     """
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     waiting: queue.SimpleQueue[tuple[int, Callable[[], T]] | None] = queue.SimpleQueue()
     others: list[concurrent.futures.Future[None]] = []
 
     def work() -> None:
-        while one := waiting.get():
-            i, job = one
-            found[i] = job()
+        while numbered := waiting.get():
+            i, job = numbered
+            results[i] = job()
 
     try:
-        for one in enumerate(jobs):
-            waiting.put(one)
+        for numbered in enumerate(jobs):
+            waiting.put(numbered)
             if len(others) < min(threads, count) - 1:
                 others.append(_workers(threads - 1).submit(work))
         for _ in range(1 + len(others)):
@@ -43,13 +43,15 @@ def side_by_side(threads: int, jobs: Iterable[Callable[[], T]], count: int) -> l
         concurrent.futures.wait(others)
     for other in others:
         other.result()
-    return [found[i] for i in range(count)]
+    return [results[i] for i in range(count)]
 
 
 @functools.cache
 def _workers(threads: int) -> concurrent.futures.ThreadPoolExecutor:
-    """Threads that stay, each with as many intra-op threads as the process has: a new one starts with torch's default,
-    and the bytes depend on it."""
+    """Threads that stay, each with as many intra-op threads as the process has.
+
+    A new thread starts with torch's default number of them, and the bytes depend on it.
+    """
     return concurrent.futures.ThreadPoolExecutor(
         threads, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
     )

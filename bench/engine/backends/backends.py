@@ -32,9 +32,9 @@ class Backend(Protocol):
     """A way to run a step.
 
     Attributes:
-        name: for people.
+        name: its name in messages.
         devices: types of devices it works on.
-        lends: whether what it returns is memory that a later call overwrites.
+        lends: whether its results lie in memory that a later call overwrites.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Backend(Protocol):
         If anything is raised, the backend is not used.
 
         Args:
-            step: the step of the backend before; of the first one, the function itself.
+            step: the step of the backend before this one; for the first backend, the function itself.
             examples: examples of the tensors that the step gets.
             make_loop: see `Recorded`.
             in_place: see `Recorded`.
@@ -106,18 +106,21 @@ class TorchScript:
         return scripted
 
     def running(self) -> contextlib.AbstractContextManager[None]:
-        """TorchScript without its optimizer, which would replace some operations by others that round differently."""
+        """Return a context without TorchScript's optimizer.
+
+        The optimizer would replace some operations by others that round differently.
+        """
         from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
-        found: contextlib.AbstractContextManager[None] = optimized_execution(False)
-        return found
+        context: contextlib.AbstractContextManager[None] = optimized_execution(False)
+        return context
 
 
 class CudaGraph:
     """The recorded operations as a CUDA graph (`bench/engine/backends/cuda_graph.py`): a GPU does not wait for Python.
 
-    Only for few lanes. With more of them, the GPU works for longer than Python takes to start its operations, and the
-    buffers would take much memory.
+    It is used for few lanes only. With more lanes, the GPU works for longer than Python takes to start its operations,
+    and the buffers would take much memory.
     """
 
     name = "cudagraph"
@@ -143,13 +146,13 @@ BACKENDS: tuple[Backend, ...] = (Graph(), TorchScript(), CudaGraph())
 
 def fastest(device: str, failed: Iterable[str] = ()) -> str:
     """The name of the last backend for a type of device that comes before all that failed."""
-    found = EAGER
+    name = EAGER
     for backend in BACKENDS:
         if backend.name in failed:
             break
         if device in backend.devices:
-            found = backend.name
-    return found
+            name = backend.name
+    return name
 
 
 class BuiltLoop(NamedTuple):
@@ -160,7 +163,7 @@ class BuiltLoop(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the backend."""
+        """The name of the backend."""
         return self.backend.name if self.backend else EAGER
 
 
@@ -198,10 +201,11 @@ class Recorded:
         self.failed: dict[str, str] = {}
 
     def run(self, examples: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
-        """Run it on `args`, in which the function is called so many times.
+        """Run the loop on `args`, in the fastest way that is ready.
 
         Args:
             examples: tensors of the shapes that the function gets, and with numbers such as it gets.
+            calls: number of times that the loop calls the function.
         """
         at = tuple(t.shape for t in examples)
         if at not in self._recorded and self._begin_unrecorded(at, examples, calls, args):
@@ -218,12 +222,14 @@ class Recorded:
         if built.backend is None:
             return built.run(*args)
         with torch.no_grad() if self._in_place else torch.inference_mode(), built.backend.running():
-            found = (run or built.run)(*args)
-            return _copies(found) if built.backend.lends else found
+            results = (run or built.run)(*args)
+            return _copies(results) if built.backend.lends else results
 
     def _begin_unrecorded(self, at: Any, examples: list[Tensor], calls: int, args: Any) -> bool:
-        """Return whether the function should still run unrecorded. Otherwise it is recorded now, while no thread runs
-        it, because tracing changes what calling a module does in all threads."""
+        """Return whether the function should still run unrecorded; otherwise record it now.
+
+        It is recorded while no thread runs it, because tracing changes what calling a module does in all threads.
+        """
         with self._recording:
             if at in self._recorded:
                 return False
@@ -246,15 +252,16 @@ class Recorded:
             self._no_unrecorded_call.notify_all()
 
     def _record(self, examples: list[Tensor], args: Any = None) -> BuiltLoop:
-        """Try the backends in order, each on the step of the one before, and return the loop of the last one that gives
-        eager's bytes.
+        """Try the backends in order, each on the step of the backend before it.
+
+        The loop of the last backend that gives eager's bytes is returned.
 
         Args:
             args: arguments of the loop if it may overwrite them; then all its steps are compared, too.
         """
         expected = self._function(_copies(examples))
-        expected_all = self._call(self._eager, [_copies(one) for one in args]) if args else None
-        found, step = self._eager, self._function
+        expected_all = self._call(self._eager, [_copies(arg) for arg in args]) if args else None
+        fastest_loop, step = self._eager, self._function
         for backend in BACKENDS:
             if examples[0].device.type not in backend.devices or not backend.takes(examples, in_place=self._in_place):
                 continue
@@ -263,17 +270,20 @@ class Recorded:
                 built, (step,) = BuiltLoop(backend, loop), loop.children()
                 _compare(self._call(built, [_copies(examples)], step), expected)
                 if args:
-                    _compare(self._call(built, [_copies(one) for one in args]), expected_all)
+                    _compare(self._call(built, [_copies(arg) for arg in args]), expected_all)
             except Exception as error:  # the next simpler backend does it, whatever is wrong with this one
                 self.failed.setdefault(backend.name, one_line(error))
                 break
-            found = built
-        return found
+            fastest_loop = built
+        return fastest_loop
 
 
 def _with_other_numbers(example: Tensor) -> Tensor:
-    """An example in reverse order, and a single float plus 1: if the function reads a number in Python, or loses an
-    input, what is recorded gives other bytes than eager and is refused."""
+    """An example in reverse order, and a single float plus 1.
+
+    If the function reads a number in Python, or loses an input, the recording then gives other bytes than eager and is
+    refused.
+    """
     if example.dim():
         return example.flip(0)
     return example + 1 if example.is_floating_point() else example
@@ -288,10 +298,10 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
     return [t.clone() for t in tensors]
 
 
-def _compare(found: list[Tensor], expected: list[Tensor] | None) -> None:
+def _compare(results: list[Tensor], expected: list[Tensor] | None) -> None:
     assert expected is not None
     if not all(
         a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
-        for a, b in zip(found, expected, strict=True)
+        for a, b in zip(results, expected, strict=True)
     ):
         raise ValueError("its bytes are not eager's")

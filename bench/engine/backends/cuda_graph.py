@@ -21,7 +21,7 @@ WARM_UP = 3  # calls before a capture, in which libraries choose their algorithm
 
 
 def cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
-    """Capture as a CUDA graph. Graphs never run at the same time, so they share the memory for what is between."""
+    """Capture work as a CUDA graph. Graphs never run at the same time, so they share memory for intermediate values."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -56,8 +56,8 @@ class Captured(nn.Module):
         inputs = [t.clone() for t in examples]
         outputs = [t.clone() for t in step(inputs)]
         self._returned = len(outputs) if _fit(outputs, inputs) else 0
-        own, self._others = inputs[: self._returned], inputs[self._returned :]
-        self._state = [own, outputs]
+        state, self._others = inputs[: self._returned], inputs[self._returned :]
+        self._state = [state, outputs]
         self._seen: list[tuple[weakref.ref[Tensor], int] | None] = [None] * len(self._others)
         into = writing_into(step)
         pairs = ((0, 1), (1, 0)) if self._returned else ((0, 1),)
@@ -71,9 +71,9 @@ class Captured(nn.Module):
 
     def forward(self, tensors: list[Tensor]) -> list[Tensor]:
         """The outputs of the step."""
-        given = tensors[: self._returned]
-        source = int(any(a is b for a, b in zip(given, self._state[1], strict=False)))
-        for tensor, buffer in zip(given, self._state[source], strict=False):
+        returned = tensors[: self._returned]
+        source = int(any(a is b for a, b in zip(returned, self._state[1], strict=False)))
+        for tensor, buffer in zip(returned, self._state[source], strict=False):
             if tensor is not buffer:
                 buffer.copy_(tensor)
         for i, tensor in enumerate(tensors[self._returned :]):
@@ -98,8 +98,8 @@ def writing_into(step: fx.GraphModule) -> fx.GraphModule:
 
     Where an output's operation can write to a given tensor, it does; else the output is copied.
     """
-    found = fx.GraphModule(step, copy.deepcopy(step.graph))
-    graph = found.graph
+    copied = fx.GraphModule(step, copy.deepcopy(step.graph))
+    graph = copied.graph
     last = graph.output_node()
     outputs: Any = last.args[0]
     (tensors,) = (node for node in graph.nodes if node.op == "placeholder")
@@ -115,21 +115,21 @@ def writing_into(step: fx.GraphModule) -> fx.GraphModule:
                 continue
         node.op, node.target, node.kwargs = "call_function", operation, {**node.kwargs, "out": target}
     last.args = ([],)
-    found.recompile()
-    return found
+    copied.recompile()
+    return copied
 
 
 def _with_out(node: fx.Node) -> Any:
-    """The operation of a node that writes its result to `out`, if there is one."""
+    """Find the form of a node's operation that writes its result to `out`, if there is one."""
     if node.op == "call_method" and node.target in ("add", "sub", "mul", "div"):
         return getattr(torch, node.target)
     if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
         return None
-    wanted = [(a.name, str(a.type)) for a in node.target._schema.arguments]
+    signature = [(a.name, str(a.type)) for a in node.target._schema.arguments]
     packet = node.target.overloadpacket
     for name in packet.overloads():
         overload = getattr(packet, name)
-        *given, written = overload._schema.arguments or [None]
-        if written is not None and written.name == "out" and [(a.name, str(a.type)) for a in given] == wanted:
+        *arguments, written = overload._schema.arguments or [None]
+        if written is not None and written.name == "out" and [(a.name, str(a.type)) for a in arguments] == signature:
             return overload
     return None

@@ -99,16 +99,18 @@ class EvalLoop(nn.Module):
         Weights and buffers are lists with one vector per model; inputs are `[groups, lanes, ...]`.
         """
         lanes = x.shape[1]
-        found: list[Tensor] = []
+        results: list[Tensor] = []
         for k in range(x.shape[0]):
             w, b = weights[k * lanes : (k + 1) * lanes], buffers[k * lanes : (k + 1) * lanes]
-            found.append(self.outputs([torch.stack(w), torch.stack(b), x[k]])[0])
-        return found
+            results.append(self.outputs([torch.stack(w), torch.stack(b), x[k]])[0])
+        return results
 
 
 def _load_lanes(load: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> list[Tensor]:
-    """The lanes after new clients were copied in. A lane's tensor may also be a context, so the copy is never made in
-    place."""
+    """Copy new clients into lanes and return the lanes.
+
+    A lane's tensor may also be a context, so it is never changed in place.
+    """
     loaded: list[Tensor] = []
     for i in range(len(lanes)):
         if lanes[i].numel() > 0:

@@ -24,7 +24,7 @@ def record(function: Function, examples: list[Tensor]) -> fx.GraphModule:
 
 
 def of_list(recorded: fx.GraphModule) -> fx.GraphModule:
-    """The same operations with all arguments in a list."""
+    """A copy of the recorded operations that takes all its arguments in one list."""
     graph = recorded.graph
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     with graph.inserting_before(arguments[0]):
@@ -40,14 +40,14 @@ def of_list(recorded: fx.GraphModule) -> fx.GraphModule:
 
 def named_by_packet(recorded: fx.GraphModule) -> fx.GraphModule:
     """A copy whose operations have the names that TorchScript knows them by."""
-    found = fx.GraphModule(recorded, copy.deepcopy(recorded.graph))
-    for node in list(found.graph.nodes):
+    renamed = fx.GraphModule(recorded, copy.deepcopy(recorded.graph))
+    for node in list(renamed.graph.nodes):
         if isinstance(node.target, torch._ops.OpOverload):
             if node.target._overloadname == "Scalar":
-                node.args = tuple(_of_literal(found, node, a) if isinstance(a, bool) else a for a in node.args)
+                node.args = tuple(_of_literal(renamed, node, a) if isinstance(a, bool) else a for a in node.args)
             node.target = node.target.overloadpacket
-    found.recompile()
-    return found
+    renamed.recompile()
+    return renamed
 
 
 def _of_literal(recorded: fx.GraphModule, node: fx.Node, value: bool) -> fx.Node:

@@ -15,16 +15,16 @@ _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", 
 
 
 def tidy(recorded: fx.GraphModule) -> fx.GraphModule:
-    """Leave out what changes no number; a graph with in-place or random operations stays as it is."""
+    """Remove operations that change no number; a graph with in-place or random operations stays as it is."""
     graph = recorded.graph
     operations = [node for node in graph.nodes if node.op == "call_function"]
     if any(writes(node) or _draws(node) for node in operations):
         return recorded
-    known: dict[Any, fx.Node] = {}
+    nodes: dict[Any, fx.Node] = {}
     for node in operations:
-        kept = _viewed(node) or known.setdefault((node.target, str(node.args), str(node.kwargs)), node)
-        if kept is not node:
-            node.replace_all_uses_with(kept)
+        original = _viewed(node) or nodes.setdefault((node.target, str(node.args), str(node.kwargs)), node)
+        if original is not node:
+            node.replace_all_uses_with(original)
             graph.erase_node(node)
     graph.eliminate_dead_code()
     _keep_constants(recorded)
@@ -48,13 +48,13 @@ def update_in_place(recorded: fx.GraphModule) -> fx.GraphModule:
 
 
 def _in_pieces(update: fx.Node) -> bool:
-    """Whether it is `weights - rate * (gradients side by side)` of an argument that is used in these pieces only."""
+    """Whether a node is `weights - rate * (gradients side by side)` of an argument used in these pieces only."""
     weights, rate, gradient = (node for node in update.args if isinstance(node, fx.Node))
     shape, others = weights.meta["val"].shape, [node for node in weights.users if node is not update]
-    given = weights.op == rate.op == "placeholder" and rate.meta["val"].dim() == 0
+    of_arguments = weights.op == rate.op == "placeholder" and rate.meta["val"].dim() == 0
     large = len(shape) == 1 and shape[0] > _SMALL
     side_by_side = _name(gradient) == "cat" and len(gradient.args) == 1 and len(gradient.users) == 1
-    if not (given and large and side_by_side and [_name(node) for node in others] == ["split_with_sizes"]):
+    if not (of_arguments and large and side_by_side and [_name(node) for node in others] == ["split_with_sizes"]):
         return False
     pieces: Any = gradient.args[0]
     same = others[0].args[1:] == ([piece.meta["val"].numel() for piece in pieces],)
@@ -81,7 +81,7 @@ def _change_pieces(graph: fx.Graph, update: fx.Node) -> None:
 
 
 def _uses(node: fx.Node) -> Iterator[fx.Node]:
-    """Everything that reads a tensor, itself or by a view."""
+    """Nodes that read a tensor, itself or by a view."""
     for user in node.users:
         yield user
         if _shows(user):
@@ -99,12 +99,12 @@ def _move_up(node: fx.Node) -> None:
 def _shows(node: fx.Node) -> bool:
     """Whether a node has no memory of its own, or may have none."""
     if isinstance(node.target, torch._ops.OpOverload):
-        return _name(node) in _VIEWS or any(found.alias_info is not None for found in node.target._schema.returns)
+        return _name(node) in _VIEWS or any(result.alias_info is not None for result in node.target._schema.returns)
     return _name(node) in _VIEWS | {"split_with_sizes", "select"} or node.target is operator.getitem
 
 
 def writes(node: fx.Node) -> bool:
-    """Whether an operation changes what it is given."""
+    """Whether an operation changes its arguments in place."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
@@ -122,12 +122,12 @@ def _name(node: fx.Node) -> str:
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
-    """The earlier node that this one shows as it is, if there is one: two transpositions, a view of equal shape."""
+    """Find the earlier node that this one shows unchanged: after two transpositions, or as a view of equal shape."""
     source = node
     while _name(source) in _VIEWS:
-        before = source.args[0]
-        assert isinstance(before, fx.Node)
-        source = before
+        earlier = source.args[0]
+        assert isinstance(earlier, fx.Node)
+        source = earlier
         if _layout(source) == _layout(node):
             return source
     return None
@@ -144,7 +144,7 @@ def _pass_pieces(graph: fx.Graph) -> None:
 
 
 def _not_widened(piece: fx.Node) -> fx.Node:
-    """The 16-bit tensor that a gradient of a network's tensor, `[lanes, d]`, is a copy of in float32, if it is one."""
+    """Find the 16-bit tensor of which a gradient `[lanes, d]` is a float32 copy, or else return the gradient."""
     shown: Any = piece.args[0] if _name(piece) in ("view", "_unsafe_view") else piece
     turned = _name(shown) == "transpose"
     copy: Any = shown.args[0] if turned else shown
@@ -168,10 +168,10 @@ def _layout(node: Any) -> Any:
 
 
 def _keep_constants(recorded: fx.GraphModule) -> None:
-    """Compute what depends on no input once, now."""
+    """Compute now, once, the values that depend on no input."""
     graph = recorded.graph
-    given = [node for node in graph.nodes if node.op == "get_attr"]  # a number of the function's, as a tensor
-    constants: dict[fx.Node, Tensor] = {node: getattr(recorded, node.target) for node in given}
+    attributes = [node for node in graph.nodes if node.op == "get_attr"]  # a number of the function's, as a tensor
+    constants: dict[fx.Node, Tensor] = {node: getattr(recorded, node.target) for node in attributes}
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.meta.get("val"), Tensor):
             continue
@@ -182,7 +182,7 @@ def _keep_constants(recorded: fx.GraphModule) -> None:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), inputs.__getitem__)
         constants[node] = node.target(*args, **kwargs)
     for node, value in constants.items():
-        if node in given or all(user in constants for user in node.users):
+        if node in attributes or all(user in constants for user in node.users):
             continue
         name = f"constant_{node.name}"
         recorded.register_buffer(name, value, persistent=False)

@@ -86,7 +86,7 @@ class _InOrder(Function):
 
 
 class _Convolve(Function):
-    """The convolution."""
+    """Convolution of every lane's images with the lane's weights, with derivatives."""
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
@@ -112,7 +112,7 @@ class _Convolve(Function):
 
 
 class _OfInput(Function):
-    """Its derivative with respect to the images: maps a gradient of the outputs to one of the images."""
+    """Derivative of the convolution with respect to images: maps a gradient of the outputs to one of the images."""
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, int]) -> Tensor:
@@ -137,7 +137,7 @@ class _OfInput(Function):
 
 
 class _OfWeight(Function):
-    """Its derivative with respect to the weights: maps a gradient of the outputs to one of the weights."""
+    """Derivative of the convolution with respect to weights: maps a gradient of the outputs to one of the weights."""
 
     @staticmethod
     def forward(g: Tensor, x: Tensor, geometry: Geometry, lanes: int) -> Tensor:
@@ -164,7 +164,7 @@ class _OfWeight(Function):
 
 
 def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
-    """`[lanes, ...]`; with nested `vmap`s the lanes of all levels are flattened."""
+    """Move lanes to the front: `[lanes, ...]`; with nested `vmap`s the lanes of all levels are flattened."""
     return (t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
 
 
@@ -181,8 +181,8 @@ def _convolution_of_input(
     g: Tensor, w: Tensor, size: _Sizes, kernel: _Sizes, stride: _Sizes, padding: _Sizes
 ) -> Tensor:
     if _has_kernel(g, w):
-        found: Tensor = _kernels().of_input(g, w, _geometry(kernel, stride, padding), (size[0], size[1]))
-        return found
+        gradient: Tensor = _kernels().of_input(g, w, _geometry(kernel, stride, padding), (size[0], size[1]))
+        return gradient
     like = g.new_empty(1).expand(len(g), len(w) * w.shape[4], *size)  # only its shape is used
     rest = stride, padding, [1, 1], False, [0, 0], len(w)
     return in_order(_aten.convolution_backward(g, like, _in_groups(w), None, *rest, [True, False, False])[0])
@@ -190,14 +190,14 @@ def _convolution_of_input(
 
 @custom_op("pfleague::lane_convolution_of_weight", mutates_args=())
 def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
-    found: Tensor
+    gradient: Tensor
     if _has_kernel(g, x):
-        found = _kernels().of_weight(g, x, _geometry(kernel, stride, padding), lanes)
-        return found
+        gradient = _kernels().of_weight(g, x, _geometry(kernel, stride, padding), lanes)
+        return gradient
     like = g.new_empty(1).expand(g.shape[1], x.shape[1] // lanes, *kernel)
     rest = stride, padding, [1, 1], False, [0, 0], lanes
-    _, found, _ = _aten.convolution_backward(g, x, like, None, *rest, [False, True, False])
-    return found.view(lanes, -1, *found.shape[1:]).permute(0, 1, 3, 4, 2).contiguous()
+    _, gradient, _ = _aten.convolution_backward(g, x, like, None, *rest, [False, True, False])
+    return gradient.view(lanes, -1, *gradient.shape[1:]).permute(0, 1, 3, 4, 2).contiguous()
 
 
 @_convolution.register_fake

@@ -94,7 +94,7 @@ def of_weight_kernel(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """For each tap, `out[o, c]` is the sum of `g[m, o] * x[m, c]` over all output pixels `m`."""
+    """Compute for each tap `out[o, c]`, the sum of `g[m, o] * x[m, c]` over all output pixels `m`."""
     lane, lanes = tl.program_id(2), tl.num_programs(2)
     taps: tl.constexpr = KERNEL_H * KERNEL_W
     tap = tl.program_id(0) % taps

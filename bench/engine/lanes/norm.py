@@ -24,7 +24,7 @@ _aten = torch.ops.aten
 
 
 class PaddingUnknownError(Exception):
-    """A layer cannot know which samples are padding, because its input is not that of the batch."""
+    """Input of a layer that is not the batch's, so that the layer cannot know which samples are padding."""
 
 
 class LaneBatchNorm(nn.Module):
@@ -56,8 +56,8 @@ class LaneBatchNorm(nn.Module):
         A residual of the same shape is added before the ReLU.
         """
         if self.relu and self.training and self.mask is None:
-            before = self.running_mean, self.running_var
-            out, *moved = norm_relu(x, residual, self.weight, self.bias, *before, self.momentum, self.eps)
+            running = self.running_mean, self.running_var
+            out, *moved = norm_relu(x, residual, self.weight, self.bias, *running, self.momentum, self.eps)
             self._move(*moved)
             return out
         out = self._masked(x) if self.training and self.mask is not None else self._unmasked(x)
@@ -65,9 +65,9 @@ class LaneBatchNorm(nn.Module):
         return out.relu() if self.relu else out
 
     def _unmasked(self, x: Tensor) -> Tensor:
-        before = self.running_mean, self.running_var
+        running = self.running_mean, self.running_var
         rest = self.training, self.momentum, self.eps
-        out, mean, var, _, _ = _Norm.apply(x, self.weight, self.bias, *before, *rest)
+        out, mean, var, _, _ = _Norm.apply(x, self.weight, self.bias, *running, *rest)
         if self.training:
             self._move(mean, var)
         normalised: Tensor = out
@@ -101,14 +101,14 @@ class Padding(NamedTuple):
     x: Tensor | None
     weight: Tensor
 
-    def left_out(self, net: nn.Module, given: Tensor) -> AbstractContextManager[None]:
-        """Inside this context the network's BatchNorm layers leave out padding if they are given these samples."""
-        return masked(net, self.weight if given is self.x else "unknown")
+    def left_out(self, net: nn.Module, inputs: Tensor) -> AbstractContextManager[None]:
+        """Return a context in which the network's BatchNorm layers leave out padding if `inputs` are these samples."""
+        return masked(net, self.weight if inputs is self.x else "unknown")
 
 
 @contextmanager
 def masked(net: nn.Module, mask: Tensor | Literal["unknown"]) -> Iterator[None]:
-    """Inside this context the network's BatchNorm layers leave out padding (see `LaneBatchNorm.mask`)."""
+    """Let the network's BatchNorm layers leave out padding inside this context (see `LaneBatchNorm.mask`)."""
     layers = [layer for layer in net.modules() if isinstance(layer, LaneBatchNorm)]
     for layer in layers:
         layer.mask = mask
@@ -146,8 +146,8 @@ class _Norm(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        found = _NormBackward.apply(gradient, *ctx.saved_tensors, ctx.training, ctx.eps)
-        return *found, None, None, None, None, None
+        gradients = _NormBackward.apply(gradient, *ctx.saved_tensors, ctx.training, ctx.eps)
+        return *gradients, None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -173,10 +173,10 @@ class _NormBackward(Function):
         training: bool,
         eps: float,
     ) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = _aten.native_batch_norm_backward(
+        gradients: tuple[Tensor, ...] = _aten.native_batch_norm_backward(
             gradient, x, weight, mean, var, batch_mean, batch_scale, training, eps, [True, True, True]
         )
-        return found
+        return gradients
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -42,19 +42,19 @@ def forward_kernel(
     middle, scale = first + away, tl.rsqrt(spread + eps)
     tl.store(batch_mean + c, middle, real)
     tl.store(batch_scale + c, scale, real)
-    before = tl.load(mean + c, real, 0.0)
-    tl.store(new_mean + c, before + momentum * (middle - before), real)
-    before = tl.load(var + c, real, 0.0)
-    tl.store(new_var + c, before + momentum * (spread * (pixels / (pixels - 1)) - before), real)
+    running = tl.load(mean + c, real, 0.0)
+    tl.store(new_mean + c, running + momentum * (middle - running), real)
+    running = tl.load(var + c, real, 0.0)
+    tl.store(new_var + c, running + momentum * (spread * (pixels / (pixels - 1)) - running), real)
     scale = scale * tl.load(weight + c, real, 0.0)
     offset = tl.load(bias + c, real, 0.0)
     for start in range(0, pixels, BLOCK_M):
         m = start + tl.arange(0, BLOCK_M)
         inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
-        found = (tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :]) * scale[None, :] + offset[None, :]
+        value = (tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :]) * scale[None, :] + offset[None, :]
         if RESIDUAL:
-            found += tl.load(residual + at, inside, 0.0).to(tl.float32)
-        tl.store(out + at, tl.where(found > 0, found, 0.0).to(out.dtype.element_ty), inside)
+            value += tl.load(residual + at, inside, 0.0).to(tl.float32)
+        tl.store(out + at, tl.where(value > 0, value, 0.0).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -83,8 +83,8 @@ def backward_kernel(
         inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
         passed = tl.where(tl.load(out + at, inside, 0.0) > 0, tl.load(g + at, inside, 0.0).to(tl.float32), 0.0)
         away = tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :]
-        found = (passed - level[None, :] - away * tilt[None, :]) * slope[None, :]
-        tl.store(of_x + at, found.to(of_x.dtype.element_ty), inside)
+        slopes = (passed - level[None, :] - away * tilt[None, :]) * slope[None, :]
+        tl.store(of_x + at, slopes.to(of_x.dtype.element_ty), inside)
         if RESIDUAL:
             tl.store(of_residual + at, passed.to(of_residual.dtype.element_ty), inside)
 
@@ -102,13 +102,13 @@ def forward(
     """Outputs, new running mean and variance, and the batch's mean and 1 / standard deviation."""
     x, *residual = map(in_order, (x, *residual))
     out = torch.empty_like(x)
-    found = [torch.empty_like(weight) for _ in range(4)]
-    given = [t.contiguous() for t in (weight, bias, mean, var)]
+    statistics = [torch.empty_like(weight) for _ in range(4)]
+    parameters = [t.contiguous() for t in (weight, bias, mean, var)]
     forward_kernel[_grid(x)](
-        x, residual[0] if residual else x, *given, out, *found, *_sizes(x), momentum, eps, bool(residual),
+        x, residual[0] if residual else x, *parameters, out, *statistics, *_sizes(x), momentum, eps, bool(residual),
         **BLOCKS, **OPTIONS,
     )  # fmt: skip
-    return out, found[0], found[1], found[2], found[3]
+    return out, statistics[0], statistics[1], statistics[2], statistics[3]
 
 
 def backward(
@@ -116,11 +116,13 @@ def backward(
 ) -> list[Tensor]:
     """The gradients of samples, weight, bias and, where there is one, the residual."""
     g, x, out = map(in_order, (g, x, out))
-    given = [t.contiguous() for t in (weight, batch_mean, batch_scale)]
-    found = [torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)]
-    found += [torch.empty_like(g)] if has_residual else []
-    backward_kernel[_grid(x)](g, x, out, *given, *found[:3], found[-1], *_sizes(x), has_residual, **BLOCKS, **OPTIONS)
-    return found
+    parameters = [t.contiguous() for t in (weight, batch_mean, batch_scale)]
+    gradients = [torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)]
+    gradients += [torch.empty_like(g)] if has_residual else []
+    backward_kernel[_grid(x)](
+        g, x, out, *parameters, *gradients[:3], gradients[-1], *_sizes(x), has_residual, **BLOCKS, **OPTIONS
+    )
+    return gradients
 
 
 def _grid(x: Tensor) -> tuple[int]:

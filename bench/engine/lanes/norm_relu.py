@@ -25,7 +25,7 @@ def norm_relu(
     """The ReLU of normalised samples `[samples, channels, height, width]` plus the residual.
 
     Args:
-        mean, var: running statistics; the new ones are returned, too.
+        mean, var: running statistics `[channels]`; the new ones are returned, too.
         rest: momentum of the running statistics, and epsilon.
     """
     out, mean, var, _, _ = _NormRelu.apply(x, residual, weight, bias, mean, var, *rest)
@@ -37,8 +37,8 @@ class _NormRelu(Function):
 
     @staticmethod
     def forward(x: Tensor, residual: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = _forward(x, [] if residual is None else [residual], *args)
-        return found
+        results: tuple[Tensor, ...] = _forward(x, [] if residual is None else [residual], *args)
+        return results
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -81,8 +81,8 @@ class _Backward(Function):
 
         def plain(g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
             passed = g * (out > 0)
-            found = backward_by_hand(passed, x, weight, weight, weight, training=True, eps=ctx.eps)
-            return (*found, passed) if ctx.has_residual else found
+            gradients_of_norm = backward_by_hand(passed, x, weight, weight, weight, training=True, eps=ctx.eps)
+            return (*gradients_of_norm, passed) if ctx.has_residual else gradients_of_norm
 
         of_g, of_x, of_weight = torch.func.vjp(plain, g, x, weight)[1](gradients)
         return of_g, of_x, None, of_weight, None, None, None, None
@@ -109,12 +109,12 @@ def _forward(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`residual`: no tensor, or one."""
+    """Compute the outputs of `norm_relu` and the new statistics; `residual` has no tensor, or one."""
     if _has_kernels(x, *residual):
-        found: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _kernels().forward(
+        results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _kernels().forward(
             x, residual, weight, bias, mean, var, momentum, eps
         )
-        return found
+        return results
     out, *batch, mean, var = _aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, momentum, eps)
     return in_order(sum(residual, out).relu()), mean, var, batch[0], batch[1]
 
@@ -129,8 +129,8 @@ def _backward(
     passed = in_order(_aten.threshold_backward(g, out, 0))
     statistics = None, None, batch_mean, batch_scale
     rest = True, 0.0, [True, True, True]  # the statistics are those of the batch, so that epsilon is not read
-    of_x, *found = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
-    return [in_order(of_x), *found, *([passed] if has_residual else [])]
+    of_x, *of_channels = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
+    return [in_order(of_x), *of_channels, *([passed] if has_residual else [])]
 
 
 @_forward.register_fake
@@ -140,8 +140,8 @@ def _(x: Tensor, residual: Sequence[Tensor], weight: Tensor, *_: Any) -> tuple[T
 
 @_backward.register_fake
 def _(g: Tensor, x: Tensor, out: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
-    found = [in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
-    return [*found, in_order(torch.empty_like(g))] if rest[-1] else found
+    results = [in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
+    return [*results, in_order(torch.empty_like(g))] if rest[-1] else results
 
 
 def _has_kernels(*samples: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What the forms of BatchNorm for many lanes share: their derivative by hand, and lanes as channels."""
+"""Functions that the forms of BatchNorm for many lanes share: their derivative by hand, and lanes as channels."""
 
 import torch
 from torch import Tensor

@@ -20,7 +20,7 @@ from bench.optim import SGD, Optimizer, OptimizerState, clipped
 def update(
     optimizer: Optimizer, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor, *, lane_kernels: bool
 ) -> tuple[Tensor, OptimizerState]:
-    """One step of an optimizer; with lane kernels on a GPU, a step of SGD is one operation, which rounds differently.
+    """Take one step of an optimizer; with lane kernels on a GPU, SGD is one operation, which rounds differently.
 
     Args:
         w, g: weights and gradient `[d]`.
@@ -45,17 +45,17 @@ def sgd_step(
         g: gradient `[d]`.
         lr: learning rate `[]`.
         momentum: 0 if `state` has no velocity.
-        decay: what of the weights is added to the gradient.
+        decay: share of the weights that is added to the gradient.
     """
-    found = _sgd([t.unsqueeze(0) for t in state], [g.unsqueeze(0)], lr.unsqueeze(0), momentum, decay, nesterov)
-    return [t.squeeze(0) for t in found]
+    vectors = _sgd([t.unsqueeze(0) for t in state], [g.unsqueeze(0)], lr.unsqueeze(0), momentum, decay, nesterov)
+    return [t.squeeze(0) for t in vectors]
 
 
 @custom_op("pfleague::lane_sgd", mutates_args=())
 def _sgd(
     state: Sequence[Tensor], gradient: Sequence[Tensor], lr: Tensor, momentum: float, decay: float, nesterov: bool
 ) -> list[Tensor]:
-    """The same for lanes: `state` is `[lanes, d]` and `lr` `[lanes]`.
+    """Take the step of `sgd_step` for all lanes: `state` is `[lanes, d]` and `lr` `[lanes]`.
 
     The gradient consists of pieces `[lanes, ...]` of any floating-point dtype, which make up `[lanes, d]` if they are
     flattened and concatenated.
@@ -70,7 +70,7 @@ def _sgd(
 def plain_sgd(
     state: Sequence[Tensor], gradient: Sequence[Tensor], lr: Tensor, momentum: float, decay: float, nesterov: bool
 ) -> list[Tensor]:
-    """The operation in PyTorch's operations; the kernel gives the same bits."""
+    """Take the step in PyTorch's operations; the kernel gives the same bits."""
     w, velocity = state[0], state[1:]
     g = torch.cat([piece.to(w.dtype).flatten(1) for piece in gradient], 1)
     if decay:
@@ -101,5 +101,5 @@ def _(
         return (t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
 
     vectors = [[*map(merged, *pair)] for pair in zip((state, gradient), in_dims[:2], strict=True)]
-    found = _sgd(*vectors, merged(lr, in_dims[2]), *rest)
-    return [t.unflatten(0, (lanes, -1)) for t in found], [0] * len(found)
+    results = _sgd(*vectors, merged(lr, in_dims[2]), *rest)
+    return [t.unflatten(0, (lanes, -1)) for t in results], [0] * len(results)

@@ -44,10 +44,10 @@ def sgd_kernel(
 def sgd(
     state: Sequence[Tensor], gradient: Sequence[Tensor], lr: Tensor, momentum: float, decay: float, nesterov: bool
 ) -> list[Tensor]:
-    """See `bench.engine.lanes.sgd`; one launch for each piece of the gradient."""
-    given = [t.contiguous() for t in state]
-    new = [torch.empty_like(t) for t in given]
-    lanes, d = given[0].shape
+    """Take the step of `bench.engine.lanes.sgd`, with one launch for each piece of the gradient."""
+    vectors = [t.contiguous() for t in state]
+    new = [torch.empty_like(t) for t in vectors]
+    lanes, d = vectors[0].shape
     flags = bool(decay), len(state) == 2, nesterov
     start = 0
     for piece in gradient:
@@ -56,7 +56,18 @@ def sgd(
         grid = triton.cdiv(size, BLOCK), lanes
         numbers = d, start, size, momentum, decay
         sgd_kernel[grid](
-            given[0], given[-1], g, lr.contiguous(), new[0], new[-1], *numbers, channels, taps, *flags, BLOCK, **OPTIONS
+            vectors[0],
+            vectors[-1],
+            g,
+            lr.contiguous(),
+            new[0],
+            new[-1],
+            *numbers,
+            channels,
+            taps,
+            *flags,
+            BLOCK,
+            **OPTIONS,
         )
         start += size
     return new
