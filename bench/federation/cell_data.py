@@ -1,4 +1,4 @@
-"""What a cell works on, from its settings: the data set, the public samples, the partition, the shifts."""
+"""The data of a cell, from its settings: the data set, the public samples, the partition, the shifts."""
 
 import functools
 import importlib
@@ -23,7 +23,7 @@ def load_all(settings: Settings, data_root: Path = Path("data")) -> CellData:
     """Data set, partition and public samples of a cell, as its federation takes them: a trial of a sweep has no tests.
 
     Raises:
-        UserError: something is unknown, missing or damaged, or cannot be divided so.
+        UserError: a data set, partition or shift is unknown, missing or damaged, or cannot be divided so.
     """
     dataset = load_dataset(settings, data_root)
     dataset, partition = as_trained(settings, dataset, load_partition(settings, dataset))
@@ -43,22 +43,28 @@ def as_trained(settings: Settings, dataset: Dataset, partition: Partition) -> tu
 
 
 def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download: bool = False) -> Dataset:
-    """The data set of a cell; the last two are kept, as neighbouring cells mostly share theirs (a public one, too).
+    """Load the data set of a cell.
 
-    A data set is read again when a file changes that an option names, that lies in such a folder, or in the data root's
-    folder of the set's name down to `_LEVELS` levels; and in another current directory.
+    The last two data sets stay in memory, because cells that run one after another mostly have the same. A data set is
+    read again in another current directory, and when one of its files changes: a file that an option names, a file in
+    a folder that an option names, or a file in the data root's folder of the set's name, down to `_LEVELS` levels.
+
+    Args:
+        settings: the cell's settings.
+        data_root: the folder of the data files.
+        download: fetch missing files, where the data set can.
 
     Raises:
-        UserError: it is unknown, missing or damaged.
+        UserError: the data set is unknown, missing or damaged.
     """
     return _dataset(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True), data_root, download)
 
 
 def load_public(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset | None:
-    """The public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
+    """Load the public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
 
     Of the clients' own data set only samples that no client holds are taken; where clients hold all of its training
-    part, samples that none is validated or tested on. What is kept for tests of other seeds is never taken.
+    part, samples that none is validated or tested on. Samples that are kept for tests of other seeds are never taken.
 
     Raises:
         UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data.
@@ -74,14 +80,14 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
             f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of "
             f"{dataset.shape}; they should be the same"
         )
-    own = public.checksum == dataset.checksum
-    free = _free(settings, dataset) if own else np.arange(public.n_train)
+    same_set = public.checksum == dataset.checksum
+    free = _free(settings, dataset) if same_set else np.arange(public.n_train)
     size = chosen.size or len(free)
     if not 1 <= size <= len(free):
-        that = " that may be public, for clients hold the others" if own else ""
+        restriction = " that may be public, for clients hold the others" if same_set else ""
         raise UserError(
-            f"public size = {size}: {chosen.name!r} has {len(free)} training samples{that}; ask for fewer, or for "
-            "another data set"
+            f"public size = {size}: {chosen.name!r} has {len(free)} training samples{restriction}; ask for fewer, or "
+            "for another data set"
         )
     drawn = np.sort(free[generator("public set", settings.seed).choice(len(free), size, replace=False)])
     return public.subset(drawn, size)
@@ -100,17 +106,17 @@ def _free(settings: Settings, dataset: Dataset) -> Indices:
 
 def data_of(settings: Settings) -> list[tuple[str, str]]:
     """The data sets that a cell reads: name, and options as JSON."""
-    found = [(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True))]
+    sets = [(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True))]
     if settings.public is not None:
-        found.append((settings.public.name, json.dumps(settings.public.options, sort_keys=True)))
-    return found
+        sets.append((settings.public.name, json.dumps(settings.public.options, sort_keys=True)))
+    return sets
 
 
 def read_data(name: str, options: str, data_root: Path) -> Dataset:
-    """A data set of `data_of`.
+    """Read a data set that `data_of` lists.
 
     Raises:
-        UserError: it is unknown, missing or damaged.
+        UserError: the data set is unknown, missing or damaged.
     """
     return _dataset(name, options, data_root, False)
 
@@ -120,7 +126,7 @@ _PROVIDED: dict[tuple[str, str], Dataset] = {}
 
 
 def provide(name: str, options: str, dataset: Dataset) -> None:
-    """From now on this is that data set of `data_of`, whatever lies under a data root."""
+    """Use these samples from now on for a data set that `data_of` lists, whatever lies under a data root."""
     _PROVIDED[name, options] = dataset
 
 
@@ -132,9 +138,9 @@ def _dataset(name: str, options: str, data_root: Path, download: bool) -> Datase
 
 @functools.lru_cache(maxsize=2)
 def _loaded(name: str, options: str, data_root: Path, download: bool, factory: Any, versions: Any) -> Dataset:
-    """A data set; `versions` tells its files apart from those at another time or in another current directory."""
-    given = {"data_root": data_root, "download": download, **json.loads(options)}
-    return call_factory(f"data set {name!r}", Dataset, factory, **given)
+    """Load a data set; `versions` tells its files from those of another time or another current directory."""
+    arguments = {"data_root": data_root, "download": download, **json.loads(options)}
+    return call_factory(f"data set {name!r}", Dataset, factory, **arguments)
 
 
 def _versions(name: str, options: str, data_root: Path) -> tuple[Any, ...]:
@@ -144,7 +150,7 @@ def _versions(name: str, options: str, data_root: Path) -> tuple[Any, ...]:
 
 
 def load_partition(settings: Settings, dataset: Dataset) -> Partition:
-    """The partition of a cell.
+    """Divide the samples of a cell over its clients: index lists for training, validation and test by client.
 
     Raises:
         UserError: the data set cannot be divided so.
@@ -169,7 +175,7 @@ def load_partition(settings: Settings, dataset: Dataset) -> Partition:
 
 
 def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
-    """The samples as the clients of a cell have them, after its shifts, if it has any.
+    """Apply the shifts of a cell: samples and partition as its clients have them.
 
     Raises:
         UserError: a shift does not fit the data.
@@ -178,5 +184,5 @@ def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> 
         return dataset, partition
     shifting = importlib.import_module("datasets.shifting")
     seed = settings.seed if settings.partition_seed is None else settings.partition_seed
-    found: tuple[Dataset, Partition] = shifting.apply(dataset, partition, settings.shifts, seed)
-    return found
+    shifted: tuple[Dataset, Partition] = shifting.apply(dataset, partition, settings.shifts, seed)
+    return shifted

@@ -1,4 +1,4 @@
-"""The simulated clock: what a program did becomes seconds, by the profiles of devices and networks."""
+"""The simulated clock: seconds of a program's work and messages, from profiles of devices and networks."""
 
 from collections.abc import Mapping
 
@@ -13,8 +13,8 @@ class Clock:
 
     Args:
         archs: each client's architecture.
-        delays: by client, how many ticks later than the others its answer comes (tick trigger only); a tuple: in its
-            first round, its second and so on, in turn.
+        delays: by client, the number of ticks by which its answer is later than the others' (tick trigger only); a
+            tuple: in its first round, its second and so on, in turn.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class Clock:
             self._speed[i] /= profile.slow_clients.factor
 
     def work(self, client: int, work: Work, round: int) -> float:
-        """Seconds of computing."""
+        """Seconds that a client's work takes in a round."""
         slow = self._profile.slow_rounds
         unlucky = slow is not None and self._chance("slow round", client, round) < slow.probability
         return work.samples / self._speed[client] * (slow.factor if slow is not None and unlucky else 1.0)
 
     def up(self, client: int, size: Size) -> float:
-        """Seconds of an uplink."""
+        """Seconds that a client's upload of this size takes."""
         return self._profile.latency + (size.main + size.buffers) / self._uplink[client]
 
     def down(self, client: int, size: Size) -> float:
-        """Seconds of a downlink."""
+        """Seconds that a client's download of this size takes."""
         return self._profile.latency + (size.main + size.buffers) / self._downlink[client]
 
     def drops_out(self, client: int, round: int) -> bool:

@@ -1,4 +1,4 @@
-"""The models of a server version, and what they say about the samples that they are scored on."""
+"""The models of a server version, and their outputs on the samples that they are scored on."""
 
 import torch
 
@@ -17,7 +17,7 @@ class Evaluator:
 
     Attributes:
         new: ids of the clients held out of training.
-        scorers: what scores the outputs.
+        scorers: the scorers of the outputs.
     """
 
     def __init__(
@@ -37,39 +37,44 @@ class Evaluator:
         self.scorers = Scorers(device_data.local.y, device_data.partition, list(server.sizes), new)
 
     def outputs(self, version: int, local: dict[int, Params]) -> Evaluation:
-        """Outputs of generic, personalized and `local` models, those right after local training, without scores."""
+        """Compute the outputs of generic, personalized and `local` models (right after local training), unscored."""
         personal = self.personal(version) if self._method.trains != "gm" else {}
         generic = self.generic(version, personal)
-        found = Evaluation(generic=generic, personal=personal)
+        evaluation = Evaluation(generic=generic, personal=personal)
         names = ("gm", "pm") if self._method.trains == "gm" else ("gm",)
-        own = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
-        found.outputs += self._outputs(generic, names, own)
+        by_client = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
+        evaluation.outputs += self._outputs(generic, names, by_client)
         if self.new and version == self._engine.settings.rounds:
-            found.outputs += self._outputs_of_newcomers(version, generic)
-        return found
+            evaluation.outputs += self._outputs_of_newcomers(version, generic)
+        return evaluation
 
     def _outputs(
-        self, generic: Params | None, names: tuple[str, ...], own: dict[str, dict[int, Params]], *, new: bool = False
+        self,
+        generic: Params | None,
+        names: tuple[str, ...],
+        by_client: dict[str, dict[int, Params]],
+        *,
+        new: bool = False,
     ) -> list[Outputs]:
-        """Outputs of all models together; none where there is no model.
+        """Compute outputs of all models together; none where there is no model.
 
         Args:
             generic: one model for all, scored as each of `names`.
-            own: by name of the metric, models of clients, each scored on its client's samples.
+            by_client: by name of the metric, models of clients, each scored on its client's samples.
         """
         scorer = self.scorers.new if new else self.scorers.trained
         tasks = [] if generic is None else [(generic, scorer.needed)]
-        tasks += [(models[i], scorer.own[i]) for models in own.values() for i in sorted(models)]
+        tasks += [(models[i], scorer.own[i]) for models in by_client.values() for i in sorted(models)]
         if not tasks:
             return []
         owners = [] if generic is None else [SERVER]
-        owners += [i for models in own.values() for i in sorted(models)]
+        owners += [i for models in by_client.values() for i in sorted(models)]
         logits = torch.cat(self._engine.outputs("train", tasks, owners=owners))
-        clients = {name: sorted(models) for name, models in own.items()}
+        clients = {name: sorted(models) for name, models in by_client.items()}
         return [Outputs(() if generic is None else names, clients, logits, new)]
 
     def personal(self, version: int, ids: list[int] | None = None) -> dict[int, Params]:
-        """The personalized models of clients; of each one without `ids`."""
+        """Make the personalized models of the clients `ids`, by client; None: of all clients."""
         ids = self._clients.ids if ids is None else ids
         programs = []
         for i in ids:
@@ -80,7 +85,7 @@ class Evaluator:
         return dict(zip(ids, models, strict=True))
 
     def generic(self, version: int, personal: dict[int, Params]) -> Params | None:
-        """The generic model; the mean of the personalized ones where the method trains none."""
+        """Make the generic model; the mean of the personalized ones where the method trains none."""
         if self._method.trains == "pm":
             return mean_of_models(personal, self._server.sizes)
         program = self._method.generic(self._server)
@@ -90,13 +95,13 @@ class Evaluator:
         return self._clients.mean_buffers(as_model(model, f"{type(self._method).__name__}.generic"))
 
     def _outputs_of_newcomers(self, version: int, generic: Params | None) -> list[Outputs]:
-        """Clients that took no part in training adapt for some epochs: metrics `new0`, `new1` and so on.
+        """Adapt to clients that took no part in training, for some epochs: metrics `new0`, `new1` and so on.
 
         Raises:
-            UserError: they should start from the generic model, and there is none.
+            UserError: these clients should start from the generic model, and there is none.
         """
-        alike = self._engine.settings.new_client_start == "generic"
-        if alike and generic is None:
+        from_generic = self._engine.settings.new_client_start == "generic"
+        if from_generic and generic is None:
             raise UserError("`new_client_start: generic` needs one architecture for all: there is no generic model")
         outputs = []
         for epochs in self._engine.settings.new_client_epochs:
@@ -104,7 +109,7 @@ class Evaluator:
             for i in self.new:
                 program = (
                     _fine_tuned(generic, epochs)
-                    if alike and generic is not None
+                    if from_generic and generic is not None
                     else self._method.adapt(self._server, self._clients.copy(i), self._clients.down(i), epochs)
                 )
                 programs.append((i, program, self._address(version, i)))

@@ -43,7 +43,7 @@ __all__ = ["Diverged", "Evaluation", "Federation"]
 
 
 class Execution(TypedDict, total=False):
-    """How a federation is computed, which the numbers of a cell do not depend on but for its recorded path."""
+    """The way a federation is computed; a cell's numbers depend on it only by the recorded path."""
 
     device: str
     executor: Executor
@@ -94,7 +94,8 @@ class Federation:
         self._lane_kernels = lane_kernels
         self.method = make_method(settings)
         selection = make_selection(settings, self.method)
-        ids, new = divide_clients([i for i, one in enumerate(partition.train) if len(one)], settings, partition.new)
+        trainable = [i for i, indices in enumerate(partition.train) if len(indices)]
+        ids, new = divide_clients(trainable, settings, partition.new)
         self._device_data = DeviceData(
             dataset,
             partition,
@@ -169,7 +170,7 @@ class Federation:
         """
         self.server.round = self.version
         self._timer.spans.clear()
-        before = dict(self.engine.done)
+        earlier = dict(self.engine.done)
         try:
             match self.method.trigger:
                 case Everyone():
@@ -184,7 +185,7 @@ class Federation:
             raise Diverged(error.what, self.version) from None
         self._collect_notices()
         self.version += 1
-        self.work = _work_since(before, self.engine.done)
+        self.work = _work_since(earlier, self.engine.done)
         self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
 
     def _collect_notices(self) -> None:
@@ -192,7 +193,10 @@ class Federation:
         self.engine.notices.clear()
 
     def _everyone(self) -> list[Message]:
-        """All selected clients answer; a client's later work overlaps with the network and the server."""
+        """Run a round in which all selected clients answer, and return their messages.
+
+        A client's work after its upload overlaps with the network and the server.
+        """
         self.server.selected = self._selector.select(self.version)
         started = self._start_clients(self.server.selected, self.now)
         self._commit(started)
@@ -205,7 +209,7 @@ class Federation:
         return [m for _, m in arrived]
 
     def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
-        """The next k messages; a client that has finished makes room for another one."""
+        """Wait for the next k messages and return them; a client that has finished makes room for another one."""
         inbox: list[Message] = []
         while len(inbox) < min(k, len(self.clients.ids)):
             working = {f.client.id for f in self._in_flight}
@@ -224,7 +228,7 @@ class Federation:
         self._in_flight = [f for f in self._in_flight if not f.ended(self.now)]
 
     def _tick(self) -> list[Message]:
-        """One tick of the round clock: idle clients start, and what is due arrives."""
+        """Run one tick of the round clock: idle clients start, and the messages that are due arrive."""
         busy = {f.client.id for f in self._in_flight}
         self.server.selected = [i for i in self._selector.select(self.version) if i not in busy]
         started = self._start_clients(self.server.selected, self.now)
@@ -286,47 +290,51 @@ class Federation:
 
     def _commit(self, started: list[InFlight]) -> None:
         """Make the new states of clients visible."""
-        own = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
+        copies = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
         for flight in started:
-            self.clients.commit(flight.client, own=own)
+            self.clients.commit(flight.client, copies=copies)
             if flight.local is not None:
                 self._local_models[flight.client.id] = flight.local
 
     @property
     def spans(self) -> list[Span]:
-        """When the clients of the last version downloaded, trained and uploaded; recorded for the first versions
-        only."""
+        """Times at which the clients of the last version downloaded, trained and uploaded.
+
+        They are recorded for the first versions only.
+        """
         return self._timer.spans
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
     @property
     def derived(self) -> list[str]:
-        """Metrics derived by Remark 4.1 of the SCD paper because the method trains no such model; both metrics for a
-        `bound`."""
+        """Metrics derived by Remark 4.1 of the SCD paper, as the method trains no such model; for a `bound`, both."""
         return ["gm", "pm"] if self.method.bound else {"gm": ["pm"], "pm": ["gm"], "both": []}[self.method.trains]
 
     def evaluate(self) -> Evaluation:
-        """Scores of the current version: generic, personalized and local models."""
+        """Score the current version: its generic, personalized and local models."""
         evaluation = self.outputs()
         self.evaluator.scorers.score(evaluation)
         return evaluation
 
     def outputs(self) -> Evaluation:
-        """What the models of the current version say, without scores: no label is read."""
+        """Compute the outputs of the current version's models, without scores: no label is read."""
         evaluation = self.evaluator.outputs(self.version, self._local_models)
         self._collect_notices()
         return evaluation
 
     def relations(self) -> dict[str, Any]:
-        """How the clients relate by the method's own account, in plain values; empty where it has none."""
-        found = {name: matrix.tolist() for name, matrix in self.method.relations(self.server).items()}
+        """Relations between clients that the method has learned, in plain values; empty where it has none."""
+        matrices = {name: matrix.tolist() for name, matrix in self.method.relations(self.server).items()}
         sizes = dict(sorted(self.server.sizes.items()))
-        return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": found} if found else {}
+        return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": matrices} if matrices else {}
 
     @property
     def path(self) -> dict[str, str | int]:
-        """What the numbers were computed with. Only on the same path are results promised to be the same bytes."""
+        """The recorded path: device, precision, threads, kernels and versions that the numbers were computed with.
+
+        Only on the same path are results promised to be the same bytes.
+        """
         kernels: dict[str, str | int] = {"convolutions": "lane kernels"} if self._lane_kernels else {}
         return kernels | {
             "device": str(self._device_data.device),
@@ -342,9 +350,9 @@ class Federation:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that a later `restore` needs, as tensors and JSON."""
+        """Everything that a later `restore` needs, as tensors by name and as JSON."""
         packer = Packer()
-        known = {
+        progress = {
             "version": self.version,
             "now": self.now,
             "starts": self._selector.start_draws,
@@ -364,7 +372,7 @@ class Federation:
         flights = [flight.plain() for flight in self._in_flight]
         underway = packer.pack({"held": self._unselected.downloads, "flights": flights}, "underway")
         plain = {
-            "known": packer.pack(known),
+            "known": packer.pack(progress),
             "server": server,
             "clients": clients,
             "local": local,
@@ -373,7 +381,7 @@ class Federation:
         return packer.tensors, plain
 
     def restore(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Continue from a `state`."""
+        """Continue from a `state`: the next `advance` gives the bytes of a run that was never stopped."""
         placed = {name: tensor.to(self._device_data.home) for name, tensor in tensors.items()}
 
         def back(value: Any) -> Any:
@@ -392,10 +400,10 @@ class Federation:
         self._in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
 
 
-def _work_since(before: dict[str, Work], after: dict[str, Work]) -> dict[str, int]:
-    """Return the work done since then, as a row of a table."""
+def _work_since(earlier: dict[str, Work], later: dict[str, Work]) -> dict[str, int]:
+    """Return the work done between two totals, as a row of a table."""
     row: dict[str, int] = {}
-    for who, prefix in (("clients", ""), ("server", "server_")):
-        row[f"{prefix}steps"] = after[who].steps - before[who].steps
-        row[f"{prefix}samples"] = after[who].samples - before[who].samples
+    for side, prefix in (("clients", ""), ("server", "server_")):
+        row[f"{prefix}steps"] = later[side].steps - earlier[side].steps
+        row[f"{prefix}samples"] = later[side].samples - earlier[side].samples
     return row

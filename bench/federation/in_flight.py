@@ -12,10 +12,10 @@ class InFlight:
     """A client's round whose work has been computed, but whose messages have not all arrived yet.
 
     Attributes:
-        client: the client with its new state, which it shows from `end` on.
-        end: when it has finished its local work and its last message has arrived.
-        messages: (time of arrival, message) still under way, in order.
-        local: its model right after local training, if its program returned one.
+        client: the client with the state after its round, which the server's side sees only from the time `end` on.
+        end: simulated time at which the client has finished its local work and its last message has arrived.
+        messages: (time of arrival, message) of the messages that are still under way, in order.
+        local: the client's model right after local training, if its program returned one.
     """
 
     client: Client
@@ -25,15 +25,15 @@ class InFlight:
 
     @property
     def next(self) -> tuple[float, int]:
-        """Return the time of its next event, with the client's id to break ties."""
+        """Return the time of the round's next event, with the client's id to break ties."""
         return (self.messages[0][0] if self.messages else self.end), self.client.id
 
     def ended(self, now: float) -> bool:
-        """Whether all its events are over."""
+        """Whether all events of the round are over."""
         return not self.messages and self.end <= now
 
     def plain(self) -> dict[str, Any]:
-        """Return what a checkpoint stores of it."""
+        """Return the plain values that a checkpoint stores of the round."""
         return {
             "client": self.client.id,
             "state": self.client.state,
@@ -44,7 +44,7 @@ class InFlight:
 
     @classmethod
     def of(cls, plain: dict[str, Any], client: Client) -> "InFlight":
-        """The inverse of `plain`; `client` is the one it names, without state."""
+        """Restore a round from the result of `plain`; `client` is the client that it names, without state."""
         client.state = plain["state"]
         messages = [(time, Message(**message)) for time, message in plain["messages"]]
         return cls(client, plain["end"], messages, plain["local"])

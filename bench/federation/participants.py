@@ -37,14 +37,14 @@ class ServerState:
         self._settings = settings
         self._device_data = device_data
         self._shape = shape
-        self._architectures = architectures(settings, [len(one) for one in device_data.partition.train])
+        self._architectures = architectures(settings, [len(indices) for indices in device_data.partition.train])
         self._initial: dict[tuple[str, int, int], Params] = {}
         for client in clients:
             self.initial_model(client)
         self.initial_model()
 
     def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
-        """The model value every method of this seed starts from (of a client's own architecture, if given)."""
+        """The model value from which every method of this seed starts (of a client's own architecture, if given)."""
         name = self._settings.model if client is None else self.architecture(client)
         outputs = classes or self.num_classes
         at = name, draw, outputs
@@ -54,16 +54,16 @@ class ServerState:
             sizes = "x".join(map(str, self._shape))
             extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
             arch = f"{name}({sizes}->{outputs}{extras})"
-            known = self._pretrained(name, draw, module)
-            self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw), known)
+            values = self._pretrained(name, draw, module)
+            self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw), values)
         return self._initial[at]
 
     def _pretrained(self, name: str, draw: int, module: nn.Module) -> dict[str, Tensor]:
-        """Values from the cell's file. Further draws differ in the last layer only."""
+        """Read values from the cell's file; further draws differ in the last layer only."""
         if self._settings.pretrained is None or name != self._settings.model:
             return {}
-        found = pretrained(Path(self._settings.pretrained), module)
-        return {name: value for name, value in found.items() if not (draw and name.startswith("head."))}
+        tensors = pretrained(Path(self._settings.pretrained), module)
+        return {name: value for name, value in tensors.items() if not (draw and name.startswith("head."))}
 
     def architecture(self, client: int) -> str:
         """The name of a client's model."""
@@ -78,12 +78,12 @@ class ServerState:
         return generator("server", self._settings.seed, purpose, self.round)
 
     def _draw(
-        self, arch: str, module: nn.Module, rng: np.random.Generator, known: Mapping[str, Tensor] | None = None
+        self, arch: str, module: nn.Module, rng: np.random.Generator, values: Mapping[str, Tensor] | None = None
     ) -> Params:
-        """Drawn values, but for the known ones."""
+        """Draw initial values, but for tensors whose `values` are given."""
         spec = self.specs.setdefault(arch, Spec.of(arch, module))
         dtype = getattr(torch, self._settings.dtype)
-        tensors = initialise(module, rng, dtype) | {name: t.to(dtype) for name, t in (known or {}).items()}
+        tensors = initialise(module, rng, dtype) | {name: t.to(dtype) for name, t in (values or {}).items()}
         empty = torch.zeros(0, dtype=dtype)
         weights = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.params)])
         buffers = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.buffers)])
@@ -104,14 +104,14 @@ class Clients:
         self._server = server
         self._device_data = device_data
         self.local_buffers = local_buffers
-        self._known: dict[int, Client] = {}
+        self._clients: dict[int, Client] = {}
 
     def __getitem__(self, i: int) -> Client:
-        if i not in self._known:
+        if i not in self._clients:
             client = self.bare(i)
             self._method.init_client(self._server, client)
-            self._known[i] = client
-        return self._known[i]
+            self._clients[i] = client
+        return self._clients[i]
 
     def bare(self, i: int) -> Client:
         """A client without state."""
@@ -123,52 +123,52 @@ class Clients:
         client = self[i]
         return Client(client.id, client.n_train, client.label_counts, dict(client.state))
 
-    def commit(self, client: Client, *, own: bool) -> None:
-        """Store a client's new state. With `own`, rows of a cohort's matrix are copied out of it."""
-        if own:
+    def commit(self, client: Client, *, copies: bool) -> None:
+        """Store a client's new state; with `copies`, rows of a cohort's matrix are copied out of it."""
+        if copies:
             client.state = {k: map_tensors(_copied, v) for k, v in client.state.items()}
-        self._known[client.id] = client
+        self._clients[client.id] = client
 
     def states(self) -> dict[int, dict[str, Any]]:
         """The states of all clients that have one."""
-        return {i: self._known[i].state for i in sorted(self._known)}
+        return {i: self._clients[i].state for i in sorted(self._clients)}
 
     def load(self, states: dict[int, dict[str, Any]]) -> None:
-        """Restore states."""
-        self._known = {}
+        """Restore the states of clients, by client id."""
+        self._clients = {}
         for i, state in states.items():
             client = self.bare(i)
             client.state = state
-            self._known[i] = client
+            self._clients[i] = client
 
     def down(self, i: int) -> dict[str, Any]:
-        """What a client downloads now; under the BatchNorm policy `local` it keeps its own buffers."""
+        """The values that a client downloads now; under the BatchNorm policy `local` it keeps its own buffers."""
         client = self[i]
         down = self._method.broadcast(self._server, client)
         if not self.local_buffers:
             return down
-        kept = client.state.get(_BUFFERS, {})
-        return {n: v.with_buffers(kept[n]) if isinstance(v, Params) and n in kept else v for n, v in down.items()}
+        buffers = client.state.get(_BUFFERS, {})
+        return {n: v.with_buffers(buffers[n]) if isinstance(v, Params) and n in buffers else v for n, v in down.items()}
 
     def keep_buffers(self, client: Client, sent: dict[str, Any]) -> None:
-        """Under the policy `local`: the buffers that a client would have sent stay with it."""
-        found = {n: v.buffers for n, v in sent.items() if isinstance(v, Params)}
-        client.state[_BUFFERS] = {**client.state.get(_BUFFERS, {}), **found}
+        """Keep with a client the buffers that it would have sent, under the policy `local`."""
+        buffers = {n: v.buffers for n, v in sent.items() if isinstance(v, Params)}
+        client.state[_BUFFERS] = {**client.state.get(_BUFFERS, {}), **buffers}
 
     def mean_buffers(self, generic: Params) -> Params:
-        """Under the policy `local`: the generic model with the n_i-weighted mean of the clients' buffers."""
+        """The generic model, under the policy `local` with the n_i-weighted mean of the clients' buffers."""
         if not self.local_buffers or not generic.spec.b:
             return generic
-        kept = [
+        weighted = [
             (self._server.sizes[i], b)
             for i, state in self.states().items()
             for b in state.get(_BUFFERS, {}).values()
             if b.shape == generic.buffers.shape
         ]
-        if not kept:
+        if not weighted:
             return generic
-        total = sum(n for n, _ in kept)
-        return generic.with_buffers(sum((b * (n / total) for n, b in kept), torch.zeros_like(generic.buffers)))
+        total = sum(n for n, _ in weighted)
+        return generic.with_buffers(sum((b * (n / total) for n, b in weighted), torch.zeros_like(generic.buffers)))
 
 
 def as_model(value: Any, source: str) -> Params:
@@ -196,5 +196,5 @@ def mean_of_models(models: dict[int, Params], sizes: dict[int, int]) -> Params |
     """The n_i-weighted mean of personalized models (Remark 4.1 of the SCD paper); None for mixed architectures."""
     if len({m.spec for m in models.values()}) != 1:
         return None
-    found: Params = mean([Message(i, {"w": m}, sizes[i], 0) for i, m in sorted(models.items())], "w")
-    return found
+    model: Params = mean([Message(i, {"w": m}, sizes[i], 0) for i, m in sorted(models.items())], "w")
+    return model

@@ -19,7 +19,7 @@ SPLITS = ("validation", "test")
 
 @dataclass(frozen=True)
 class Outputs:
-    """What models say about the samples that they are scored on. There is no label in it.
+    """Outputs of models on the samples that they are scored on, without any label.
 
     Attributes:
         names: metrics that the generic model is scored as; empty where there is none.
@@ -39,7 +39,7 @@ class Evaluation:
     """Scores of one server version.
 
     Attributes:
-        outputs: what is scored.
+        outputs: the outputs that are scored.
         metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
         clients: rows of metric, client, split, correct, samples.
         hits: rows of metric (gm|pm), on (global|local) and bits: which test samples were classified correctly, as
@@ -60,10 +60,10 @@ class _SamplePositions:
     """Positions of the clients' samples in a list of scored samples; clients without samples are left out.
 
     Attributes:
-        clients: ids.
-        samples: how many each has.
-        at: the places, client after client.
-        shares: in each kind of mean, `[clients]`.
+        clients: ids of the clients.
+        samples: number of samples of each client.
+        at: positions of the samples, client after client.
+        shares: the clients' weights in each kind of mean, `[clients]`.
     """
 
     def __init__(self, clients: list[int], samples: npt.NDArray[np.int64], at: Indices, sizes: dict[int, int]) -> None:
@@ -76,8 +76,8 @@ class _SamplePositions:
 
     def sums(self, values: Floats) -> Floats:
         """Sum values per sample of the list by client."""
-        found: Floats = np.add.reduceat(values[self.at], self._begins)
-        return found
+        totals: Floats = np.add.reduceat(values[self.at], self._begins)
+        return totals
 
 
 class Scorer:
@@ -104,7 +104,7 @@ class Scorer:
             for s in SPLITS
         }
         self.own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
-        self._known: tuple[list[int], dict[str, _SamplePositions]] = [], {}
+        self._latest_places: tuple[list[int], dict[str, _SamplePositions]] = [], {}
 
     def score(self, outputs: Outputs, into: Evaluation) -> None:
         """Score all models, waiting only once for a GPU."""
@@ -128,15 +128,16 @@ class Scorer:
 
     def _places(self, ids: list[int]) -> dict[str, _SamplePositions]:
         """Return the places in a list that has each client's validation samples and then its test samples."""
-        if ids != self._known[0]:  # mostly it is asked for all clients
+        if ids != self._latest_places[0]:  # mostly it is asked for all clients
             samples = [self._counted(s, ids) for s in SPLITS]
             split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
             at = [np.flatnonzero(split == k) for k in range(len(SPLITS))]
-            found = {
-                s: _SamplePositions(ids, n, there, self._sizes) for s, n, there in zip(SPLITS, samples, at, strict=True)
+            places = {
+                s: _SamplePositions(ids, n, positions, self._sizes)
+                for s, n, positions in zip(SPLITS, samples, at, strict=True)
             }
-            self._known = ids, found
-        return self._known[1]
+            self._latest_places = ids, places
+        return self._latest_places[1]
 
     def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
@@ -156,20 +157,20 @@ class Scorer:
         self, names: tuple[str, ...], places: dict[str, _SamplePositions], hit: Floats, loss: Floats, into: Evaluation
     ) -> None:
         """Add scores per client, and their means weighted by training samples and equally."""
-        for split, own in places.items():
-            if not own.clients:
+        for split, clients in places.items():
+            if not clients.clients:
                 continue
-            correct = own.sums(hit)
-            accuracy, cost = correct / own.samples, own.sums(loss) / own.samples
+            correct = clients.sums(hit)
+            accuracy, cost = correct / clients.samples, clients.sums(loss) / clients.samples
             if split == "test" and names[0] in ("gm", "pm"):
-                into.hits.append({"metric": names[0], "on": "local", "bits": packed(hit[own.at])})
-            means = [(mean, float(share @ accuracy), float(share @ cost)) for mean, share in own.shares.items()]
+                into.hits.append({"metric": names[0], "on": "local", "bits": packed(hit[clients.at])})
+            means = [(mean, float(share @ accuracy), float(share @ cost)) for mean, share in clients.shares.items()]
             for name in names:
                 for mean, right, lost in means:
                     _add(into, name, "local", mean, split, right, lost)
                 into.clients += [
                     {"metric": name, "client": i, "split": split, "correct": int(right), "samples": n}
-                    for i, right, n in zip(own.clients, correct.tolist(), own.samples.tolist(), strict=True)
+                    for i, right, n in zip(clients.clients, correct.tolist(), clients.samples.tolist(), strict=True)
                 ]
 
 
@@ -193,7 +194,7 @@ class Scorers:
 
 
 def packed(hits: Floats) -> str:
-    """Ones and zeros as bits, eight to a byte, in base64."""
+    """Pack ones and zeros as bits, eight to a byte, in base64."""
     return base64.b64encode(np.packbits(hits.astype(np.bool_)).tobytes()).decode()
 
 

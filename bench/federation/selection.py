@@ -1,4 +1,4 @@
-"""Which clients take part in a round, and which idle clients start next."""
+"""Selection of the clients that take part in a round, and of the idle clients that start next."""
 
 from bench.federation.clock import Clock
 from bench.federation.participants import ServerState
@@ -11,8 +11,8 @@ class Selector:
     """Selects clients.
 
     Attributes:
-        count: how many clients take part in a round.
-        start_draws: how many times idle clients have been drawn.
+        count: number of clients that take part in a round.
+        start_draws: number of times that idle clients have been drawn.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Selector:
         self.start_draws = 0
 
     def select(self, version: int) -> list[int]:
-        """The clients of a round, without those that drop out."""
+        """Select the clients of a round, without those that drop out."""
         ids = self._ids
         if self._method.everyone or self.count == len(ids):
             return self.present(ids, version)
@@ -37,16 +37,16 @@ class Selector:
         return self.present(sorted(self._selection(ids, sizes, self.count, version, rng)), version)
 
     def present(self, ids: list[int], version: int) -> list[int]:
-        """Those of some clients that do not drop out of a round."""
+        """Leave out of the clients `ids` those that drop out of a round."""
         return [i for i in ids if not self._clock.drops_out(i, version)]
 
     def pick_idle(self, room: int, busy: set[int], *, at_least_one: bool) -> list[int]:
-        """The clients to start next.
+        """Draw the clients that start next.
 
         Args:
-            room: at most so many.
+            room: largest number of clients.
             busy: clients that work, or have a message in the buffer: a client appears once per version.
-            at_least_one: draw again while all that were drawn drop out.
+            at_least_one: draw again while all drawn clients drop out.
         """
         idle = [i for i in self._ids if i not in busy]
         if room <= 0 or not idle:

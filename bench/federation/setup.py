@@ -1,4 +1,4 @@
-"""Who takes part in a cell: its method with hyperparameters and server rule, which clients train, and what models."""
+"""Participants of a cell: its method with hyperparameters and server rule, the clients that train, and their models."""
 
 import copy
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings
 
 
 def divide_clients(ids: list[int], settings: Settings, named: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-    """Clients that train, and new clients held out of training: those `named` by the partition, else drawn."""
+    """Divide clients into those that train and new ones held out of training: `named` by the partition, else drawn."""
     if len(ids) <= settings.new_clients:
         raise UserError(
             f"{len(ids)} clients have training samples and {settings.new_clients} are new ones: nobody is left "
@@ -38,21 +38,21 @@ def architectures(settings: Settings, sizes: Sequence[int]) -> list[str]:
     models = settings.architectures or (settings.model,)
     if not isinstance(settings.client_models, ModelsBySize):
         return [models[i % len(models)] for i in range(len(sizes))]
-    found = [models[-1]] * len(sizes)
+    names = [models[-1]] * len(sizes)
     for rank, client in enumerate(np.argsort(sizes, kind="stable").tolist(), start=1):
         rng = generator("client models", settings.seed, client)
         if rng.random() < rank / len(sizes):
-            found[client] = models[rng.integers(len(models) - 1)]
-    return found
+            names[client] = models[rng.integers(len(models) - 1)]
+    return names
 
 
 def check_batch_size(settings: Settings, name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
     """Refuse batches of one sample for a model whose BatchNorm would get one value per channel of it.
 
     Args:
-        settings: the cell's.
-        name, net: of a model of the cell, on the meta device.
-        shape: of a sample.
+        settings: the cell's settings.
+        name, net: a model of the cell, on the meta device.
+        shape: shape of a sample.
 
     Raises:
         UserError: the model cannot be trained on batches of this size.
@@ -92,7 +92,7 @@ def degenerate(method: Method) -> list[str]:
 
 
 def make_method(settings: Settings) -> Method:
-    """The method of a cell with its hyperparameters and its server rule.
+    """Make the method of a cell with its hyperparameters and its server rule.
 
     Raises:
         UserError: the method is unknown; its aggregation is not a mean that a server rule could replace; its learning
@@ -124,15 +124,15 @@ def make_method(settings: Settings) -> Method:
 
 
 def make_selection(settings: Settings, method: Method) -> Selection:
-    """How the cell's clients are selected.
+    """Find the selection rule of the cell's clients.
 
     Raises:
-        UserError: unknown, or the server does not select a round's clients: it starts whoever is idle.
+        UserError: the rule is unknown, or the server does not select a round's clients: it starts whoever is idle.
     """
-    found: Selection = SELECTIONS.get(settings.selection)
+    selection: Selection = SELECTIONS.get(settings.selection)
     if settings.selection != DEFAULT_SELECTION and isinstance(method.trigger, Arrivals):
         raise UserError(
             f"`selection: {settings.selection}` is for rounds, and under the rule of {settings.name!r} clients start "
             f"one by one as others finish. Leave it at {DEFAULT_SELECTION!r} there."
         )
-    return found
+    return selection

@@ -1,4 +1,4 @@
-"""State as tensors and plain JSON, and back: what a checkpoint holds. A tensor that is shared is kept once."""
+"""Conversion of state into tensors and plain JSON, for checkpoints, and back; a shared tensor is kept once."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Packer:
         self._group = ""
 
     def pack(self, value: Any, group: str = "state") -> Plain:
-        """The JSON form; tensors go to `self.tensors`, those not yet there under `group`.
+        """Return the JSON form of a value; its tensors go to `self.tensors`, new ones under `group`.
 
         Raises:
             TypeError: a value of another kind, or a dict whose keys are neither strings nor integers.
@@ -65,7 +65,7 @@ class Packer:
 
 
 def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> Any:
-    """The inverse of `Packer.pack`; `specs` are the whole specs by architecture."""
+    """Restore a value from its JSON form: the inverse of `Packer.pack`; `specs` are the whole specs by architecture."""
     match plain:
         case {"$params": [weights, buffers], "spec": spec}:
             return Params(tensors[weights], tensors[buffers], _unpack_spec(spec, specs))
@@ -79,7 +79,7 @@ def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec
 
 
 def _spec(spec: Spec) -> Plain:
-    """Its architecture, and the names of the tensors where it is a part."""
+    """JSON form of a spec: its architecture, and the names of the tensors where it is a part."""
     names = None if spec.whole is None else [e.name for e in spec.params + spec.buffers]
     module = spec.module
     if not isinstance(module, Composed):

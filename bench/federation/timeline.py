@@ -19,7 +19,7 @@ TIMELINE_VERSIONS = 4
 
 
 class Span(NamedTuple):
-    """What a client or its connection did for a while.
+    """A stretch of time in which a client or its connection did one thing.
 
     Attributes:
         kind: `download`, `training` (before the upload), `personal training` (after it in the program) or `upload`.
@@ -36,8 +36,8 @@ class ComputedRound(NamedTuple):
     """A client's round, computed but not yet timed.
 
     Attributes:
-        size: of what it downloaded (None: nothing).
-        kind: of the `Span` of what it trains before an upload.
+        size: size of its download (None: it downloaded nothing).
+        kind: the `Span.kind` of its training before an upload.
     """
 
     client: Client
@@ -51,8 +51,8 @@ class Timer:
     """Times the rounds of clients that start together.
 
     Attributes:
-        free: when each client has ended its local work.
-        spans: what was timed in the version under way, one of the first `TIMELINE_VERSIONS`.
+        free: by client, the time at which it has ended its local work.
+        spans: the spans of the version under way, if it is one of the first `TIMELINE_VERSIONS`.
     """
 
     def __init__(self, clock: Clock, traffic: Ledger, clients: list[int], *, wait_free: bool) -> None:
@@ -79,7 +79,7 @@ class Timer:
     def steps_until_broadcast(
         self, computed: list[ComputedRound], version: int, now: float, batch_size: int
     ) -> dict[int, int]:
-        """How many steps each client can take between its upload and the arrival of the next version, at least one.
+        """Count the steps that each client can take between its upload and the next version's arrival, at least one.
 
         The version arrives after the slowest upload and a download of this round's size.
         """
@@ -93,18 +93,20 @@ class Timer:
             i = round_.client.id
             assert round_.size is not None, "a client that uploads has downloaded"
             next_model = ready + self._clock.down(i, round_.size)
-            one = self._clock.work(i, Work(1, min(batch_size, round_.client.n_train)), version)
-            steps[i] = max(1, int((next_model - forecast.free[i]) / one))
+            step_seconds = self._clock.work(i, Work(1, min(batch_size, round_.client.n_train)), version)
+            steps[i] = max(1, int((next_model - forecast.free[i]) / step_seconds))
         return steps
 
     def _time_client(
         self, round_: ComputedRound, flight: InFlight, version: int, now: float
     ) -> Generator[float, float, None]:
-        """Time a client's events. At an `Exchange` it yields the arrival time of the message and is sent the time at
-        which the server is ready."""
+        """Time a client's events.
+
+        At an `Exchange` this yields the arrival time of the message and is sent the time at which the server is ready.
+        """
         i = round_.client.id
-        there = now if round_.size is None else self._span(i, "download", now, self._clock.down(i, round_.size))
-        time, training, uploads = max(there, self.free[i]), round_.kind, []
+        arrived = now if round_.size is None else self._span(i, "download", now, self._clock.down(i, round_.size))
+        time, training, uploads = max(arrived, self.free[i]), round_.kind, []
         for event in round_.program.events:
             if isinstance(event, Work):
                 time = self._span(i, training, time, self._clock.work(i, event, version))

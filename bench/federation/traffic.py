@@ -43,20 +43,20 @@ class Ledger:
         # Received tensors are kept until the version ends; otherwise a new tensor at the address of a freed one would
         # count as received.
         self._seen: dict[tuple[Any, ...], Tensor] = {}
-        self._known: dict[int, tuple[Any, Size]] = {}
+        self._sizes: dict[int, tuple[Any, Size]] = {}
 
     def size(self, values: Any) -> Size:
-        """Bytes of a message."""
+        """Count the bytes of a message."""
         return _sum([self._size(part) for part in parts(values)])
 
     def upload(self, values: Any) -> Size:
-        """Count an uplink, and say how large it is."""
+        """Count an uplink and return its size."""
         size = self.size(values)
         self._up.append(size)
         return size
 
     def download(self, values: Any) -> Size:
-        """Count a downlink to one receiver, and say how large it is."""
+        """Count a downlink to one receiver and return its size."""
         size = _sum([self._received(part) for part in parts(values)])
         self._down.append(size)
         return size
@@ -67,15 +67,15 @@ class Ledger:
         return Size(part.nbytes)
 
     def _received(self, part: Any) -> Size:
-        if id(part) not in self._known:
+        if id(part) not in self._sizes:
             size = self._size(part)
-            self._known[id(part)] = part, size
+            self._sizes[id(part)] = part, size
             if isinstance(part, Params):
                 self._count(part.weights, Size(size.main))
                 self._count(part.buffers, Size(0, size.buffers))
             else:
                 self._count(part, size)
-        return self._known[id(part)][1]
+        return self._sizes[id(part)][1]
 
     def _count(self, tensor: Tensor, size: Size) -> None:
         """Count a tensor that nobody has received before in this version."""
@@ -85,12 +85,12 @@ class Ledger:
             self._distinct.append(size)
 
     def close(self, round: int, seconds: float, settled: float) -> dict[str, Any]:
-        """The row of a version; counting starts again from zero.
+        """Return the row of a version and start counting again from zero.
 
         Args:
             round: the version's number, from 1.
-            seconds: when the version was there.
-            settled: when its clients had ended their local work as well.
+            seconds: simulated time at which the version was complete.
+            settled: simulated time at which its clients had ended their local work, too.
         """
         up, distinct, receivers = (_sum(sizes) for sizes in (self._up, self._distinct, self._down))
         self._clear()
