@@ -1,4 +1,4 @@
-"""Where tensors are, for code whose fastest form differs between processors."""
+"""The processor on which tensors are, for code whose fastest form differs between processors."""
 
 from torch import Tensor
 

@@ -42,14 +42,14 @@ class Feed:
 
 @dataclass(frozen=True)
 class Normal:
-    """For each sample, standard normal draws of the given shape."""
+    """Standard normal draws of the given shape for each sample: `[samples, *shape]` in a batch."""
 
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """For each sample, a class drawn with the given probabilities."""
+    """A class drawn with the given probabilities for each sample: `[samples]` in a batch."""
 
     p: tuple[float, ...]
 

@@ -12,10 +12,10 @@ from bench.errors import UserError
 
 
 def read_npz(file: Path, names: Set[str] | None = None) -> dict[str, Array]:
-    """The arrays of a file, by name: all, or those of `names` that it has; pickled objects are refused.
+    """Read the arrays of a file, by name: all, or those of `names` that it has; pickled objects are refused.
 
     Raises:
-        UserError: the file is missing, damaged, or holds something else.
+        UserError: the file is missing or damaged, or it is no .npz file of plain arrays.
     """
     try:
         # opened here, because NumPy does not close a file that turns out not to be an archive
@@ -29,7 +29,10 @@ def read_npz(file: Path, names: Set[str] | None = None) -> dict[str, Array]:
 
 
 def _reason(file: Path, error: Exception) -> str:
-    """Why a file cannot be read. NumPy's own message is replaced where it advises unpickling: that can run any code."""
+    """Explain why a file cannot be read.
+
+    NumPy's own message is replaced where it advises unpickling, because that can run any code.
+    """
     if file.is_file() and not zipfile.is_zipfile(file):
         return "it is no .npz archive, or damaged: write it again with numpy.savez"
     if "allow_pickle" in str(error):

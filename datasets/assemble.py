@@ -118,7 +118,7 @@ def _numbered(name: str, groups: Array, n: int) -> tuple[Indices, tuple[str, ...
             f"{n} samples of all parts"
         )
     names, numbers = np.unique(groups, return_inverse=True)
-    return numbers.astype(np.int64), tuple(str(one) for one in names.tolist())
+    return numbers.astype(np.int64), tuple(map(str, names.tolist()))
 
 
 def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:
@@ -136,8 +136,8 @@ def held_out_order(y: Array) -> tuple[Indices, int]:
     rng = generator("official test part")
     test = np.zeros(len(y), dtype=bool)
     for label in np.unique(y):
-        own = rng.permutation(np.flatnonzero(y == label))
-        test[own[: int(TEST_SHARE * len(own) + 0.5)]] = True
+        indices = rng.permutation(np.flatnonzero(y == label))
+        test[indices[: int(TEST_SHARE * len(indices) + 0.5)]] = True
     return np.argsort(test, kind="stable"), int((~test).sum())
 
 

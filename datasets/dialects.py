@@ -28,11 +28,11 @@ def dirichlet_pfllib(dataset: Dataset, *, clients: int, alpha: float, seed: int,
     """
     least = int(min(_PFLLIB_BATCH / _PFLLIB_TEST, len(dataset.y) / clients / 2))
     shares = (1 - _PFLLIB_TEST, 0.0, _PFLLIB_TEST)
-    found: Split = dirichlet(
+    split: Split = dirichlet(
         dataset, clients=clients, alpha=alpha, seed=seed, balanced=True, min_samples=least, shares=shares,
         fixed_tests=fixed_tests,
     )  # fmt: skip
-    return found
+    return split
 
 
 @PARTITIONS.register("dirichlet_flbench")
@@ -42,10 +42,10 @@ def dirichlet_flbench(dataset: Dataset, *, clients: int, alpha: float, seed: int
     The draw is repeated until every client has at least 10 samples. Unlike in PFLlib, full clients get further classes.
     """
     shares = (0.75, 0.0, 0.25)
-    found: Split = dirichlet(
+    split: Split = dirichlet(
         dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10, shares=shares, fixed_tests=fixed_tests
     )
-    return found
+    return split
 
 
 @PARTITIONS.register("dirichlet_flower")
@@ -54,8 +54,8 @@ def dirichlet_flower(dataset: Dataset, *, clients: int, alpha: float, seed: int)
 
     It divides the training part only and does not define tests, so the harness makes them as for other partitions.
     """
-    found: Split = dirichlet(dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10)
-    return found
+    split: Split = dirichlet(dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10)
+    return split
 
 
 @PARTITIONS.register("dirichlet_pfl_research")
@@ -80,30 +80,30 @@ def dirichlet_pfl_research(
 
 
 def _one_after_the_other(y: Indices, rng: Any, clients: int, alpha: float, samples: int) -> list[Indices]:
-    """Each client's samples; the class of each is drawn from the client's mix, and a used-up class yields nothing.
+    """Draw each client's samples; a sample's class is drawn from the client's mix, and a used-up class yields nothing.
 
     Whenever a client has made another 20 * `samples` draws and is still not full, its mix is made more even. As in
     pfl-research, each such step but the first starts with a weight of one for the last class.
     """
     pools = [rng.permutation(np.flatnonzero(y == label)).tolist() for label in range(int(y.max()) + 1)]
-    own = []
+    lists = []
     for _ in range(clients):
         mix = rng.dirichlet(np.full(len(pools), alpha))
         sums = np.cumsum(mix)
         sums[-1] = 1.0
-        found: list[int] = []
+        drawn: list[int] = []
         draws = 0
-        while len(found) < samples:
+        while len(drawn) < samples:
             pool = pools[int(np.argmax(rng.random() < sums))]
             if pool:
-                found.append(pool.pop())
+                drawn.append(pool.pop())
             draws += 1
             if draws % (_PFL_PATIENCE * samples) == 0:
                 mix = (mix + _PFL_EVENED) / (mix + _PFL_EVENED).sum()
                 sums = np.cumsum(mix)
                 mix[-1] = 1.0
-        own.append(np.sort(np.array(found, np.int64)))
-    return own
+        lists.append(np.sort(np.array(drawn, np.int64)))
+    return lists
 
 
 @PARTITIONS.register("natural_leaf")
@@ -112,7 +112,7 @@ def natural_leaf(
 ) -> Split:
     """LEAF's `niid` split by samples: users with `min_samples` or more; 90 % of each user trains, 10 % is for tests."""
     shares = (0.9, 0.0, 0.1)
-    found: Split = natural(
+    split: Split = natural(
         dataset, clients=clients, seed=seed, min_samples=min_samples, shares=shares, fixed_tests=fixed_tests
     )
-    return found
+    return split

@@ -46,7 +46,7 @@ def _part(folder: Path, part: str) -> tuple[Array, Array, Array]:
     """Windows `[n, 9, 128]`, activities (from 1) and people of one part."""
     signals = [_numbers(folder / "Inertial Signals" / f"{signal}_{part}.txt", _STEPS) for signal in SIGNALS]
     y, people = (_numbers(folder / f"{what}_{part}.txt", 1)[:, 0] for what in ("y", "subject"))
-    if {len(one) for one in (*signals, people)} != {len(y)}:
+    if {len(rows) for rows in (*signals, people)} != {len(y)}:
         raise UserError(f"har: the files of {folder} have different numbers of rows; unpack the archive again")
     return np.stack(signals, axis=1).astype(np.float32), y.astype(np.int64), people.astype(np.int64)
 
@@ -54,14 +54,14 @@ def _part(folder: Path, part: str) -> tuple[Array, Array, Array]:
 def _numbers(file: Path, columns: int) -> Array:
     """Rows of numbers separated by blanks."""
     try:
-        found = np.loadtxt(_text(file).splitlines(), ndmin=2)
+        numbers = np.loadtxt(_text(file).splitlines(), ndmin=2)
     except ValueError as error:
         raise UserError(f"har: {file} is damaged ({error}); unpack the archive again") from None
-    if not np.isfinite(found).all():
+    if not np.isfinite(numbers).all():
         raise UserError(f"har: {file} has NaN or infinite values; unpack the archive again")
-    if found.shape[1] != columns:
-        raise UserError(f"har: {file} has {found.shape[1]} numbers in a row instead of {columns}; unpack it again")
-    return found
+    if numbers.shape[1] != columns:
+        raise UserError(f"har: {file} has {numbers.shape[1]} numbers in a row instead of {columns}; unpack it again")
+    return numbers
 
 
 def _text(file: Path) -> str:

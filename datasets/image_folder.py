@@ -55,38 +55,38 @@ def load(
     if size is not None and size < 1:
         raise UserError(f"image_folder: size = {size} should be at least 1")
     train, test, skipped = _listed(folder, groups)
-    classes = sorted({one.label for one in train}, key=natural)
-    if strangers := [one for one in test if one.label not in classes]:
+    classes = sorted({picture.label for picture in train}, key=natural)
+    if strangers := [picture for picture in test if picture.label not in classes]:
         raise UserError(f"{strangers[0].file.parent} is a class without a folder in {folder / 'train'}")
-    tones = survey(one.file for one in train + test)
+    tones = survey(picture.file for picture in train + test)
     x = _read(train + test, size, tones)
-    y = np.array([classes.index(one.label) for one in train + test])
-    whose = np.array([one.group for one in train + test])
+    y = np.array([classes.index(picture.label) for picture in train + test])
+    groups_of_pictures = np.array([picture.group for picture in train + test])
     n_train, rows = len(train), None
     if not test:
         rows, n_train = held_out_order(y)
-        x, y, whose = x[rows], y[rows], whose[rows]
+        x, y, groups_of_pictures = x[rows], y[rows], groups_of_pictures[rows]
     name = name or folder.resolve().name
     return assemble(
         name, x, y, n_train,
-        mean=mean, std=std, classes=classes, rows=rows, groups=whose if groups else None,
+        mean=mean, std=std, classes=classes, rows=rows, groups=groups_of_pictures if groups else None,
         notes=[f"{name}: {note}" for note in (*tones.notes(), *_named(folder, skipped))],
     )  # fmt: skip
 
 
 def reading(options: dict[str, Any]) -> str:
-    """What `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
+    """Describe what `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
 
     The first version knew three endings, left out the validation part, took 255 for white in pictures of 16 bits, and
     dropped alpha.
     """
     train, test, _ = _listed(Path(options["path"]), bool(options.get("groups")))
-    tones = survey(one.file for one in train + test)
+    tones = survey(picture.file for picture in train + test)
     changes = {
         "alpha": tones.transparent,
         "depth": tones.deep,
-        "endings": any(one.file.suffix.lower() not in _FIRST for one in train + test),
-        "validation": any(one.part == "val" for one in train),
+        "endings": any(picture.file.suffix.lower() not in _FIRST for picture in train + test),
+        "validation": any(picture.part == "val" for picture in train),
     }
     return " ".join(change for change, applies in changes.items() if applies)
 
@@ -150,7 +150,7 @@ def _of_classes(folder: Path, part: str, group: str, skipped: list[Path]) -> lis
     pictures = []
     for place in classes:
         entries = _sorted(place)
-        files = [one for one in entries if one.suffix.lower() in ENDINGS and one.is_file()]
+        files = [entry for entry in entries if entry.suffix.lower() in ENDINGS and entry.is_file()]
         if not files:
             inner = "; if its folders are classes, set `groups: true`" if _folders(place) and not group else ""
             raise UserError(f"{place} holds no pictures ({', '.join(_FIRST)}, ...); add some or remove it{inner}")
@@ -160,26 +160,27 @@ def _of_classes(folder: Path, part: str, group: str, skipped: list[Path]) -> lis
 
 
 def _others(entries: list[Path], read: list[Path]) -> list[Path]:
-    known = set(read)
-    return [one for one in entries if one not in known]
+    names = set(read)
+    return [entry for entry in entries if entry not in names]
 
 
 def _folders(folder: Path) -> list[Path]:
-    return [one for one in _sorted(folder) if one.is_dir()]
+    return [entry for entry in _sorted(folder) if entry.is_dir()]
 
 
 def _sorted(folder: Path) -> list[Path]:
-    return sorted((one for one in folder.iterdir() if not one.name.startswith(".")), key=lambda one: natural(one.name))
+    visible = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    return sorted(visible, key=lambda entry: natural(entry.name))
 
 
 def _named(folder: Path, skipped: Sequence[Path]) -> list[str]:
     """One line that counts the skipped files and folders and names the first of them; none if there are none."""
     counts = []
     for what, entries in (
-        ("file", [one for one in skipped if not one.is_dir()]),
-        ("folder", [one for one in skipped if one.is_dir()]),
+        ("file", [entry for entry in skipped if not entry.is_dir()]),
+        ("folder", [entry for entry in skipped if entry.is_dir()]),
     ):
-        names = ", ".join(one.relative_to(folder).as_posix() for one in entries[:_NAMED])
+        names = ", ".join(entry.relative_to(folder).as_posix() for entry in entries[:_NAMED])
         if entries:
             more = ", ..." if len(entries) > _NAMED else ""
             counts.append(f"{len(entries)} {what}{'s' if len(entries) > 1 else ''} skipped: {names}{more}")
@@ -187,17 +188,17 @@ def _named(folder: Path, skipped: Sequence[Path]) -> list[str]:
 
 
 def _read(pictures: list[_Picture], size: int | None, tones: Tones) -> npt.NDArray[np.uint8]:
-    """Pictures `[n, 3, height, width]`."""
+    """Read pictures `[n, 3, height, width]`, all of one size."""
     images: list[npt.NDArray[np.uint8]] = []
-    for one in pictures:
-        images.append(picture(one.file, size, tones))
+    for source in pictures:
+        images.append(picture(source.file, size, tones))
         if images[-1].shape != images[0].shape:
-            raise UserError(_sizes_differ(one.file, images[-1], images[0]))
+            raise UserError(_sizes_differ(source.file, images[-1], images[0]))
     return np.stack(images)
 
 
-def _sizes_differ(place: Path, one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> str:
+def _sizes_differ(place: Path, image: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> str:
     return (
-        f"{place}: a picture of {one.shape[2]} x {one.shape[1]} pixels, others have {other.shape[2]} x "
+        f"{place}: a picture of {image.shape[2]} x {image.shape[1]} pixels, others have {other.shape[2]} x "
         f"{other.shape[1]}; set the option `size` to resize them all"
     )

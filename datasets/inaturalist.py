@@ -48,21 +48,21 @@ def load(
         UserError: the photographs are missing or one of them is damaged.
     """
     listed = _listed(data_root, download)
-    files = sorted(listed.index, key=lambda one: (one[0], natural(one[1])))
+    files = sorted(listed.index, key=lambda file: (file[0], natural(file[1])))
     category = np.array([number for number, _ in files])
     order, _, n_train = hold_out(np.arange(len(files)), category)
     category = category[order]
     paths = [Path(listed.root, listed.all_categories[files[i][0]], files[i][1]) for i in order]
     cache = data_root / f"{_FOLDER}-{size}.images.npy"
-    x, known = resized(_WHAT, paths, size, cache, n_train)
+    x, about = resized(_WHAT, paths, size, cache, n_train)
     if labels == "full":
         y, classes = category, list(listed.all_categories)
     else:
-        supers = np.array([one["super"] for one in listed.categories_map])
+        supers = np.array([category_map["super"] for category_map in listed.categories_map])
         y, classes = supers[category], list(listed.categories_index["super"])
     return assemble(
         f"{_WHAT}-{labels}", x, y, n_train,
-        mean=mean or known["mean"], std=std or known["std"], classes=classes, checksum=f"{known['checksum']}-{labels}",
+        mean=mean or about["mean"], std=std or about["std"], classes=classes, checksum=f"{about['checksum']}-{labels}",
     )  # fmt: skip
 
 

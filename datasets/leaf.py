@@ -16,7 +16,7 @@ Read = Callable[[list[Any], list[Any]], tuple[Array, Array]]  # makes arrays of 
 
 
 def read_leaf(name: str, data_root: Path, read: Read) -> tuple[Array, Array, Array, int]:
-    """Inputs, labels and users of all samples, the test part last, and the size of the training part.
+    """Read inputs, labels and users of all samples, the test part last, and the size of the training part.
 
     Files are read in the order of their names. A user may have samples in one part only, or in none.
 
@@ -47,19 +47,19 @@ def _part(name: str, folder: Path, read: Read) -> tuple[Array, Array, Array]:
 def _file(name: str, file: Path, read: Read) -> list[tuple[Array, Array, Array]]:
     try:
         content: dict[str, Any] = json.loads(file.read_bytes())
-        found = []
+        parts = []
         for user in content["users"]:
-            own = content["user_data"][user]
-            if not own["x"] and not own["y"]:  # as of a user with too few samples for both parts
+            samples = content["user_data"][user]
+            if not samples["x"] and not samples["y"]:  # as of a user with too few samples for both parts
                 continue
             try:
-                x, y = read(own["x"], own["y"])
+                x, y = read(samples["x"], samples["y"])
             except ValueError as error:
                 raise ValueError(f"user {user}: {error}") from None
-            found.append((x, y, np.full(len(y), str(user))))
+            parts.append((x, y, np.full(len(y), str(user))))
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise UserError(f"{name}: {file} is not in LEAF's format ({type(error).__name__}: {error})") from None
-    return found
+    return parts
 
 
 def two_classes(x: list[Any], y: list[Any]) -> Array:

@@ -10,7 +10,7 @@ from bench.errors import UserError
 
 
 class Lists(Protocol):
-    """A split: index lists per client; None stands for lists that the harness makes."""
+    """Index lists of a split by client; None stands for lists that the harness makes."""
 
     @property
     def train(self) -> Sequence[Indices]: ...
@@ -40,27 +40,27 @@ def check_lists(source: str, n: int, clients: int, split: Lists) -> Indices:
             raise UserError(f"{source}: '{name}' has {len(lists)} lists; the cell has {clients} clients")
     owner = np.full(n, -1)
     for name, lists in (("train", split.train), ("validation", split.validation)):
-        for client, own in enumerate(lists or []):
+        for client, indices in enumerate(lists or []):
             place = f"{source}: client {client}'s list in '{name}'"
-            _check_list(place, own, n)
-            if (taken := own[owner[own] >= 0]).size:
+            _check_list(place, indices, n)
+            if (taken := indices[owner[indices] >= 0]).size:
                 raise UserError(f"{place} has sample {taken[0]}, which client {owner[taken[0]]} has already")
-            owner[own] = client
-    for client, own in enumerate(split.test or []):
-        _check_test(f"{source}: client {client}'s list in 'test'", own, owner)
+            owner[indices] = client
+    for client, indices in enumerate(split.test or []):
+        _check_test(f"{source}: client {client}'s list in 'test'", indices, owner)
     if split.global_test is not None:
         _check_test(f"{source}: 'global_test'", split.global_test, owner)
     return owner
 
 
-def _check_test(place: str, own: Indices, owner: Indices) -> None:
-    _check_list(place, own, len(owner))
-    if (taken := own[owner[own] >= 0]).size:
+def _check_test(place: str, indices: Indices, owner: Indices) -> None:
+    _check_list(place, indices, len(owner))
+    if (taken := indices[owner[indices] >= 0]).size:
         raise UserError(f"{place} has sample {taken[0]}, on which client {owner[taken[0]]} trains or validates")
 
 
-def _check_list(place: str, own: Indices, n: int) -> None:
-    if own.size and (own.min() < 0 or own.max() >= n):
-        raise UserError(f"{place} goes from {own.min()} to {own.max()}; the data set has samples 0 to {n - 1}")
-    if len(np.unique(own)) != len(own):
+def _check_list(place: str, indices: Indices, n: int) -> None:
+    if indices.size and (indices.min() < 0 or indices.max() >= n):
+        raise UserError(f"{place} goes from {indices.min()} to {indices.max()}; the data set has samples 0 to {n - 1}")
+    if len(np.unique(indices)) != len(indices):
         raise UserError(f"{place} has a sample twice")

@@ -27,12 +27,12 @@ def local_tests(dataset: Dataset, train: Sequence[Indices], seed: int, floor: bo
     tests = []
     for client, row in enumerate(due):
         if floor:
-            wanted = row // dataset.n_train
+            counts = row // dataset.n_train
         else:
             total = int(row.sum() / dataset.n_train + 0.5)
-            wanted = _largest_remainders(row, dataset.n_train, total, generator(seed, "partition", "test ties", client))
+            counts = _largest_remainders(row, dataset.n_train, total, generator(seed, "partition", "test ties", client))
         rng = generator(seed, "partition", "test", client)
-        drawn = [rng.permutation(pool)[:count] for pool, count in zip(pools, wanted, strict=True) if count]
+        drawn = [rng.permutation(pool)[:count] for pool, count in zip(pools, counts, strict=True) if count]
         tests.append(np.sort(np.concatenate([*drawn, _NONE])))
     return tests
 
@@ -46,24 +46,24 @@ def _largest_remainders(parts: Indices, unit: int, total: int, rng: np.random.Ge
     return whole
 
 
-def split_validation(y: Indices, own: Indices, share: float, seed: int, client: int) -> tuple[Indices, Indices]:
+def split_validation(y: Indices, indices: Indices, share: float, seed: int, client: int) -> tuple[Indices, Indices]:
     """Split one client's samples into training and validation, each class in proportion (largest remainders).
 
     At least one sample stays for training, so a client with one sample has no validation.
     """
-    size = max(0, min(round(share * len(own)), len(own) - 1))
+    size = max(0, min(round(share * len(indices)), len(indices) - 1))
     if size == 0:
-        return own, own[:0]
+        return indices, indices[:0]
     rng = generator(seed, "partition", "validation", client)
-    shuffled = rng.permutation(len(own))
-    labels, counts = np.unique(y[own], return_counts=True)
-    whole = _largest_remainders(counts * size, len(own), size, rng)
-    held = np.zeros(len(own), dtype=bool)
+    shuffled = rng.permutation(len(indices))
+    labels, counts = np.unique(y[indices], return_counts=True)
+    whole = _largest_remainders(counts * size, len(indices), size, rng)
+    held = np.zeros(len(indices), dtype=bool)
     for label, count in zip(labels, whole, strict=True):
-        held[shuffled[y[own[shuffled]] == label][:count]] = True
-    return own[~held], own[held]
+        held[shuffled[y[indices[shuffled]] == label][:count]] = True
+    return indices[~held], indices[held]
 
 
 def label_counts(dataset: Dataset, lists: Sequence[Indices]) -> npt.NDArray[np.int64]:
     """Number of samples of each class in each list, `[clients, classes]`."""
-    return np.stack([np.bincount(dataset.y[own], minlength=dataset.num_classes) for own in lists])
+    return np.stack([np.bincount(dataset.y[indices], minlength=dataset.num_classes) for indices in lists])

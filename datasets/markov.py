@@ -46,8 +46,8 @@ def load(
         draw: another number gives other chains.
         name: name of the data set in reports.
     """
-    known = chains(letters, speakers, own, draw)
-    texts = np.concatenate([_texts(chain, samples, length + 1, draw, i) for i, chain in enumerate(known)])
+    transitions = chains(letters, speakers, own, draw)
+    texts = np.concatenate([_texts(chain, samples, length + 1, draw, i) for i, chain in enumerate(transitions)])
     x, y, speaker = texts[:, :-1], texts[:, -1], np.repeat(np.arange(speakers), samples)
     order, n_train = held_out_order(y)
     classes = [chr(ord("a") + i) for i in range(letters)]
@@ -58,7 +58,7 @@ def load(
 
 
 def chains(letters: int, speakers: int, own: float, draw: int = 0) -> npt.NDArray[np.float64]:
-    """`[speakers, letters, letters]`: the probability of each next letter (last axis) after each letter."""
+    """Draw the speakers' chains `[speakers, letters, letters]`: probabilities of the next letter (last axis)."""
     everybody, *each = (
         generator("markov", draw, "chain", i).dirichlet([_CONCENTRATION] * letters, letters)
         for i in range(speakers + 1)
@@ -67,7 +67,7 @@ def chains(letters: int, speakers: int, own: float, draw: int = 0) -> npt.NDArra
 
 
 def _texts(chain: npt.NDArray[np.float64], samples: int, length: int, draw: int, speaker: int) -> Array:
-    """`[samples, length]` letters; the first letter of each sample is drawn uniformly."""
+    """Draw letters `[samples, length]`; the first letter of each sample is drawn uniformly."""
     rng = generator("markov", draw, "text", speaker)
     text = rng.integers(len(chain), size=(samples, length))
     below = chain.cumsum(axis=1)

@@ -58,7 +58,7 @@ def load(
 
 
 def _person(waves: Array, y: Array, steps: int, turned: float, noise: float, draw: int, person: int) -> Array:
-    """`[n, 3, steps]` float32 readings of one person's activities."""
+    """Draw float32 readings `[n, 3, steps]` of one person's activities."""
     rng = generator("motion", draw, "person", person)
     axis = rng.normal(size=_AXES)
     turn = _rotation(axis / np.linalg.norm(axis), turned * np.pi * rng.random())
@@ -66,8 +66,8 @@ def _person(waves: Array, y: Array, steps: int, turned: float, noise: float, dra
     time = pace * np.arange(steps) / 16 + rng.random((len(y), 1))  # a period is 16 steps; samples start at any phase
     rhythm = np.exp(2j * np.pi * time[:, None] * np.arange(1, _HARMONICS + 1)[:, None])
     readings = np.einsum("ij,njh,nht->nit", turn, waves[y], rhythm).real * gain / np.sqrt(_HARMONICS / 2)
-    found: Array = (readings + noise * rng.normal(size=readings.shape)).astype(np.float32)
-    return found
+    series: Array = (readings + noise * rng.normal(size=readings.shape)).astype(np.float32)
+    return series
 
 
 def _rotation(axis: Array, angle: float) -> Array:

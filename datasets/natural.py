@@ -51,12 +51,12 @@ def natural(
     new = _named(dataset, held_out, large)
     members = _members(np.setdiff1d(large, new), clients - len(new), seed, pooled, min_samples, dataset.name)
     members += [np.array([group]) for group in new]
-    own = [np.flatnonzero(np.isin(dataset.groups[: len(y)], groups)) for groups in members]
+    lists = [np.flatnonzero(np.isin(dataset.groups[: len(y)], groups)) for groups in members]
     if shares is None:
-        split = Split(own, test=_tests(dataset, members), global_test=NONE)
+        split = Split(lists, test=_tests(dataset, members), global_test=NONE)
     else:
         kept = kept_of(y, shares, fixed_tests)
-        split = finish(own, shares, kept if fixed_tests else None, seed)
+        split = finish(lists, shares, kept if fixed_tests else None, seed)
     names = tuple(" + ".join(dataset.group_names[group] for group in groups) for groups in members)
     places = tuple(range(clients - len(new), clients))
     return Split(split.train, split.validation, split.test, split.global_test, split.kept, names, places)
@@ -64,13 +64,13 @@ def natural(
 
 def _named(dataset: Dataset, names: tuple[str | int, ...], large: Indices) -> list[int]:
     """The numbers of the groups with these names."""
-    known = {dataset.group_names[group]: int(group) for group in large}
-    if strangers := [name for name in names if str(name) not in known]:
-        some = ", ".join(list(known)[:5]) + (", ..." if len(known) > 5 else "")
+    numbers = {dataset.group_names[group]: int(group) for group in large}
+    if strangers := [name for name in names if str(name) not in numbers]:
+        some = ", ".join(list(numbers)[:5]) + (", ..." if len(numbers) > 5 else "")
         raise UserError(f"partition 'natural': held_out has {strangers[0]!r}; the groups large enough are {some}")
     if len({str(name) for name in names}) < len(names):
         raise UserError(f"partition 'natural': held_out = {list(names)} names a group twice")
-    return [known[str(name)] for name in names]
+    return [numbers[str(name)] for name in names]
 
 
 def _members(large: Indices, clients: int, seed: int, pooled: bool, least: int, name: str) -> list[Indices]:

@@ -66,7 +66,7 @@ def load(
 
 
 def reading(options: dict[str, Any]) -> str:
-    """What `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
+    """Describe what `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
 
     The first version took numbers without samples for classes where labels have gaps or do not start from 0.
     """
@@ -79,7 +79,7 @@ def read_samples(file: Path) -> tuple[Array, Array, int, Array | None]:
     """Inputs and labels of the parts train, val and test in this order, the samples before the test part, the groups.
 
     Raises:
-        UserError: as for `load`.
+        UserError: the file is missing or damaged, or an array has another shape or type.
     """
     parts, groups = _read(file)
     y = np.concatenate([labels for _, labels in parts.values()])  # checked: all integers or all text
@@ -99,12 +99,12 @@ def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], Array | None]:
             f"{file} has {len(kinds) or 'none'} of the arrays 'train_images', 'train_series' and 'train_tokens', and "
             "should have one, with 'train_labels' beside it; 'train_images' may also be features [n, features]"
         )
-    known = {f"{part}_{kind}" for part in _PARTS for kind in (kinds[0], "labels")}
-    if unknown := sorted(arrays.keys() - known):
+    readable = {f"{part}_{kind}" for part in _PARTS for kind in (kinds[0], "labels")}
+    if unknown := sorted(arrays.keys() - readable):
         raise UserError(
-            f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(known))}. If it says "
-            "of whom each sample is, write those of all parts into one array 'groups' (partition `natural`); else "
-            "leave it out"
+            f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(readable))}. If it "
+            "says of whom each sample is, write those of all parts into one array 'groups' (partition `natural`); "
+            "else leave it out"
         )
     parts = {part: _part(file, part, kinds[0], arrays) for part in _PARTS if f"{part}_{kinds[0]}" in arrays}
     first = parts["train"][0]
@@ -142,7 +142,7 @@ def _part(file: Path, part: str, kind: str, arrays: dict[str, Array]) -> tuple[A
 
 
 def _series(file: Path, key: str, series: Array) -> Array:
-    """float32 `[n, channels, time]`."""
+    """Check time series and return them as float32 `[n, channels, time]`."""
     if series.ndim != 3 or series.size == 0 or not np.issubdtype(series.dtype, np.floating):
         raise UserError(
             f"{file}: '{key}' is {series.dtype} {series.shape}; it should be floating [n, channels, time], all series "
@@ -152,7 +152,7 @@ def _series(file: Path, key: str, series: Array) -> Array:
 
 
 def _tokens(file: Path, key: str, tokens: Array) -> Array:
-    """int32 `[n, length]`."""
+    """Check token numbers and return them as int32 `[n, length]`."""
     if tokens.ndim != 2 or tokens.size == 0 or not np.issubdtype(tokens.dtype, np.integer):
         raise UserError(
             f"{file}: '{key}' is {tokens.dtype} {tokens.shape}; it should be integer token numbers [n, length], rows "
@@ -167,7 +167,7 @@ def _tokens(file: Path, key: str, tokens: Array) -> Array:
 
 
 def _images(file: Path, key: str, images: Array) -> Array:
-    """Images with channels first, or features `[n, features]`; uint8 or float32."""
+    """Check images, or features `[n, features]`, and return them as uint8 or float32 with channels first."""
     floating = np.issubdtype(images.dtype, np.floating)
     fits = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in _CHANNELS) or (images.ndim == 2 and floating)
     if not fits or images.size == 0 or not (floating or images.dtype == np.uint8):
@@ -188,7 +188,7 @@ def _finite(file: Path, key: str, values: Array) -> Array:
     Raises:
         UserError: some are NaN or infinite.
     """
-    found = values.astype(np.float32)
-    if not np.isfinite(found).all():
+    numbers = values.astype(np.float32)
+    if not np.isfinite(numbers).all():
         raise UserError(f"{file}: '{key}' holds NaN or infinite values; remove or replace them")
-    return found
+    return numbers

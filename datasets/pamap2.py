@@ -69,21 +69,21 @@ def _person(file: Path, window: int) -> tuple[Array, Array]:
     numbers = rows[:, _ACTIVITY].astype(np.int64)
     if unknown := set(numbers.tolist()) - {0, *ACTIVITIES}:
         raise UserError(f"pamap2: {file} has the activity {min(unknown)}, which the protocol has not")
-    found, labels = [np.zeros((0, len(CHANNELS), window), np.float32)], []
+    windows, labels = [np.zeros((0, len(CHANNELS), window), np.float32)], []
     ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
         count = (end - begin) // window
         if numbers[begin] and count:
             readings = np.stack([_whole(rows[begin:end, channel], file) for channel in CHANNELS])
             cut = readings[:, : count * window].reshape(len(CHANNELS), count, window)
-            found.append(cut.swapaxes(0, 1).astype(np.float32))
+            windows.append(cut.swapaxes(0, 1).astype(np.float32))
             labels += [list(ACTIVITIES).index(numbers[begin])] * count
-    return np.concatenate(found), np.array(labels, np.int64)
+    return np.concatenate(windows), np.array(labels, np.int64)
 
 
 def _whole(readings: Array, file: Path) -> Array:
     """One channel with lost readings (NaN) interpolated."""
-    there = np.flatnonzero(np.isfinite(readings))
-    if not len(there):
+    present = np.flatnonzero(np.isfinite(readings))
+    if not len(present):
         raise UserError(f"pamap2: {file} has an activity in which a sensor says nothing; unpack UCI's archive again")
-    return np.interp(np.arange(len(readings)), there, readings[there])
+    return np.interp(np.arange(len(readings)), present, readings[present])

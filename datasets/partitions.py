@@ -72,20 +72,21 @@ def make_partition(
             training samples; or the partition itself raises it.
     """
     factory = PARTITIONS.get(name)
-    known = inspect.signature(factory).parameters
-    if "alpha" in known and (alpha is None or not 0 < alpha < math.inf):
+    parameters = inspect.signature(factory).parameters
+    if "alpha" in parameters and (alpha is None or not 0 < alpha < math.inf):
         raise UserError(f"partition {name!r} needs a finite alpha above 0, not {alpha}")
-    if "alpha" not in known and alpha is not None:
+    if "alpha" not in parameters and alpha is not None:
         raise UserError(f"partition {name!r} has no alpha; remove alpha = {alpha}")
     if not 1 <= clients <= dataset.n_train:
         raise UserError(
             f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}; "
             "take fewer clients"
         )
-    given: dict[str, Any] = {"alpha": alpha} if "alpha" in known else {}
-    if "fixed_tests" in known:
-        given["fixed_tests"] = protocol != "paper"
-    split = call_factory(f"partition {name!r}", Split, factory, dataset, clients=clients, seed=seed, **given, **options)
+    arguments: dict[str, Any] = {"alpha": alpha} if "alpha" in parameters else {}
+    if "fixed_tests" in parameters:
+        arguments["fixed_tests"] = protocol != "paper"
+    arguments |= {"clients": clients, "seed": seed}
+    split = call_factory(f"partition {name!r}", Split, factory, dataset, **arguments, **options)
     if is_external(factory):
         split = _as_arrays(f"partition {name!r}", split)
         check_lists(f"partition {name!r}", len(dataset.y), clients, split)
@@ -96,22 +97,22 @@ def make_partition(
 
 
 def _as_arrays(source: str, split: Split) -> Split:
-    """A split of a user's partition with its lists, any sequences of integers, as arrays."""
+    """Convert the lists of a user's split, which may be any sequences of integers, to arrays."""
 
-    def array(own: Sequence[int] | Indices) -> Indices:
-        found = np.asarray(own)
-        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+    def array(values: Sequence[int] | Indices) -> Indices:
+        indices = np.asarray(values)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
             raise UserError(
-                f"{source} has a list {found.dtype} {found.shape}; each should hold integers, one per sample"
+                f"{source} has a list {indices.dtype} {indices.shape}; each should hold integers, one per sample"
             )
-        return found.astype(np.int64)
+        return indices.astype(np.int64)
 
     def arrays(lists: Sequence[Indices] | None) -> list[Indices] | None:
-        return None if lists is None else [array(own) for own in lists]
+        return None if lists is None else [array(values) for values in lists]
 
     return replace(
         split,
-        train=[array(own) for own in split.train],
+        train=[array(indices) for indices in split.train],
         validation=arrays(split.validation),
         test=arrays(split.test),
         global_test=None if split.global_test is None else array(split.global_test),
@@ -157,15 +158,15 @@ def dirichlet(
     kept = kept_of(y, shares, fixed_tests)
     for draw in range(MAX_DRAWS):
         again = [draw] if draw else []
-        own = _deal(y, kept, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
-        if min(map(len, own)) >= min_samples:
+        lists = _deal(y, kept, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
+        if min(map(len, lists)) >= min_samples:
             break
     else:
         raise UserError(
             f"none of {MAX_DRAWS} draws with alpha = {alpha} gives each of {clients} clients {min_samples} samples of "
             f"{dataset.name}; take a smaller min_samples, a larger alpha or fewer clients, or top_up instead"
         )
-    return finish(_topped_up(own, top_up, seed), shares, kept if fixed_tests else None, seed)
+    return finish(_topped_up(lists, top_up, seed), shares, kept if fixed_tests else None, seed)
 
 
 @PARTITIONS.register("iid")
@@ -180,8 +181,8 @@ def iid(
     y = dealt(dataset, shares)
     kept = kept_of(y, shares, fixed_tests)
     shuffled = spread(generator(seed, "partition", "iid").permutation(len(y)), kept)
-    own = [np.sort(part) for part in np.array_split(shuffled, clients)]
-    return finish(own, shares, kept if fixed_tests else None, seed)
+    lists = [np.sort(part) for part in np.array_split(shuffled, clients)]
+    return finish(lists, shares, kept if fixed_tests else None, seed)
 
 
 @PARTITIONS.register("classes")
@@ -240,13 +241,13 @@ def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
     """Mark the samples kept for tests: this share of each class, the same for every seed and client."""
     kept = np.zeros(len(y), bool)
     for label in np.unique(y):
-        own = generator("partition", "kept for tests", int(label)).permutation(np.flatnonzero(y == label))
-        kept[own[: int(share * len(own) + 0.5)]] = True
+        samples = generator("partition", "kept for tests", int(label)).permutation(np.flatnonzero(y == label))
+        kept[samples[: int(share * len(samples) + 0.5)]] = True
     return kept
 
 
 def cut(
-    own: Indices, shares: SplitShares, seed: int, client: int, kept: npt.NDArray[np.bool_] | None = None
+    indices: Indices, shares: SplitShares, seed: int, client: int, kept: npt.NDArray[np.bool_] | None = None
 ) -> list[Indices]:
     """Cut a client's samples at random into training, validation and test; the rest, if any, is not used.
 
@@ -263,11 +264,11 @@ def cut(
     rng = generator(seed, "partition", "shares", client)
     chosen = np.array([rng.choice(choices), *others])
     if kept is None:
-        *parts, _ = divide(rng.permutation(own), np.append(chosen, 1 - chosen.sum()))
+        *parts, _ = divide(rng.permutation(indices), np.append(chosen, 1 - chosen.sum()))
     else:
         of_rest = chosen[:2] / max(1 - chosen[2], np.finfo(float).tiny)  # avoids 0 / 0 where all samples are kept
-        *parts, _ = divide(rng.permutation(own[~kept[own]]), np.append(of_rest, 1 - of_rest.sum()))
-        parts.append(own[kept[own]])
+        *parts, _ = divide(rng.permutation(indices[~kept[indices]]), np.append(of_rest, 1 - of_rest.sum()))
+        parts.append(indices[kept[indices]])
     return [np.sort(part) for part in parts]
 
 
@@ -303,7 +304,7 @@ def _deal(
     y: Indices, kept: npt.NDArray[np.bool_], rng: np.random.Generator, clients: int, alpha: float, balanced: bool
 ) -> list[Indices]:
     """Divide each class over the clients by a Dirichlet draw of its own."""
-    own: list[list[Indices]] = [[] for _ in range(clients)]
+    lists: list[list[Indices]] = [[] for _ in range(clients)]
     held = np.zeros(clients)
     for label in range(y.max() + 1):
         pool = spread(rng.permutation(np.flatnonzero(y == label)), kept)
@@ -311,29 +312,41 @@ def _deal(
         if balanced:
             part = np.where(held < len(y) / clients, np.maximum(part, np.finfo(float).tiny), 0)
             part /= part.sum()
-        for client, given in enumerate(divide(pool, part)):
-            own[client].append(given)
-            held[client] += len(given)
-    return [np.sort(np.concatenate(parts)) for parts in own]
+        for client, samples in enumerate(divide(pool, part)):
+            lists[client].append(samples)
+            held[client] += len(samples)
+    return [np.sort(np.concatenate(parts)) for parts in lists]
 
 
-def _topped_up(own: list[Indices], least: int, seed: int) -> list[Indices]:
+def _topped_up(lists: list[Indices], least: int, seed: int) -> list[Indices]:
     """Move samples from the largest clients to those with fewer than `least`; there must be enough samples in all."""
-    own = list(own)
-    for client in range(len(own)):
+    lists = list(lists)
+    for client in range(len(lists)):
         rng = generator(seed, "partition", "top up", client)
-        while (missing := least - len(own[client])) > 0:
-            donor = max(range(len(own)), key=lambda i: len(own[i]))
-            moved = rng.permutation(len(own[donor]))[: min(missing, len(own[donor]) - least)]
-            own[client] = np.sort(np.append(own[client], own[donor][moved]))
-            own[donor] = np.delete(own[donor], moved)
-    return own
+        while (missing := least - len(lists[client])) > 0:
+            donor = max(range(len(lists)), key=lambda i: len(lists[i]))
+            moved = rng.permutation(len(lists[donor]))[: min(missing, len(lists[donor]) - least)]
+            lists[client] = np.sort(np.append(lists[client], lists[donor][moved]))
+            lists[donor] = np.delete(lists[donor], moved)
+    return lists
 
 
-def finish(own: list[Indices], shares: SplitShares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
+def finish(lists: list[Indices], shares: SplitShares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
+    """Make the split of the clients' lists: with `shares`, `cut` each into training, validation and test.
+
+    Args:
+        lists: index lists by client.
+        shares: as in `dirichlet`; None: the harness makes validation shares and tests.
+        kept: `[samples]` mask of the samples that are kept for tests whatever the seed; None: no sample is.
+        seed: seed of the partition.
+
+    Raises:
+        UserError: the shares add up to more than 1.
+    """
     if shares is None:
-        return Split(own)
-    train, validation, test = zip(*(cut(one, shares, seed, i, kept) for i, one in enumerate(own)), strict=True)
+        return Split(lists)
+    parts = [cut(indices, shares, seed, i, kept) for i, indices in enumerate(lists)]
+    train, validation, test = zip(*parts, strict=True)
     always = NONE if kept is None else np.flatnonzero(kept)
     return Split(train, validation if shares[1] else None, test, NONE, always)
 
@@ -342,7 +355,7 @@ def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float
     train, validation = split.train, split.validation
     if validation is None:
         test = local_tests(dataset, train, seed, floor) if split.test is None else split.test
-        cut = [split_validation(dataset.y, own, validation_share, seed, i) for i, own in enumerate(train)]
+        cut = [split_validation(dataset.y, indices, validation_share, seed, i) for i, indices in enumerate(train)]
         train, validation = [rest for rest, _ in cut], [held for _, held in cut]
     else:
         whole = [np.concatenate(both) for both in zip(train, validation, strict=True)]
@@ -370,5 +383,5 @@ def _summary(dataset: Dataset, train: Sequence[Indices], validation: Sequence[In
         f"{(counts > 0).sum(axis=1).mean():.1f} classes per client",
         f"{(sizes == 0).sum()} empty",
     ]
-    untested = sum(len(one) == 0 < size for one, size in zip(test, sizes, strict=True))
+    untested = sum(len(indices) == 0 < size for indices, size in zip(test, sizes, strict=True))
     return ", ".join(parts) + (f", {untested} without a local test set" if untested else "")

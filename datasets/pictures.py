@@ -26,7 +26,7 @@ _FILMS = ("GIF", "PNG", "WEBP", "AVIF", "TIFF")  # formats of which a file may h
 
 
 class Tones(NamedTuple):
-    """How the pictures of a data set become 8-bit RGB.
+    """The rule by which the pictures of a data set become 8-bit RGB.
 
     Attributes:
         white: the value that becomes 255 in pictures of more than 8 bits; larger ones do, too.
@@ -45,7 +45,7 @@ class Tones(NamedTuple):
     films: int = 0
 
     def notes(self) -> list[str]:
-        """What the user should know of it, one line each."""
+        """Notes to the user about the rule, one line each."""
         lines = []
         if self.deep:
             lines.append(f"pictures of more than 8 bits ({self.deep}): {self.white:g} is white in all of them")
@@ -91,10 +91,10 @@ def survey(files: Iterable[Path]) -> Tones:
 
 
 def picture(file: Path, size: int | None, tones: Tones = Tones()) -> npt.NDArray[np.uint8]:  # noqa: B008 (immutable)
-    """One picture `[3, height, width]` as RGB, upright, resized (bilinear) if a size is given.
+    """Read one picture `[3, height, width]` as RGB, upright, resized (bilinear) if a size is given.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the picture cannot be read.
     """
     from PIL import Image, ImageOps
 
@@ -116,7 +116,7 @@ def picture(file: Path, size: int | None, tones: Tones = Tones()) -> npt.NDArray
 
 @contextmanager
 def _opened(file: Path) -> "Iterator[Any]":
-    """An open picture; what Pillow raises while it is used is said in one line."""
+    """Open a picture for a block; an error of Pillow in the block becomes a message of one line."""
     from PIL import Image
 
     try:
@@ -127,7 +127,7 @@ def _opened(file: Path) -> "Iterator[Any]":
 
 
 def _is_deep(picture: Any) -> bool:
-    """Whether its values are integers of more than 8 bits, or floating."""
+    """Whether a picture's values are integers of more than 8 bits, or floating."""
     return picture.mode in ("I", "F") or picture.mode.startswith("I;")
 
 

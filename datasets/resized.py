@@ -34,20 +34,20 @@ def photographs(
     """
     if missing := next((path for path in paths if not path.is_file()), None):
         raise UserError(f"{name}: {missing} is missing; {advice}")
-    x, known = resized(name, paths, size, cache, n_train)
+    x, about = resized(name, paths, size, cache, n_train)
     return assemble(
-        name, x, y, n_train, mean=mean or known["mean"], std=std or known["std"], classes=classes,
-        checksum=known["checksum"], groups=groups,
+        name, x, y, n_train, mean=mean or about["mean"], std=std or about["std"], classes=classes,
+        checksum=about["checksum"], groups=groups,
     )  # fmt: skip
 
 
 def resized(
     name: str, paths: list[Path], size: int, cache: Path, n_train: int
 ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-    """The resized pictures `[n, 3, size, size]` with their mean, std and checksum, all kept in files.
+    """Resize pictures to `[n, 3, size, size]`, with their mean, std and checksum, all kept in files.
 
-    They are made again if the originals are not those that the cache was made from, judged by their names, order, total
-    size in bytes and the size of the training part.
+    They are resized again if the originals are not those that the cache was made from, judged by their names, order,
+    total size in bytes and the size of the training part.
 
     Args:
         name: name of the data set, for messages.
@@ -72,29 +72,29 @@ def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[n
     listed = "\n".join(os.path.relpath(path, cache.parent) for path in paths)
     names = hashlib.blake2b(listed.encode(), digest_size=16).hexdigest()
     source = {"names": names, "bytes": sum(path.stat().st_size for path in paths), "train": n_train}
-    known = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
-    if known.get("source") != source or known.get("cache_bytes") != cache.stat().st_size:
+    record = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
+    if record.get("source") != source or record.get("cache_bytes") != cache.stat().st_size:
         unfinished = cache.with_suffix(f".{os.getpid()}.tmp")
         _write(paths, size, unfinished)
         os.replace(unfinished, cache)
         x = _map(cache)
         mean, std = channel_statistics(x[:n_train])
-        known = {
+        record = {
             "source": source,
             "cache_bytes": cache.stat().st_size,
             "mean": mean,
             "std": std,
             "checksum": content_checksum(x, np.zeros(0, np.int64), n_train),
         }
-        unfinished.write_text(json.dumps(known))
+        unfinished.write_text(json.dumps(record))
         os.replace(unfinished, about)
-    return _map(cache), known
+    return _map(cache), record
 
 
 def _map(cache: Path) -> npt.NDArray[np.uint8]:
     # copy on write, as torch expects a writable array; nothing writes to it
-    found: npt.NDArray[np.uint8] = np.lib.format.open_memmap(cache, mode="c")
-    return found
+    images: npt.NDArray[np.uint8] = np.lib.format.open_memmap(cache, mode="c")
+    return images
 
 
 def _write(paths: list[Path], size: int, file: Path) -> None:

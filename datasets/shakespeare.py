@@ -47,7 +47,7 @@ def _texts(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
 
 def _numbers(text: str) -> Array:
     codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    found: Array = np.where(codes < len(_NUMBER), _NUMBER[np.minimum(codes, len(_NUMBER) - 1)], -1)
-    if len(found) and found.min() < 0:
-        raise ValueError(f"{text[int(found.argmin())]!r} is none of LEAF's {len(ALPHABET)} characters")
-    return found
+    numbers: Array = np.where(codes < len(_NUMBER), _NUMBER[np.minimum(codes, len(_NUMBER) - 1)], -1)
+    if len(numbers) and numbers.min() < 0:
+        raise ValueError(f"{text[int(numbers.argmin())]!r} is none of LEAF's {len(ALPHABET)} characters")
+    return numbers

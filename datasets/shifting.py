@@ -29,7 +29,7 @@ class Own:
     Attributes:
         dataset: all samples as they were loaded.
         client, clients: the client's number and the number of clients.
-        part: what the samples are used for.
+        part: the use of the samples: training, validation or test.
         at: `[n]` their indices in the data set.
         x, y: `[n, ...]` inputs as stored (not normalised) and `[n]` labels, after the preceding shifts.
         held: sorted labels that the client trains or validates on.
@@ -48,7 +48,7 @@ class Own:
     seed: int
 
     def rng(self, *address: int | str) -> np.random.Generator:
-        """The generator whose address starts with the shift's own and ends with the given one."""
+        """The generator at the address (seed, "shift", name of the shift, `address`): equal addresses, equal draws."""
         return generator(self.seed, "shift", self.name, *address)
 
     def group(self, groups: int) -> int:
@@ -82,65 +82,67 @@ def apply(
     lists: dict[Part, list[Indices]] = {part: [] for part in PARTS}
     tests: list[Own] = []
     for client in range(len(partition)):
-        own = _of_client(dataset, partition, client, shifts, seed)
+        samples = _of_client(dataset, partition, client, shifts, seed)
         for part in PARTS[:2]:
-            x[own[part].at], y[own[part].at] = own[part].x, own[part].y
-            lists[part].append(own[part].at)
-        tests.append(own["test"])
+            x[samples[part].at], y[samples[part].at] = samples[part].x, samples[part].y
+            lists[part].append(samples[part].at)
+        tests.append(samples["test"])
     shifted = replace(dataset, x=x, y=y)
     seen = replace(partition, train=tuple(lists["train"]), validation=tuple(lists["validation"]))
-    same = (_untouched(dataset, own, at) for own, at in zip(tests, partition.test, strict=True))
-    return (shifted, seen) if all(same) else _with_copies(shifted, seen, tests)
+    unchanged = (_untouched(dataset, samples, at) for samples, at in zip(tests, partition.test, strict=True))
+    return (shifted, seen) if all(unchanged) else _with_copies(shifted, seen, tests)
 
 
 def _of_client(
     dataset: Dataset, partition: Partition, client: int, shifts: Sequence[dict[str, Any]], seed: int
 ) -> dict[Part, Own]:
-    """A client's samples after all shifts."""
+    """Pass a client's samples through all shifts."""
     lists = {"train": partition.train, "validation": partition.validation, "test": partition.test}
-    found: dict[Part, Own] = {}
+    samples: dict[Part, Own] = {}
     for part in PARTS:
         at = lists[part][client]
-        found[part] = Own(dataset, client, len(partition), part, at, dataset.x[at], dataset.y[at], _NONE, "", seed)
+        samples[part] = Own(dataset, client, len(partition), part, at, dataset.x[at], dataset.y[at], _NONE, "", seed)
     for shift in shifts:
         options = {key: value for key, value in shift.items() if key != "name"}
-        held = np.unique(np.concatenate([found["train"].y, found["validation"].y]))
-        for part, own in found.items():
-            if len(own.at):
-                given = replace(own, held=held, name=shift["name"])
-                found[part] = _checked(given, SHIFTS.get(shift["name"])(given, **options))
-    return found
+        held = np.unique(np.concatenate([samples["train"].y, samples["validation"].y]))
+        for part, before_shift in samples.items():
+            if len(before_shift.at):
+                argument = replace(before_shift, held=held, name=shift["name"])
+                samples[part] = _checked(argument, SHIFTS.get(shift["name"])(argument, **options))
+    return samples
 
 
-def _checked(given: Own, own: Own) -> Own:
-    """Return what a shift returned, after checking it against what the shift was given.
+def _checked(argument: Own, result: Own) -> Own:
+    """Check the samples that a shift returned against those that it got, and return them.
 
     Raises:
         UserError: shapes or types differ, labels are out of range, or there are samples that the client does not have.
     """
-    expected = (len(own.at), *given.dataset.x.shape[1:]), given.dataset.x.dtype
-    if (own.x.shape, own.x.dtype) != expected or own.y.shape != own.at.shape:
+    expected = (len(result.at), *argument.dataset.x.shape[1:]), argument.dataset.x.dtype
+    if (result.x.shape, result.x.dtype) != expected or result.y.shape != result.at.shape:
         raise UserError(
-            f"shift {given.name!r} returns inputs {own.x.dtype} {own.x.shape} and labels {own.y.shape} for "
-            f"{len(own.at)} samples; inputs should be {expected[1]} {expected[0]}"
+            f"shift {argument.name!r} returns inputs {result.x.dtype} {result.x.shape} and labels {result.y.shape} for "
+            f"{len(result.at)} samples; inputs should be {expected[1]} {expected[0]}"
         )
-    if len(own.y) and not 0 <= own.y.min() <= own.y.max() < given.dataset.num_classes:
-        raise UserError(f"shift {given.name!r} returns labels outside 0 .. {given.dataset.num_classes - 1}")
-    if not np.isin(own.at, given.at).all():
-        raise UserError(f"shift {given.name!r} returns samples that client {given.client} does not have")
-    return own
+    if len(result.y) and not 0 <= result.y.min() <= result.y.max() < argument.dataset.num_classes:
+        raise UserError(f"shift {argument.name!r} returns labels outside 0 .. {argument.dataset.num_classes - 1}")
+    if not np.isin(result.at, argument.at).all():
+        raise UserError(f"shift {argument.name!r} returns samples that client {argument.client} does not have")
+    return result
 
 
-def _untouched(dataset: Dataset, own: Own, at: Indices) -> bool:
-    return np.array_equal(own.at, at) and np.array_equal(own.y, dataset.y[at]) and np.array_equal(own.x, dataset.x[at])
+def _untouched(dataset: Dataset, samples: Own, at: Indices) -> bool:
+    pairs = (samples.at, at), (samples.y, dataset.y[at]), (samples.x, dataset.x[at])
+    return all(np.array_equal(new, old) for new, old in pairs)
 
 
 def _with_copies(shifted: Dataset, seen: Partition, tests: list[Own]) -> tuple[Dataset, Partition]:
     """Append every client's own copies of its test samples after all other samples."""
-    of = np.concatenate([own.at for own in tests])
-    ends = len(shifted.y) + np.cumsum([len(own.at) for own in tests])
-    places = tuple(np.arange(end - len(own.at), end) for end, own in zip(ends, tests, strict=True))
-    rows, groups = (None if one is None else np.concatenate([one, one[of]]) for one in (shifted.rows, shifted.groups))
-    x = np.concatenate([shifted.x, *(own.x for own in tests)])
-    y = np.concatenate([shifted.y, *(own.y for own in tests)])
+    of = np.concatenate([test.at for test in tests])
+    ends = len(shifted.y) + np.cumsum([len(test.at) for test in tests])
+    places = tuple(np.arange(end - len(test.at), end) for end, test in zip(ends, tests, strict=True))
+    columns = shifted.rows, shifted.groups
+    rows, groups = (None if column is None else np.concatenate([column, column[of]]) for column in columns)
+    x = np.concatenate([shifted.x, *(test.x for test in tests)])
+    y = np.concatenate([shifted.y, *(test.y for test in tests)])
     return replace(shifted, x=x, y=y, rows=rows, groups=groups), replace(seen, test=places, global_test=_NONE)

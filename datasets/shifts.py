@@ -180,16 +180,16 @@ def missing_classes(own: Own, *, k: PositiveInt = 1) -> Own:
 
 
 def _permutations(own: Own, count: int) -> list[Indices]:
-    """`count` different permutations of the labels, the identity first."""
+    """Draw `count` different permutations of the labels, the identity first."""
     classes = own.dataset.num_classes
-    found = [np.arange(classes)]
+    permutations = [np.arange(classes)]
     draw = 0
-    while len(found) < count:
-        one = own.rng("permutation", draw).permutation(classes)
+    while len(permutations) < count:
+        candidate = own.rng("permutation", draw).permutation(classes)
         draw += 1
-        if not any(np.array_equal(one, other) for other in found):
-            found.append(one)
-    return found
+        if not any(np.array_equal(candidate, other) for other in permutations):
+            permutations.append(candidate)
+    return permutations
 
 
 def _need_images(own: Own) -> None:
@@ -204,8 +204,8 @@ def _need_numbers(own: Own) -> None:
         raise UserError(f"shift {own.name!r} needs images or numbers; samples of {own.dataset.name} are {own.x.dtype}")
 
 
-def _as_stored(values: Array, before: Array) -> Array:
-    """Values in the type of `before`; for bytes they are rounded and clipped to 0 .. 255."""
-    if before.dtype == np.uint8:
+def _as_stored(values: Array, stored: Array) -> Array:
+    """Convert values to the type of `stored`; for bytes they are rounded and clipped to 0 .. 255."""
+    if stored.dtype == np.uint8:
         values = np.clip(np.rint(values), 0, 255)
-    return values.astype(before.dtype)
+    return values.astype(stored.dtype)

@@ -36,7 +36,7 @@ def shards(
             raise UserError(f"partition 'shards': {len(y)} samples of {dataset.name} make no {k * clients} shards")
         parts = np.array_split(np.concatenate(_by_class(y, kept, rng)), k * clients)
         order = rng.permutation(k * clients).reshape(clients, k)
-        return [np.concatenate([parts[shard] for shard in own]) for own in order]
+        return [np.concatenate([parts[shard] for shard in numbers]) for numbers in order]
 
     return _split(dataset, seed, "shards", shares, fixed_tests, deal)
 
@@ -66,11 +66,11 @@ def exdir(
             order = sorted(rng.permutation(classes).tolist(), key=lambda label: len(holders[label]))
             for label in order[:k]:
                 holders[label].append(client)
-        own: list[list[Indices]] = [[] for _ in range(clients)]
+        lists: list[list[Indices]] = [[] for _ in range(clients)]
         for pool, members in zip(_by_class(y, kept, rng, classes), holders, strict=True):
             for client, part in zip(members, divide(pool, rng.dirichlet(np.full(len(members), alpha))), strict=True):
-                own[client].append(part)
-        return [np.concatenate(parts) for parts in own]
+                lists[client].append(part)
+        return [np.concatenate(parts) for parts in lists]
 
     return _split(dataset, seed, "exdir", shares, fixed_tests, deal)
 
@@ -119,12 +119,12 @@ def mix(
     """A share `iid` of each class is divided equally, the rest by the shares of a draw from Dir(alpha)."""
 
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        own: list[list[Indices]] = [[] for _ in range(clients)]
+        lists: list[list[Indices]] = [[] for _ in range(clients)]
         for pool in _by_class(y, kept, rng):
             part = iid / clients + (1 - iid) * rng.dirichlet(np.full(clients, alpha))
-            for client, given in enumerate(divide(pool, part / part.sum())):
-                own[client].append(given)
-        return [np.concatenate(parts) for parts in own]
+            for client, samples in enumerate(divide(pool, part / part.sum())):
+                lists[client].append(samples)
+        return [np.concatenate(parts) for parts in lists]
 
     return _split(dataset, seed, "mix", shares, fixed_tests, deal)
 
@@ -148,7 +148,7 @@ def balanced_dirichlet(
         pools = [pool.tolist() for pool in _by_class(y, kept, rng)]
         left = np.array([len(pool) for pool in pools])
         mixes = rng.dirichlet(np.full(len(pools), alpha), size=clients)
-        own: list[list[int]] = [[] for _ in range(clients)]
+        lists: list[list[int]] = [[] for _ in range(clients)]
         order = np.concatenate([rng.permutation(clients) for _ in range(-(-len(y) // clients))])[: len(y)]
         for client, draw in zip(order.tolist(), rng.random(len(y)).tolist(), strict=True):
             weights = np.where(left > 0, np.maximum(mixes[client], np.finfo(float).tiny), 0.0)
@@ -156,8 +156,8 @@ def balanced_dirichlet(
             label = int(np.searchsorted(sums, draw * sums[-1], side="right"))
             label = label if label < len(left) and left[label] else int(np.flatnonzero(left)[-1])  # rounding of sums
             left[label] -= 1
-            own[client].append(pools[label][left[label]])
-        return [np.array(one, np.int64) for one in own]
+            lists[client].append(pools[label][left[label]])
+        return [np.array(indices, np.int64) for indices in lists]
 
     return _split(dataset, seed, "balanced_dirichlet", shares, fixed_tests, deal)
 
@@ -178,23 +178,23 @@ def superclasses(
     pairs = set() if groups is None else set(zip(y_all.tolist(), groups.tolist(), strict=True))
     if groups is None or len(pairs) != len(np.unique(y_all)):
         raise UserError(f"partition 'superclasses': {dataset.name} has no superclasses; cifar100 has them")
-    known = len(dataset.group_names)
-    if not k <= known <= k * clients:
+    count = len(dataset.group_names)
+    if not k <= count <= k * clients:
         raise UserError(
-            f"partition 'superclasses': k = {k} for each of {clients} clients does not fit {known} superclasses"
+            f"partition 'superclasses': k = {k} for each of {clients} clients does not fit {count} superclasses"
         )
 
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        holders: list[list[int]] = [[] for _ in range(known)]
+        holders: list[list[int]] = [[] for _ in range(count)]
         for client in range(clients):
-            order = sorted(rng.permutation(known).tolist(), key=lambda group: len(holders[group]))
+            order = sorted(rng.permutation(count).tolist(), key=lambda group: len(holders[group]))
             for group in order[:k]:
                 holders[group].append(client)
-        own: list[list[Indices]] = [[] for _ in range(clients)]
-        for pool, members in zip(_by_class(groups[: len(y)], kept, rng, known), holders, strict=True):
+        lists: list[list[Indices]] = [[] for _ in range(clients)]
+        for pool, members in zip(_by_class(groups[: len(y)], kept, rng, count), holders, strict=True):
             for client, part in zip(members, np.array_split(pool, len(members)), strict=True):
-                own[client].append(part)
-        return [np.concatenate(parts) for parts in own]
+                lists[client].append(part)
+        return [np.concatenate(parts) for parts in lists]
 
     return _split(dataset, seed, "superclasses", shares, fixed_tests, deal)
 
@@ -210,5 +210,5 @@ def _by_class(y: Indices, kept: Kept, rng: np.random.Generator, classes: int | N
 def _split(dataset: Dataset, seed: int, name: str, shares: SplitShares | None, fixed_tests: bool, deal: Deal) -> Split:
     y = dealt(dataset, shares)
     kept = kept_of(y, shares, fixed_tests)
-    own = [np.sort(one) for one in deal(y, kept, generator(seed, "partition", name))]
-    return finish(own, shares, kept if fixed_tests else None, seed)
+    lists = [np.sort(indices) for indices in deal(y, kept, generator(seed, "partition", name))]
+    return finish(lists, shares, kept if fixed_tests else None, seed)

@@ -78,10 +78,10 @@ def _tested(path: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
 
 
 def _placed(split: Split, places: Indices) -> Split:
-    """The split with rows of the file replaced by samples of the data set."""
+    """Replace the file's rows in a split by samples of the data set."""
 
     def all_of(lists: Sequence[Indices] | None) -> list[Indices] | None:
-        return None if lists is None else [places[one] for one in lists]
+        return None if lists is None else [places[indices] for indices in lists]
 
     train = all_of(split.train)
     assert train is not None
@@ -93,11 +93,12 @@ def _read(path: Path) -> Split:
     try:
         document = _Document.model_validate(_from_npz(path) if path.suffix == ".npz" else _from_json(path))
     except ValidationError as error:
-        known = list(_Document.model_fields)
-        for problem in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):  # a typo comes first
+        keys = list(_Document.model_fields)
+        # a misspelt key comes first
+        for problem in sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden"):
             place = ".".join(str(part) for part in problem["loc"]) or "the document"
             if problem["type"] == "extra_forbidden":
-                hint = did_you_mean(place, known) or f" Known: {', '.join(known)}"
+                hint = did_you_mean(place, keys) or f" Known: {', '.join(keys)}"
                 raise UserError(f"{path}: unknown key {place!r}.{hint}") from None
             if problem["type"] == "missing":
                 raise UserError(f"{path} has no {place!r}: give one list of indices per client") from None
@@ -111,7 +112,7 @@ def _read(path: Path) -> Split:
 
 
 def _arrays(lists: list[list[int]]) -> list[Indices]:
-    return [np.array(one, dtype=np.int64) for one in lists]
+    return [np.array(indices, dtype=np.int64) for indices in lists]
 
 
 def _from_json(path: Path) -> Any:

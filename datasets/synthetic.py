@@ -51,9 +51,9 @@ def load(
     x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     owners = np.repeat(np.arange(devices), [len(labels) for _, labels in parts])
     order, n_train = held_out_order(y)
-    none, one = [0.0] * FEATURES, [1.0] * FEATURES  # the paper's features are not standardised
+    zeros, ones = [0.0] * FEATURES, [1.0] * FEATURES  # the paper's features are not standardised
     classes = [str(label) for label in range(CLASSES)]
-    return assemble(name, x[order], y[order], n_train, mean=none, std=one, classes=classes, groups=owners[order])
+    return assemble(name, x[order], y[order], n_train, mean=zeros, std=ones, classes=classes, groups=owners[order])
 
 
 def _device(alpha: float, beta: float, largest: int | None, rng: np.random.Generator) -> tuple[Array, Array]:

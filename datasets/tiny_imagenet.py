@@ -50,10 +50,10 @@ def load(
     paths = [path for path, _ in train + test]
     labels = {wnid: label for label, wnid in enumerate(classes)}
     y = np.array([labels[wnid] for _, wnid in train + test])
-    x, known = resized(_NAME, paths, resize, data_root / f"{_FOLDER}-{resize}.images.npy", len(train))
+    x, about = resized(_NAME, paths, resize, data_root / f"{_FOLDER}-{resize}.images.npy", len(train))
     return assemble(
         _NAME, x, y, len(train),
-        mean=mean or known["mean"], std=std or known["std"], classes=classes, checksum=known["checksum"],
+        mean=mean or about["mean"], std=std or about["std"], classes=classes, checksum=about["checksum"],
     )  # fmt: skip
 
 
@@ -62,9 +62,9 @@ def _fault(folder: Path) -> str:
     lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
     if missing := [file for file in lists if not file.is_file()]:
         return f"{missing[0]} is missing"
-    for part, found, size in zip(("train", "val"), (_train(folder), _validation(folder)), _SIZES, strict=True):
-        if len(found) != size:
-            return f"{folder / part} holds {len(found)} pictures instead of {size}"
+    for part, pictures, size in zip(("train", "val"), (_train(folder), _validation(folder)), _SIZES, strict=True):
+        if len(pictures) != size:
+            return f"{folder / part} holds {len(pictures)} pictures instead of {size}"
     return ""
 
 
@@ -97,5 +97,5 @@ def _validation(folder: Path) -> list[tuple[Path, str]]:
     """
     lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
     rows = [line.split("\t")[:2] for line in lines]
-    found = [(folder / "val" / "images" / name, wnid) for name, wnid in rows]
-    return [(path, wnid) for path, wnid in found if path.is_file()]
+    pictures = [(folder / "val" / "images" / name, wnid) for name, wnid in rows]
+    return [(path, wnid) for path, wnid in pictures if path.is_file()]

@@ -42,8 +42,8 @@ def cifar10(
     """
     from torchvision.datasets import CIFAR10
 
-    known = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return _cifar("cifar10", CIFAR10, data_root, download, mean or known[0], std or known[1])
+    usual = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    return _cifar("cifar10", CIFAR10, data_root, download, mean or usual[0], std or usual[1])
 
 
 @DATASETS.register("cifar100")
@@ -57,8 +57,8 @@ def cifar100(
     """
     from torchvision.datasets import CIFAR100
 
-    known = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return _cifar("cifar100", CIFAR100, data_root, download, mean or known[0], std or known[1])
+    usual = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    return _cifar("cifar100", CIFAR100, data_root, download, mean or usual[0], std or usual[1])
 
 
 @DATASETS.register("mnist")
@@ -252,7 +252,7 @@ def _open(
     name: str, factory: Any, data_root: Path, download: bool, files: Mapping[Path, str | None],
     parts: Parts = ({"train": True}, {"train": False}), **options: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """torchvision's training and test set.
+    """Open torchvision's training and test set.
 
     Args:
         files: the files that it will read, each with its MD5 sum where torchvision knows one.

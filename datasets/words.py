@@ -18,7 +18,7 @@ def words_of(text: str) -> list[str]:
 
 
 def numbered(train: Sequence[list[str]], test: Sequence[list[str]], vocabulary: int, length: int) -> Array:
-    """Tokens `[n, length]` int32 of texts, those of the test part last.
+    """Number the words of texts: int32 tokens `[n, length]`, those of the test part last.
 
     The most frequent word of the training part has the number 2; equally frequent words are in alphabetical order.
 
@@ -32,6 +32,6 @@ def numbered(train: Sequence[list[str]], test: Sequence[list[str]], vocabulary: 
     number = {word: i for i, word in enumerate(likely, start=FIRST)}
     x = np.full((len(train) + len(test), length), PADDING, np.int32)
     for row, words in zip(x, [*train, *test], strict=True):
-        own = [number.get(word, UNKNOWN) for word in words[:length]]
-        row[: len(own)] = own
+        numbers = [number.get(word, UNKNOWN) for word in words[:length]]
+        row[: len(numbers)] = numbers
     return x

@@ -1,4 +1,4 @@
-"""Which samples are in which batch: drawn on the CPU, from addresses, the same on every device and executor."""
+"""Batches of samples: drawn on the CPU, from addresses, and the same on every device and executor."""
 
 import functools
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Which kernels a CPU runs: two CPUs for which this differs may round the same sum differently."""
+"""Kernels that a CPU runs: two CPUs with different ones may round the same sum differently."""
 
 import functools
 import os

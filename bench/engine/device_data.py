@@ -126,7 +126,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def _home(size: int, device: torch.device) -> torch.device:
-    """Where samples of that many bytes lie: on the device unless they would take over half of its free memory."""
+    """Choose where samples of so many bytes lie: on the device, unless they would take over half of its free memory."""
     if device.type == "cuda" and 2 * size > torch.cuda.mem_get_info(device)[0]:
         return torch.device("cpu")
     return device

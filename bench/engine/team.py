@@ -136,7 +136,7 @@ def _attempt(engine: SharingEngine, assignment: Assignment) -> list[Any] | Excep
 
 @dataclass
 class Team:
-    """This process and its helpers.
+    """The devices of a cell: this process and its helpers.
 
     Attributes:
         helpers: the other devices.

@@ -68,9 +68,11 @@ class Graph:
     lends = False
 
     def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        """Return True: steps of all shapes gain."""
         return True
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        """Record the step's tensor operations and build the loop around them."""
         from bench.engine.backends.recording import of_list, record  # loads PyTorch's tracer
         from bench.engine.backends.simplify import update_in_place
 
@@ -78,6 +80,7 @@ class Graph:
         return make_loop(of_list(update_in_place(recorded) if in_place else recorded))
 
     def running(self) -> contextlib.AbstractContextManager[None]:
+        """Return an empty context."""
         return contextlib.nullcontext()
 
 
@@ -92,9 +95,11 @@ class TorchScript:
     lends = False
 
     def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        """Return True: steps of all shapes gain."""
         return True
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        """Translate the loop around the recorded operations into TorchScript."""
         from torch.jit import script
 
         from bench.engine.backends.recording import named_by_packet
@@ -131,12 +136,15 @@ class CudaGraph:
         self.capture = capture
 
     def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
+        """Return whether there are few lanes, and arguments that stay as they are."""
         return not in_place and len(examples[0]) <= _CAPTURED_LANES
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
+        """Capture the step as CUDA graphs and build the loop around them."""
         return make_loop(Captured(step, examples, self.capture))
 
     def running(self) -> contextlib.AbstractContextManager[None]:
+        """Return an empty context."""
         return contextlib.nullcontext()
 
 
