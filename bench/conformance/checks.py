@@ -62,14 +62,14 @@ class Case:
 
     @functools.cached_property
     def expected(self) -> dict[str, Any]:
-        """What the reference run comes to."""
+        """The outcome of the reference run."""
         watch(self.reference, self.log)
         with _global_seeds(1):
             return advance(self.reference, ROUNDS, log=self.log)
 
 
 def runs(case: Case) -> str:
-    """The method runs at all; what it raises is left to the caller."""
+    """Check that the method runs at all; the caller handles its errors."""
     try:
         return "" if case.expected else "it leaves nothing behind"
     except Diverged:
@@ -80,13 +80,13 @@ def runs(case: Case) -> str:
 def executors(case: Case) -> str:
     """Training clients one by one and side by side gives the same result, and every loss can be mapped over clients."""
     other = case.federation(executor="sequential")
-    found = advance(other, ROUNDS)
+    results = advance(other, ROUNDS)
     if slow := case.reference.engine.fallbacks:
         return f"{slow[0]} cannot be mapped over clients and runs one by one"
-    if where := difference(case.expected, found, TOLERANCE):
+    if where := difference(case.expected, results, TOLERANCE):
         return f"between `sequential` and `cohort`, {where}"
     watched = case.federation(executor="debug")
-    if where := difference(found, advance(watched, ROUNDS)):
+    if where := difference(results, advance(watched, ROUNDS)):
         return f"between `sequential` and `debug`, {where}"
     unseen = [text for text in watched.warnings if text not in other.warnings]
     return unseen[0] if unseen else ""
@@ -105,7 +105,7 @@ def deterministic(case: Case) -> str:
 @contextlib.contextmanager
 def _global_seeds(seed: int) -> Iterator[list[str]]:
     """Seed all global generators and restore them afterwards; the list then names those that were used."""
-    before, moved = _positions(), list[str]()
+    positions, moved = _positions(), list[str]()
     random.seed(seed)
     np.random.seed(seed)
     torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
@@ -114,9 +114,9 @@ def _global_seeds(seed: int) -> Iterator[list[str]]:
         yield moved
     finally:
         moved += [name for name, now in _positions().items() if pickle.dumps(now) != pickle.dumps(seeded[name])]
-        random.setstate(before["Python"])
-        np.random.set_state(before["NumPy"])
-        torch.set_rng_state(torch.from_numpy(before["torch"]))
+        random.setstate(positions["Python"])
+        np.random.set_state(positions["NumPy"])
+        torch.set_rng_state(torch.from_numpy(positions["torch"]))
 
 
 def _positions() -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _positions() -> dict[str, Any]:
 def checkpoint(case: Case) -> str:
     """A stopped run continues with the same bytes.
 
-    Another run in between overwrites whatever a method keeps in the process but outside its states.
+    Another run in between overwrites all values that a method keeps in the process but outside its states.
     """
     first, second = case.federation(), case.federation()
     advance(first, BEFORE)
@@ -188,7 +188,7 @@ def _bytes(message: Any) -> int:
 
 
 def weights(case: Case) -> str:
-    """If training changes nothing, clients send what they received, and averages of it must equal it."""
+    """Check averages: if training changes nothing, clients send the values that they received, as do averages."""
     log, federation = Log(untrained=True), case.federation()
     watch(federation, log)
     start = outcome(federation)
@@ -213,14 +213,14 @@ def _returned(sent: Any, received: Any) -> set[str]:
 def losses(case: Case) -> str:
     """Losses and steps are fixed functions without tensors of their own, so clients can share a computation."""
     assert case.expected
-    known: dict[CodeType, Any] = {}
+    functions: dict[CodeType, Any] = {}
     for loss in case.log.losses:
         name = _name(loss)
         if isinstance(loss, MethodType):
             return f"{name} is bound to an object"
         if tensors := held_tensors(loss):
             return f"{name} holds a tensor: {tensors[0]}"
-        if isinstance(loss, FunctionType) and known.setdefault(loss.__code__, loss) is not loss:
+        if isinstance(loss, FunctionType) and functions.setdefault(loss.__code__, loss) is not loss:
             return f"{name} is made anew by every program"
     return ""
 
@@ -274,13 +274,13 @@ def degenerate(case: Case) -> str:
 
 
 def _reduced(name: str, hp: dict[str, Any]) -> set[str]:
-    """Which of a method's models are those of FedAvg or Local, if all clients take part."""
-    found, trains = _scores(name, hp), METHODS.get(name).trains
+    """Find those of a method's models that are FedAvg's or Local's, if all clients take part."""
+    scores, trains = _scores(name, hp), METHODS.get(name).trains
     says = set()
-    if trains != "pm" and found["gm"] == _scores("fedavg", {})["gm"]:
+    if trains != "pm" and scores["gm"] == _scores("fedavg", {})["gm"]:
         says.add("its generic model is that of FedAvg")
     for other in ("fedavg", "local") if trains != "gm" else ():
-        if found["pm"] == _scores(other, {})["pm"]:
+        if scores["pm"] == _scores(other, {})["pm"]:
             says.add(f"its personalized models are those of {other}")
     return says
 

@@ -38,11 +38,12 @@ class Finding:
 
 
 def check(name: str, hp: dict[str, Any] | None = None) -> list[Finding]:
-    """Check a registered method, with one finding per check. Stops after the first failed check that others depend on
-    (`first`).
+    """Check a registered method, with one finding per check.
+
+    The first failed check that others depend on (`Check.first`) is the last one.
 
     Args:
-        name: of the method.
+        name: name of the method.
         hp: hyperparameters other than the defaults.
 
     Raises:
@@ -52,16 +53,16 @@ def check(name: str, hp: dict[str, Any] | None = None) -> list[Finding]:
     case = Case(name, hp or {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the engine's own warning of a fall-back is the finding of a check here
-        found = []
+        findings = []
         for question in CHECKS:
-            found.append(_finding(question, case))
-            if question.first and not found[-1].passed:
+            findings.append(_finding(question, case))
+            if question.first and not findings[-1].passed:
                 break
-    return found
+    return findings
 
 
 def load(file: Path) -> list[str]:
-    """The names of the methods that a Python file registers; it is imported unless it has been already.
+    """Import a Python file, unless it has been imported already, and return the names of the methods it registers.
 
     Raises:
         UserError: there is no such file, it cannot be imported, or it registers no method.
@@ -81,7 +82,12 @@ def _registered_by(file: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Check:
-    """A question to a method: `find` says what is wrong, or nothing; `first`: it must pass before others make sense."""
+    """A question to a method.
+
+    Attributes:
+        find: the function that returns the problem, or an empty text.
+        first: whether the check must pass before others make sense.
+    """
 
     name: str
     find: Callable[[Case], str]

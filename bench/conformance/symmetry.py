@@ -47,15 +47,15 @@ def _doubled(data: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
     n = data.n_train
     twice = np.concatenate([np.arange(n), np.arange(len(data.y))])
     more = replace(data, x=data.x[twice], y=data.y[twice], n_train=2 * n)
-    train = tuple(np.concatenate([one, one + n]) for one in partition.train)
+    train = tuple(np.concatenate([indices, indices + n]) for indices in partition.train)
     return more, Partition(train, partition.validation, tuple(t + n for t in partition.test), partition.global_test + n)
 
 
-def _difference(case: Case, found: Models, when: str) -> str:
+def _difference(case: Case, models: Models, when: str) -> str:
     if not METHODS.get(case.name).symmetric:
         return ""
     for who, model in _models(case, *problem()).items():
-        gap = float((model.weights - found[who].weights).abs().max())
+        gap = float((model.weights - models[who].weights).abs().max())
         if not gap <= TOLERANCE:
             return f"{when}, the model of {who if who == 'generic' else f'client {who}'} differs by {gap:.2g}"
     return ""

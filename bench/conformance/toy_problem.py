@@ -107,7 +107,7 @@ class Log:
         self._kept.clear()
 
     def relay(self, program: Program, down: State) -> Program:
-        """Pass on what a program asks for; `down` is what its client received."""
+        """Pass on a program's requests and record them; `down` is the download of its client."""
         answer = None
         while True:
             try:
@@ -154,12 +154,12 @@ class Observed(Method):
         return program if program is None else self._bench_log.relay(program, {})
 
     def generic(self, server: Server) -> Program | Params | None:
-        found = super().generic(server)
-        return found if found is None or isinstance(found, Params) else self._bench_log.relay(found, {})
+        model = super().generic(server)
+        return model if model is None or isinstance(model, Params) else self._bench_log.relay(model, {})
 
     def personal(self, server: Server, client: Client, down: State) -> Program | Params | None:
-        found = super().personal(server, client, down)
-        return found if found is None or isinstance(found, Params) else self._bench_log.relay(found, {})
+        model = super().personal(server, client, down)
+        return model if model is None or isinstance(model, Params) else self._bench_log.relay(model, {})
 
 
 class Isolated(Method):
@@ -229,13 +229,13 @@ def advance(federation: Federation, rounds: int, *, evaluate: bool = True, log: 
 def outcome(federation: Federation) -> dict[str, Any]:
     """Return everything that a run has produced so far, by name: states, ledger and scores."""
     scores = federation.evaluate()
-    found = {
+    results = {
         "server.state": federation.server.state,
         "client.state": federation.clients.states(),
         "ledger": federation.ledger,
         "metrics": {_metric(row): row["value"] for row in scores.metrics},
     }
-    flat = [pair for name, value in found.items() for pair in leaves(value, name)]
+    flat = [pair for name, value in results.items() for pair in leaves(value, name)]
     return {at: leaf.clone() if isinstance(leaf, Tensor) else leaf for at, leaf in flat}
 
 
@@ -256,7 +256,7 @@ def difference(a: dict[str, Any], b: dict[str, Any], tolerance: float = 0.0) -> 
             continue
         if not isinstance(x, Tensor | float) or type(x) is not type(y):
             return f"{at} is {x} and {y}"
-        p, q = (torch.as_tensor(one, dtype=torch.float64) for one in (x, y))
+        p, q = (torch.as_tensor(values, dtype=torch.float64) for values in (x, y))
         if p.shape != q.shape:
             return f"{at} has the shapes {tuple(p.shape)} and {tuple(q.shape)}"
         if not torch.allclose(p, q, rtol=tolerance, atol=tolerance):
