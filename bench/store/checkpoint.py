@@ -48,7 +48,7 @@ class Checkpoint:
 
 
 class _Group(NamedTuple):
-    """What one file of a generation holds.
+    """The content of one file of a generation.
 
     Attributes:
         tensors: by name; they do not change while training goes on.
@@ -98,9 +98,9 @@ class Writer:
         self.wait()
 
     def start(self, checkpoint: Checkpoint, *, generations: int = GENERATIONS) -> None:
-        """Do the same beside the training, which may go on when this returns.
+        """Begin to add a generation beside the training, which may go on when this returns.
 
-        It first waits for the generation before, so that at most one is held, and raises the error that ended it.
+        This first waits for the generation before, so that at most one is held, and raises the error that ended it.
         """
         self.wait()
         groups = {name: self._group(name, tensors) for name, tensors in _groups(checkpoint.tensors).items()}
@@ -116,8 +116,8 @@ class Writer:
             under_way.result()
 
     def _group(self, name: str, tensors: dict[str, torch.Tensor]) -> _Group:
-        before = self._written.get(name, {})
-        unchanged = before.keys() == tensors.keys() and all(before[n]() is t for n, t in tensors.items())
+        earlier = self._written.get(name, {})
+        unchanged = earlier.keys() == tensors.keys() and all(earlier[n]() is t for n, t in tensors.items())
         held = tensors if unchanged else {n: _on_host(t) for n, t in tensors.items()}
         return _Group(held, {n: weakref.ref(t) for n, t in tensors.items()}, unchanged)
 
@@ -158,15 +158,17 @@ class Writer:
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of a GPU in pinned memory, to which the GPU writes by itself; it may be read after waiting for the GPU.
-    Others as they are."""
+    """Copy a tensor of a GPU to pinned memory; tensors of the host stay as they are.
+
+    The GPU writes the copy by itself, so it may be read only after waiting for the GPU.
+    """
     if tensor.device.type != "cuda":
         return tensor
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor.detach(), non_blocking=True)
 
 
 def load(folder: Path) -> Iterator[Checkpoint]:
-    """The undamaged generations, newest first, tensors on the CPU; a damaged one is logged and skipped."""
+    """Read the undamaged generations, newest first, tensors on the CPU; a damaged one is logged and skipped."""
     for path in _newest_first(folder):
         problem = _problem(path)
         if problem:
@@ -209,5 +211,5 @@ def _problem(path: Path) -> str:
     present = {file.name for file in path.iterdir() if inside.is_file(file)} - {"manifest.json"}
     if not isinstance(manifest, dict) or set(manifest) != present or "state.json" not in present:
         return "files are missing"
-    wrong = [name for name, known in manifest.items() if checksum(path / name) != known]
+    wrong = [name for name, digest in manifest.items() if checksum(path / name) != digest]
     return f"checksum of {', '.join(wrong)}" if wrong else ""

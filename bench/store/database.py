@@ -6,9 +6,10 @@ from bench.errors import UserError
 
 
 def sqlite_url(file: Path) -> str:
-    """The address of an SQLite file of any name, as SQLAlchemy reads it: `?`, `#` and `%` would end or change the path.
+    """Write the address of an SQLite file for SQLAlchemy, where `?`, `#` and `%` would end or change the path.
 
-    A quoted one names the driver, too: MLflow takes what follows `sqlite:///` for a path and makes its folders.
+    An address with quoted characters names the driver, too: MLflow takes the text after `sqlite:///` for a path and
+    makes its folders.
 
     Raises:
         UserError: this version of SQLAlchemy cannot read such a name from an address.

@@ -1,4 +1,4 @@
-"""What the small files of a run must look like (docs/run-store.md): each is checked as a whole before anything uses it.
+"""Schemas of a run's small files (docs/run-store.md): each file is checked as a whole before anything uses it.
 
 They may come from somebody else, or be damaged; nothing in them is trusted to have a type, a length or a range.
 """
@@ -119,7 +119,7 @@ class _Samples(_Document):
     @model_validator(mode="after")
     def _of_equal_length(self) -> "_Samples":
         channels, height, width = self.shape
-        if any(_size(one.images) != len(one.labels) * channels * height * width for one in self.clients):
+        if any(_size(client.images) != len(client.labels) * channels * height * width for client in self.clients):
             raise ValueError("its images do not have its shape")
         return self
 
@@ -158,7 +158,7 @@ KINDS: dict[str, type[BaseModel]] = {
 
 
 def read_json(path: Path) -> Any:
-    """Content of a JSON file, or None where there is none.
+    """Read a JSON file; None where there is none.
 
     Raises:
         UserError: it is damaged, nested too deeply, or no file.
@@ -184,10 +184,10 @@ def id_of(folder: Path) -> str:
 
 
 def read_run_file(run: Path) -> dict[str, Any] | None:
-    """Content of a run's `run.json`, or None where there is none.
+    """Read a run's `run.json`; None where there is none.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the file is damaged.
     """
     content: dict[str, Any] | None = read_json(run / "run.json")
     if content is not None:
@@ -196,10 +196,10 @@ def read_run_file(run: Path) -> dict[str, Any] | None:
 
 
 def checked(kind: type[_T], content: Any, path: Path) -> _T:
-    """The content of a file as the kind of document that it should be.
+    """Check a file's content against the kind of document that it should be, and return it.
 
     Raises:
-        UserError: it is not; the message names the first place that is wrong.
+        UserError: the content is another; the message names the first place that is wrong.
     """
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
@@ -219,7 +219,7 @@ def first_error(error: ValidationError) -> str:
 
 
 def problem(path: Path) -> str:
-    """What is wrong with a file of a cell, of those in `KINDS`: `missing`, `damaged`; empty where it is sound."""
+    """Find the problem of a cell's file, one of those in `KINDS`: `missing`, `damaged`; empty where it is sound."""
     if not path.exists() and not path.is_symlink():
         return "missing"
     if not inside.is_file(path):
@@ -229,7 +229,7 @@ def problem(path: Path) -> str:
 
 
 def read(folder: Path, name: str) -> Any:
-    """Content of a cell's document, one of `KINDS`; None where there is none or it is damaged."""
+    """Read a cell's document, one of `KINDS`; None where there is none or it is damaged."""
     return None if problem(folder / name) else read_json(folder / name)
 
 
@@ -253,7 +253,7 @@ def _size(text: str) -> int:
 def _is_deep(content: Any) -> bool:
     level = [content] if isinstance(content, dict | list) else []
     for _ in range(DEEPEST):
-        children = (child for one in level for child in (one.values() if isinstance(one, dict) else one))
+        children = (child for value in level for child in (value.values() if isinstance(value, dict) else value))
         level = [child for child in children if isinstance(child, dict | list)]
         if not level:
             return False

@@ -75,7 +75,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Content of a file; errors as those of `open_file`."""
+    """Read a file of a run's folder; errors as those of `open_file`."""
     with open(open_file(path, os.O_RDONLY), "rb") as file:
         return file.read()
 

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: kept with it, never part of a cell's identity."""
+"""Provenance of a run: the place, time, machine and versions that it was made with; never part of a cell's identity."""
 
 import datetime
 import hashlib
@@ -30,7 +30,7 @@ def provenance() -> dict[str, Any]:
 
 
 def harness_code() -> str:
-    """Digest of the source files that a cell runs through; other bytes of theirs may mean other results."""
+    """Digest of the source files that a cell runs through; where it differs, results may differ."""
     digest = hashlib.blake2b(digest_size=8)
     for package in ("bench", "methods", "datasets"):
         folder = Path(importlib.import_module(package).__path__[0])
@@ -49,17 +49,19 @@ def stolen_seconds(table: Path = Path("/proc/stat")) -> float:
     """Seconds of this process's cores that the host of a virtual machine gave to others so far; Linux, elsewhere 0."""
     if not table.exists():
         return 0.0
-    own = {f"cpu{i}" for i in os.sched_getaffinity(0)}  # a container may list cores by other numbers
+    names = {f"cpu{i}" for i in os.sched_getaffinity(0)}  # a container may list cores by other numbers
     rows = [line.split() for line in table.read_text(encoding="ascii").splitlines()]
-    return sum(int(row[8]) for row in rows if row[0] in own) / os.sysconf("SC_CLK_TCK")  # columns of proc(5)
+    return sum(int(row[8]) for row in rows if row[0] in names) / os.sysconf("SC_CLK_TCK")  # columns of proc(5)
 
 
 def _commit() -> str | None:
     """The commit of pFLeague's sources, `-dirty` after edits; None outside a git checkout of them."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # an environment may lie in somebody else's checkout
@@ -71,13 +73,13 @@ def _commit() -> str | None:
 def _versions() -> dict[str, str]:
     from bench import __version__
 
-    found = {"pFLeague": __version__, "python": platform.python_version()}
+    numbers = {"pFLeague": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            numbers[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def _cpu() -> str:

@@ -71,7 +71,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class BusyError(Exception):
-    """Another living process works in the folder.
+    """Folder in which another living process works.
 
     Attributes:
         holder: that process, `pid@host`.
@@ -84,14 +84,14 @@ class BusyError(Exception):
 
 @dataclass(frozen=True)
 class Status:
-    """What `status.json` holds. No wall time: that is in `timing.json`.
+    """The content of `status.json`, without wall time, which is in `timing.json`.
 
     Attributes:
         state: `waiting` when there is no file yet.
         rounds: server versions done; `total`: server versions asked for.
         reason: why the cell failed, diverged or was interrupted.
-        path: what the bytes depend on besides the settings (device, executor, lanes, dtype, torch, CPU).
-        backend: what steps run on once they are recorded: the fastest backend, or what was left after a failure.
+        path: the recorded path, on which bytes depend besides the settings (device, executor, lanes, torch, CPU ...).
+        backend: the backend of recorded steps: the fastest one, or the fastest that is left after a failure.
         steps: `fallen back` where a backend failed or a loss runs one by one, else `as planned`. How many steps were
             recorded is in `timing.json`, as it differs after an interruption.
         derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
@@ -127,15 +127,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_status(folder: Path, settings: Settings | None = None) -> Status:
-    """Status of a cell.
+    """Read the status of a cell.
 
-    It is `interrupted`, so that the next run continues the cell and nothing treats it as done, where its status file is
-    damaged, where it says `running` but no process holds it (it was killed), and where a finished cell is not sound:
-    see `_fault`.
+    The state is `interrupted`, so that the next run continues the cell and nothing treats it as done, where the status
+    file is damaged, where it says `running` but no process holds the cell (it was killed), and where a finished cell is
+    not sound: see `_fault`.
 
     Args:
         folder: the cell's folder.
-        settings: what the cell should have computed; None: not compared.
+        settings: the settings that the cell should have; None: not compared.
     """
     if folder.is_symlink():
         return Status("interrupted", reason=f"its folder is a link: remove it, and {REMEDY}")
@@ -152,12 +152,12 @@ def read_status(folder: Path, settings: Settings | None = None) -> Status:
 
 
 def is_unsound(status: Status) -> bool:
-    """Whether a cell had finished and is not used, as its files are damaged, changed or another cell's."""
+    """Whether a finished cell is not used, because its files are damaged, changed or another cell's."""
     return status.state == "interrupted" and status.reason.endswith(REMEDY)
 
 
 def _fault(folder: Path, status: Status, settings: Settings | None) -> str:
-    """Why a finished cell cannot be used: the first fault of its files, or an empty string.
+    """Explain why a finished cell cannot be used: the first fault of its files, or an empty string.
 
     Every file on which a number rests agrees with its checksum, or at least is what it should be; the rounds are all
     there; and the settings are those of the cell that the run names.
@@ -167,14 +167,15 @@ def _fault(folder: Path, status: Status, settings: Settings | None) -> str:
         return f"status.json: {status.rounds} of {status.total} rounds, where the cell has {total}"
     if status.state == "done" and status.rounds != total:
         return f"status.json: {status.rounds} of {total} rounds, which is not done"
-    known = {name if name in RECORDS else f"{name}.csv": value for name, value in status.checksums.items()}
-    if strange := known.keys() - _COVERED:
+    checksums = {name if name in RECORDS else f"{name}.csv": value for name, value in status.checksums.items()}
+    if strange := checksums.keys() - _COVERED:
         return f"status.json: checksum of an unknown file {min(strange)[:40]!r}"
     if settings is not None and (fault := identity_fault(folder, status, settings)):
         return fault
-    if "settings.json" in known and (others := [name for name in _COVERED - known.keys() if (folder / name).exists()]):
+    uncovered = _COVERED - checksums.keys() if "settings.json" in checksums else ()
+    if others := [name for name in uncovered if (folder / name).exists()]:
         return f"{min(others)}: not a file of this cell"
-    if wrong := [file for file, value in known.items() if _checksum(folder / file) != value]:
+    if wrong := [file for file, value in checksums.items() if _checksum(folder / file) != value]:
         return f"{', '.join(wrong)}: changed or damaged since (checksum)"
     needed = {"partition.json"} | ({"tests.json"} if (folder / "hits.csv").exists() else set())
     for file in RECORDS[1:]:
@@ -187,7 +188,7 @@ def _fault(folder: Path, status: Status, settings: Settings | None) -> str:
 def identity_fault(folder: Path, status: Status, settings: Settings) -> str:
     """Say that a cell's folder is another cell's, or cannot be told from one; empty where it is that of the settings.
 
-    Ids are not computed for it, so that neither methods nor plug-ins are imported.
+    No id is computed, so that neither methods nor plug-ins are imported.
     """
     if status.cell not in ("", folder.name):
         return f"status.json: of cell {status.cell[:40]!r}, whose folder was copied here"
@@ -204,7 +205,7 @@ def identity_fault(folder: Path, status: Status, settings: Settings) -> str:
 
 
 def read_timing(folder: Path) -> dict[str, Any]:
-    """Content of `timing.json`: how long a cell took. Empty where there is none or it is damaged."""
+    """Read `timing.json`, the times that a cell took; empty where the file is missing or damaged."""
     return documents.read(folder, "timing.json") or {}
 
 
@@ -217,7 +218,7 @@ def checksum(path: Path, size: int | None = None) -> str:
 
 
 def _checksum(path: Path) -> str:
-    """The same for a file that is read many times; empty where there is none, or only a link to one."""
+    """Checksum of a file that is read many times; empty where there is no file, or only a link to one."""
     if not inside.is_file(path):
         return ""
     stat = path.stat()
@@ -240,7 +241,7 @@ def record_checksums(folder: Path) -> dict[str, str]:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process left half-written, and what is no file or folder where a cell needs one."""
+    """Remove half-written files of a killed process, and entries that stand where a cell needs a file or folder."""
     for path in folder.rglob(f"*{inside.TEMPORARY}"):
         inside.remove(path)
     for path in folder.iterdir():
@@ -249,7 +250,7 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path, status: Status) -> None:
-    """Remove what a cell that is done does not need: checkpoints of rounds before the last, where a kill left them."""
+    """Remove checkpoints of rounds before the last, which a cell that is done does not need, where a kill left them."""
     if status.state == "done" and not (folder / "checkpoint").is_symlink():
         with contextlib.suppress(OSError):  # somebody else removed them, or `--keep` asked for the last state
             for path in (folder / "checkpoint").glob("*"):
@@ -259,7 +260,7 @@ def remove_leftovers(folder: Path, status: Status) -> None:
 
 
 def remove_cell(folder: Path) -> None:
-    """Remove a cell's folder. It is renamed first, so that what a kill leaves is no cell (`removed_cells`).
+    """Remove a cell's folder; it is renamed first, so that a kill leaves no half of a cell (`removed_cells`).
 
     Raises:
         BusyError: another process works on the cell.
@@ -276,8 +277,8 @@ def remove_cell(folder: Path) -> None:
 def removed_cells(run: Path) -> list[Path]:
     """Folders that were left where the removal of a cell was killed.
 
-    Earlier versions removed file by file: a folder with the name of a cell and no `settings.json` that `run.json` does
-    not list is one of theirs.
+    Earlier versions removed file by file and left folders with the name of a cell, without `settings.json`, that
+    `run.json` does not list.
     """
     listed = {entry["id"] for entry in (documents.read_run_file(run) or {"cells": []})["cells"]}
     return [

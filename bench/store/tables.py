@@ -17,13 +17,15 @@ _TEXTS = ("metric", "on", "mean", "split", "quantity", "bits", "kind")
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
-    """A table of a cell, without a line that is still being written; empty where there is none."""
+    """Read a table of a cell, without a line that is still being written; empty where there is none."""
     return read_tables([folder], name)[0]
 
 
 def read_tables(folders: Iterable[Path], name: str) -> tuple[pd.DataFrame, list[int]]:
-    """The tables of several cells below each other, and how many rows each has. Many small ones are read at once, as
-    each call of pandas takes about as long as a thousand rows."""
+    """Read the tables of several cells, one below another, and the number of rows of each.
+
+    Many small tables are read at once, because each call of pandas takes about as long as a thousand rows.
+    """
     files = [folder / f"{name}.csv" for folder in folders]
     texts = [_whole_lines(file) for file in files]
     try:
