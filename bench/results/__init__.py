@@ -1,1 +1,1 @@
-"""What a run gives to its reader: results, the reported round, saved models, packed runs."""
+"""The results of a run for its reader: figures, the reported round, saved models, packed runs."""

@@ -1,4 +1,4 @@
-"""A run as one small file to publish: what its cells found, without checkpoints, logs and locks (docs/verify.md)."""
+"""A run as one small file to publish: results of its cells, without checkpoints, logs and locks (docs/verify.md)."""
 
 import io
 import json
@@ -123,7 +123,7 @@ def _extract(file: Path, folder: Path) -> None:
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Without times and owners, which would make other bytes of the same results."""
+    """Add a file to an archive, without times and owners: the same results give the same bytes."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     archive.addfile(info, io.BytesIO(content))

@@ -24,19 +24,19 @@ _Curve = tuple[tuple[str, ...], ...]
 
 def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
     """Return remarks on how the samples are divided."""
-    sizes = [len(own) for own in partition.train]
+    sizes = [len(indices) for indices in partition.train]
     held = set(np.unique(dataset.y[np.concatenate(partition.train)]).tolist())
-    return _of_lists(sizes, [len(own) for own in partition.test], held, dataset.num_classes)
+    return _of_lists(sizes, [len(indices) for indices in partition.test], held, dataset.num_classes)
 
 
-def gathered(found: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
+def gathered(remarks: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
     """Merge remarks on partitions: one line per task and remark, with the seeds that it concerns."""
     seeds: dict[tuple[str, str], dict[int, None]] = defaultdict(dict)
-    for settings, texts in found:
+    for settings, texts in remarks:
         for text in texts:
             seed = settings.seed if settings.partition_seed is None else settings.partition_seed
             seeds[task_name(settings), text][seed] = None
-    return [f"{task}: {text} (seed {', '.join(map(str, its))})" for (task, text), its in seeds.items()]
+    return [f"{task}: {text} (seed {', '.join(map(str, numbers))})" for (task, text), numbers in seeds.items()]
 
 
 def run_remarks(cells: Sequence[CellView]) -> list[str]:
@@ -48,7 +48,7 @@ def run_remarks(cells: Sequence[CellView]) -> list[str]:
 
 
 def end_remarks(cells: Sequence[CellView]) -> list[str]:
-    """Return what is only known after training: identical accuracies, and cells that fell back to slower steps."""
+    """Return remarks that are known only after training: identical accuracies, cells that fell back to slower steps."""
     return [*equal_figures(cells), *fallbacks(cells)]
 
 
@@ -85,8 +85,8 @@ def equal_figures(cells: Sequence[CellView]) -> list[str]:
             group = (task_name(cell.settings), cell.settings.seed, cell.settings.partition_seed, cell.settings.protocol)
             groups[group].setdefault(cell.id, (cell.label, curves))  # one cell under two labels is meant to agree
     twins: dict[tuple[str, str], list[dict[str, set[str]]]] = defaultdict(list)
-    for (task, *_), found in groups.items():
-        rivals = dict(found.values())
+    for (task, *_), labels in groups.items():
+        rivals = dict(labels.values())
         for label, curves in rivals.items():
             twins[label, task].append({metric: _methods_with_equal_curves(label, metric, rivals) for metric in curves})
     tasks: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -96,8 +96,8 @@ def equal_figures(cells: Sequence[CellView]) -> list[str]:
             text = ", ".join(f"{metric.upper()}: {' and '.join(sorted(names))}" for metric, names in common.items())
             tasks[label, text].append(task)
     return [
-        f"{label}: every accuracy is another method's to the last digit ({text}) on {', '.join(its)}"
-        for (label, text), its in tasks.items()
+        f"{label}: every accuracy is another method's to the last digit ({text}) on {', '.join(names_of_tasks)}"
+        for (label, text), names_of_tasks in tasks.items()
     ]
 
 
@@ -130,11 +130,11 @@ def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classe
 
 
 def _of_file(cell: CellView) -> list[str]:
-    known: dict[str, Any] | None = documents.read(cell.folder, "partition.json")
-    if known is None:
+    record: dict[str, Any] | None = documents.read(cell.folder, "partition.json")
+    if record is None:
         return []
-    held = {label for own in known["counts"] for label, count in enumerate(own) if count}
-    return _of_lists(known["n_train"], known["n_test"], held, len(known["counts"][0]))
+    held = {label for counts in record["counts"] for label, count in enumerate(counts) if count}
+    return _of_lists(record["n_train"], record["n_test"], held, len(record["counts"][0]))
 
 
 def _curves(cell: CellView) -> dict[str, _Curve]:
@@ -144,14 +144,14 @@ def _curves(cell: CellView) -> dict[str, _Curve]:
         return {}
     with path.open(encoding="utf-8", newline="") as file:
         rows = [tuple(row) for row in csv.reader(file) if "accuracy" in row]
-    own = {metric: tuple(row for row in rows if row[1] == metric) for metric in _TRAINED}
-    return {metric: curve for metric, curve in own.items() if curve and metric not in cell.status.derived}
+    curves = {metric: tuple(row for row in rows if row[1] == metric) for metric in _TRAINED}
+    return {metric: curve for metric, curve in curves.items() if curve and metric not in cell.status.derived}
 
 
 def _methods_with_equal_curves(label: str, metric: str, rivals: dict[str, dict[str, _Curve]]) -> set[str]:
-    mine = rivals[label]
+    reference = rivals[label]
     return {
         other
-        for other, curves in rivals.items()
-        if other != label and curves.get(metric) == mine[metric] and (len(mine) > 1 or len(curves) == 1)
+        for other, others in rivals.items()
+        if other != label and others.get(metric) == reference[metric] and (len(reference) > 1 or len(others) == 1)
     }

@@ -1,4 +1,4 @@
-"""Which round of a cell is reported.
+"""Choice of the round of a cell that is reported.
 
 - Protocol `honest`: the code that chooses a round (`choose_round`) sees validation accuracies only. One round is chosen
   for all clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation
@@ -45,7 +45,7 @@ def trailing_means(curve: pd.Series) -> pd.Series:
 
 
 def chosen_rounds(curve: pd.Series, selecting: pd.Series, protocol: str) -> dict[str, int]:
-    """The rounds of a test curve that its protocol chooses, by the name of the selection."""
+    """Choose rounds of a test curve by its protocol: the rounds by the name of the selection."""
     if protocol == "paper":
         return {"best": _first_best(curve)}
     # a round can have a validation figure alone: its clients may have validation samples and no test samples
@@ -63,8 +63,8 @@ def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | N
     place = "global" if metric == "gm" else "local"
     tests = [
         (on, curve)
-        for (split, own, on, mean), curve in curves.items()
-        if (split, own) == ("test", metric) and mean != "equal"
+        for (split, name, on, mean), curve in curves.items()
+        if (split, name) == ("test", metric) and mean != "equal"
     ]
     if not tests:
         return None

@@ -1,4 +1,4 @@
-"""What a run found: its cells as tables, and the figures that reports print of the rounds that their protocols choose.
+"""The results of a run: its cells as tables, and the figures of reports, at the rounds that their protocols choose.
 
 How rounds are chosen is in `bench/results/reported_round.py`.
 """
@@ -61,23 +61,23 @@ class CellView:
     status: Status
 
     def table(self, name: str) -> pd.DataFrame:
-        """`metrics`, `clients` or `ledger`; empty where nothing was written yet."""
+        """Read the table `metrics`, `clients` or `ledger`; it is empty where nothing was written yet."""
         return read_table(self.folder, name)
 
     def hits(self, metric: str = "pm", on: str = "local", round: int | None = None) -> pd.DataFrame:
-        """Which test samples the models of a round classified correctly: `client`, `sample` and `correct`.
+        """Tell which test samples the models of a round classified correctly: `client`, `sample` and `correct`.
 
         Args:
-            metric: `gm` or `pm`; a figure that is derived from the other has none of its own.
+            metric: `gm` or `pm`; a metric that is derived from the other has no samples of its own.
             on: `local`, or `global` (of gm; the client is -1).
-            round: None: the last one.
+            round: number of the round, from 1; None: the last one.
 
         Returns:
             A row for each test sample of each client; `sample` is its position in the data set. Empty where the cell
             kept none.
 
         Raises:
-            UserError: the table holds something else.
+            UserError: the table is damaged.
         """
         table, tests = self.table("hits"), documents.read(self.folder, "tests.json")
         table = table[(table["metric"] == metric) & (table["on"] == on)]
@@ -94,8 +94,9 @@ class CellView:
         return pd.DataFrame({"client": clients, "sample": at, "correct": correct})
 
     def model(self, client: int | None = None, data_root: Path | str = "data") -> "KeptModel":
-        """The generic model, or a client's personalized one, as a module that takes raw samples: of the reported round
-        with `--keep best`, of the last one with `--keep all`.
+        """Load the generic model, or a client's personalized one, as a module that takes raw samples.
+
+        It is the model of the reported round with `--keep best`, of the last round with `--keep all`.
 
         Raises:
             UserError: the cell is not done, kept no such model, or its data is not there.
@@ -106,7 +107,7 @@ class CellView:
 
     @property
     def name(self) -> str:
-        """E.g. `scd digits alpha=0.1 seed=0`."""
+        """The name of the cell, e.g. `scd digits alpha=0.1 seed=0`."""
         return cell_name(self.settings)
 
     def __repr__(self) -> str:
@@ -168,7 +169,7 @@ def load_run(run: Path | str) -> RunView:
     """Read a run folder. A cell whose files are damaged or another cell's is `interrupted`, with the reason.
 
     Raises:
-        UserError: it is not one, its `run.json` is damaged, or another version of pFLeague wrote it.
+        UserError: the folder holds no run, its `run.json` is damaged, or another version of pFLeague wrote it.
     """
     run = Path(run)
     info = read_run_file(run)
@@ -199,10 +200,10 @@ def other_cells(run: Path) -> list[CellView]:
     """Cells that lie in a run folder and are not in its `run.json`: of earlier settings, code or data.
 
     Raises:
-        UserError: it is no run folder.
+        UserError: the folder holds no run.
     """
     current = {cell.id for cell in load_run(run).cells}
-    found = []
+    cells = []
     for file in sorted(run.glob("*/settings.json")):
         name = file.parent.name
         if name not in current and not name.endswith(REMOVED) and not file.parent.is_symlink():
@@ -210,8 +211,8 @@ def other_cells(run: Path) -> list[CellView]:
                 settings = Settings(**read_json(file))
             except (UserError, ValidationError, TypeError):
                 continue  # written by another version, or damaged: nobody can say what it was
-            found.append(CellView(file.parent.name, settings.name, settings, file.parent, read_status(file.parent)))
-    return found
+            cells.append(CellView(file.parent.name, settings.name, settings, file.parent, read_status(file.parent)))
+    return cells
 
 
 def tidy(run: Path | RunView) -> pd.DataFrame:
@@ -248,18 +249,18 @@ def cell_columns(id: str, settings: Settings) -> dict[str, Any]:
 
 
 def cell_name(settings: Settings) -> str:
-    """What people call a cell, e.g. `scd digits alpha=0.1 seed=0`."""
+    """The name of a cell in messages, e.g. `scd digits alpha=0.1 seed=0`."""
     return f"{settings.name} {task_name(settings)} seed={settings.seed}"
 
 
 def task_name(settings: Settings) -> str:
-    """What people call a cell's task, e.g. `digits alpha=0.1`."""
+    """The name of a cell's task, e.g. `digits alpha=0.1`."""
     alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
     return " ".join([data_and_case(dataset_name(settings), settings.case), *alpha])
 
 
 def dataset_name(settings: Settings) -> str:
-    """What tables call the data set: a user's own arrays by the name given to them, or by their file's."""
+    """The name of the data set in tables: a user's own arrays have the name given to them, or that of their file."""
     options = settings.dataset_options
     return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
 

@@ -1,7 +1,7 @@
-"""Models to use of a finished cell: what `bench run --keep` left of it, as a torch module that takes raw samples.
+"""Saved models of a finished cell, which `bench run --keep` left, as a torch module that takes raw samples.
 
 `best` keeps the evaluated models of the reported round, in `models/gm` and `models/pm`, as their rounds may differ;
-`all` the whole last state, from which they are made again; `server` of that the server's part only.
+`all` keeps the whole last state, from which models are made again; `server` keeps only the server's part of it.
 """
 
 import copy
@@ -31,7 +31,7 @@ FOLDER = "models"
 
 
 class FinishedCell(Protocol):
-    """What is asked of a cell (`bench.results.results.CellView`)."""
+    """The part of a cell (`bench.results.results.CellView`) that this module needs."""
 
     @property
     def name(self) -> str: ...
@@ -47,8 +47,8 @@ class FinishedCell(Protocol):
 class KeptModel(nn.Module):
     """A model of a finished cell, ready to predict (in `eval` mode): logits `[n, classes]` of raw samples.
 
-    Raw is what lies in the data set: `[n, channels, height, width]` images with values 0 .. 255, arrays as in the
-    file, or token numbers. Training goes on as with any module.
+    Raw samples are as in the data set: `[n, channels, height, width]` images with values 0 .. 255, arrays as in the
+    file, or token numbers. The model can be trained on like any module.
 
     Attributes:
         network: the model itself, which takes normalised samples.
@@ -90,7 +90,7 @@ class KeptModel(nn.Module):
 
 
 def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:
-    """The generic model of a cell, or the personalized one of a client.
+    """Load the generic model of a cell, or the personalized one of a client.
 
     Where a method trains no generic model, it is the mean of the personalized ones; where it trains no personalized
     models, they are the generic one (Remark 4.1 of the SCD paper), as in results.
@@ -105,8 +105,8 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
     federation = Federation(settings, dataset=dataset, partition=partition, public=public)
     if client is not None and client not in federation.clients.ids:
         raise UserError(f"{cell.name} trained no client {client}; there are {federation.clients.ids}")
-    found = _of_reported_round(cell, federation, client)
-    params, round = found or (_of_last_state(cell, federation, client), settings.rounds)
+    value = _of_reported_round(cell, federation, client)
+    params, round = value or (_of_last_state(cell, federation, client), settings.rounds)
     if params is None:
         raise UserError(f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client")
     predictor = KeptModel(
@@ -141,7 +141,7 @@ def keep_reported(folder: Path, version: int, evaluation: Evaluation, protocol: 
 
 
 def has_kept(folder: Path, keep: str) -> bool:
-    """Whether a finished cell's folder has what `--keep` would have left there."""
+    """Whether a finished cell's folder has the models or state that `--keep` would have left there."""
     if keep == "best":
         return (folder / FOLDER).is_dir()
     states = sorted(folder.glob("checkpoint/*/state.json"))
@@ -154,16 +154,16 @@ def _of_reported_round(
     metric = METRICS[client is not None]
     from bench.results.reported_round import reported_round
 
-    wanted = reported_round(cell.table("metrics"), metric, cell.settings.protocol)
+    reported = reported_round(cell.table("metrics"), metric, cell.settings.protocol)
     for saved in checkpoint.load(cell.folder / FOLDER / metric):
-        if saved.version == wanted:  # else a run before this one kept it
+        if saved.version == reported:  # else a run before this one kept it
             models = unpack(saved.rest["models"], saved.tensors, federation.server.specs)
             return models.get(-1 if client is None else client), saved.version
     return None
 
 
 def _of_last_state(cell: FinishedCell, federation: Federation, client: int | None) -> Params | None:
-    saved = next((one for one in checkpoint.load(cell.folder / "checkpoint")), None)
+    saved = next((generation for generation in checkpoint.load(cell.folder / "checkpoint")), None)
     if saved is None or saved.version != cell.settings.rounds:
         raise UserError(f"{cell.name}: no model was kept. {_remedy(cell)}")
     plain, evaluator, trains = saved.rest["federation"], federation.evaluator, federation.method.trains
@@ -189,10 +189,10 @@ def _remedy(cell: FinishedCell) -> str:
 
 
 def _network(params: Params) -> nn.Module:
-    """The network of a model value, with weights of its own."""
+    """Build the network of a model value, with weights of its own."""
     network = copy.deepcopy(params.spec.module).to_empty(device="cpu").to(params.weights.dtype)
-    own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     with torch.no_grad():
         for name, tensor in params.tensors().items():
-            own[name].copy_(tensor)
+            tensors[name].copy_(tensor)
     return network

@@ -11,7 +11,7 @@ _REPORTED = {"honest": "validation", "paper": "best"}
 
 
 def summary(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """For each protocol a title and a table: a row for each label, GM and PM for each task, in percent.
+    """Make a title and a table for each protocol: a row for each label, GM and PM for each task, in percent.
 
     Means and standard deviations are over seeds; square brackets mark what is derived by SCD's Remark 4.1, as in
     reports, where round ones hold notes.
@@ -35,7 +35,7 @@ def data_and_case(dataset: str, case: str) -> str:
 
 
 def undone(figures: pd.DataFrame) -> str:
-    """What is not in the summary, e.g. `not in the table: 2 waiting`; empty where nothing is left out."""
+    """Say which cells are not in the summary, e.g. `not in the table: 2 waiting`; empty where none is left out."""
     counts = Counter(figures[figures["status"] != "done"].drop_duplicates("cell")["status"])
     left = ", ".join(f"{count} {state}" for state, count in counts.most_common())
     return left and f"not in the table: {left}"
@@ -64,10 +64,10 @@ def _table(figures: pd.DataFrame) -> pd.DataFrame:
     tasks = list(dict.fromkeys(figures["task"]))
     entries = {}
     for label, rows in figures.groupby("label", sort=False):
-        own = [(task, rows[rows["task"] == task]) for task in tasks]
+        by_task = [(task, rows[rows["task"] == task]) for task in tasks]
         entries[str(label)] = {
-            f"{task} {metric.upper()}": _entry(here, metric, on)
-            for task, here in own
+            f"{task} {metric.upper()}": _entry(rows_of_task, metric, on)
+            for task, rows_of_task in by_task
             for metric, on in (("gm", "global"), ("pm", "local"))
         }
     return pd.DataFrame.from_dict(entries, orient="index")
@@ -75,8 +75,8 @@ def _table(figures: pd.DataFrame) -> pd.DataFrame:
 
 def _entry(task: pd.DataFrame, metric: str, on: str) -> str:
     rows = task[task["metric"] == metric]
-    here = rows[rows["on"] == on]
-    rows = here if not here.empty else rows
+    rows_on = rows[rows["on"] == on]
+    rows = rows_on if not rows_on.empty else rows
     if rows.empty:
         return "-"
     values = 100 * rows["value"]
