@@ -32,9 +32,9 @@ class Node:
     name: str
     resources: Mapping[str, float]
 
-    def room(self, wanted: Mapping[str, float]) -> int:
+    def room(self, resources: Mapping[str, float]) -> int:
         """Return how many workers with these resources the node has room for."""
-        return min(math.floor(self.resources.get(key, 0) / value + 1e-9) for key, value in wanted.items() if value)
+        return min(math.floor(self.resources.get(key, 0) / value + 1e-9) for key, value in resources.items() if value)
 
 
 def connect(address: str) -> None:
@@ -55,11 +55,11 @@ def connect(address: str) -> None:
         return
     if address not in ("auto", "local"):
         _check_reachable(address)
-    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if address == "local":
-        own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        options = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (Exception, SystemExit) as error:  # Ray passes on errors of any type from its own parts
         text = " ".join(str(error).split())
         raise UserError(f"--ray {address}: {remedy(text)}") from None
@@ -100,8 +100,8 @@ def nodes() -> list[Node]:
     import ray
 
     ask: Any = ray.nodes  # Ray declares no types for it
-    found = [node for node in ask() if node["Alive"]]
-    return [Node(node["NodeID"], _name(node), node["Resources"]) for node in found]
+    alive = [node for node in ask() if node["Alive"]]
+    return [Node(node["NodeID"], _name(node), node["Resources"]) for node in alive]
 
 
 def _name(node: Mapping[str, Any]) -> str:
@@ -115,24 +115,24 @@ def has_gpus() -> bool:
     return any(node.resources.get("GPU", 0) for node in nodes())
 
 
-def require(wanted: Mapping[str, float], devices: int) -> None:
-    """Check that the cluster can provide what a cell asks for.
+def require(resources: Mapping[str, float], devices: int) -> None:
+    """Check that the cluster can provide the resources of a cell.
 
     Raises:
         UserError: no node has these resources, or all nodes together have room for fewer devices.
     """
-    found = nodes()
-    room = sum(node.room(wanted) for node in found)
+    members = nodes()
+    room = sum(node.room(resources) for node in members)
     if room >= devices:
         return
     if room:
         raise UserError(f"--devices-per-cell {devices}: the cluster has room for {room} of them, whatever else it does")
-    asked = " and ".join(f"{value:g} {key}" for key, value in wanted.items() if value)
-    there = "; ".join(
+    asked = " and ".join(f"{value:g} {key}" for key, value in resources.items() if value)
+    offers = "; ".join(
         f"{node.name}: " + ", ".join(f"{node.resources.get(key, 0):g} {key}" for key in ("CPU", "GPU"))
-        for node in found
+        for node in members
     )
-    raise UserError(f"no node of the cluster has {asked} for a cell. There are {there}")
+    raise UserError(f"no node of the cluster has {asked} for a cell. There are {offers}")
 
 
 @functools.cache

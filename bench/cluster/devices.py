@@ -25,7 +25,7 @@ class DeviceWorker:
     """An actor that has an engine for the present cell. It builds a whole federation but uses only its engine."""
 
     def ready(self, needs: Needs) -> tuple[str, str, list[tuple[str, str]]]:
-        """Check the node. Returns the node's id and what `check_node` returns."""
+        """Check the node and return its id, and the two values of `check_node`."""
         self._needs = needs
         torch.set_num_threads(1)  # as the recorded path requires
         return ray.get_runtime_context().get_node_id(), *check_node(needs)
@@ -35,7 +35,7 @@ class DeviceWorker:
         provide(name, options, dataset)
 
     def begin(self, settings: Settings, options: str) -> dict[str, Any] | str:
-        """Build the cell's engine. Returns the recorded path, or a message that says what is wrong."""
+        """Build the cell's engine and return the recorded path, or a message that says what is wrong."""
         chosen = Options.model_validate_json(options)
         try:
             federation = build(settings, chosen, load_all(settings, data_root(self._needs.data_root)))
@@ -54,9 +54,9 @@ class DeviceWorker:
         """
         packed.tensors |= dict(zip(shared, ray.get(list(shared.values())), strict=True))
         assignment, state = self._wire.unpack(packed)
-        found = self._wire.pack(serve(self._engine, assignment, state))
-        found.tensors = {number: flat(tensor) for number, tensor in found.tensors.items()}
-        return found
+        result = self._wire.pack(serve(self._engine, assignment, state))
+        result.tensors = {number: flat(tensor) for number, tensor in result.tensors.items()}
+        return result
 
 
 class Devices:
@@ -76,8 +76,8 @@ class Devices:
         self._needs = needs
         self._actors: list[Any] = []
         for place in range(1, 1 + count):
-            there = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
-            self._actors.append(ray.remote(DeviceWorker).options(scheduling_strategy=there, **options).remote())
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
+            self._actors.append(ray.remote(DeviceWorker).options(scheduling_strategy=strategy, **options).remote())
         self._ready = [actor.ready.remote(needs) for actor in self._actors]
         self._wires: list[Wire] = []
 
@@ -92,12 +92,12 @@ class Devices:
         """
         self._wait_until_ready()
         begun = [actor.begin.remote(settings, options.model_dump_json()) for actor in self._actors]
-        for k, one in enumerate(begun):
-            found = self._get(k, one)
-            if isinstance(found, str):
-                raise UserError(f"{self._name(k)}: {found}")
-            if found != path:
-                other = ", ".join(f"{key} {path[key]} -> {found[key]}" for key in path if path[key] != found[key])
+        for k, reference in enumerate(begun):
+            built = self._get(k, reference)
+            if isinstance(built, str):
+                raise UserError(f"{self._name(k)}: {built}")
+            if built != path:
+                other = ", ".join(f"{key} {path[key]} -> {built[key]}" for key in path if path[key] != built[key])
                 raise UserError(f"{self._name(k)} has another recorded path ({other}): give a cell devices of one kind")
         home = torch.device("cpu") if path["models"] == "cpu" else torch.device(path["models"])
         self._wires = [Wire(home, near=True) for _ in self._actors]
@@ -132,8 +132,8 @@ class Devices:
     def _wait_until_ready(self) -> None:
         """Wait until all devices are ready, and send them the data that are missing there."""
         ready, self._ready = self._ready, []
-        for k, one in enumerate(ready):
-            node, wrong, missing = self._get(k, one)
+        for k, reference in enumerate(ready):
+            node, wrong, missing = self._get(k, reference)
             if wrong:
                 raise UserError(f"{self._name(k)} on node {node}: {wrong}")
             for name, options in missing:

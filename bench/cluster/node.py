@@ -108,11 +108,11 @@ class CellWorker:
 
     def take(self) -> list[NodeMessage]:
         """Wait for at least one message, and return up to eight."""
-        found = [self._messages.get()]
+        messages = [self._messages.get()]
         with contextlib.suppress(queue.Empty):
-            while len(found) < 8:
-                found.append(self._messages.get_nowait())
-        return found
+            while len(messages) < 8:
+                messages.append(self._messages.get_nowait())
+        return messages
 
     def stop(self, cell: str) -> None:
         """Make a cell stop after its current server version."""

@@ -101,17 +101,17 @@ class RayRunner:
         self._needs = needs_of(cells, data_root)
         costs = {_key(one): estimate(one, data_root, "cpu", max(1, int(self._cpus or 1))) for one in cells}
         self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
-        known = [cost.memory for cost in costs.values() if cost]
+        needs_of_memory = [cost.memory for cost in costs.values() if cost]
         most = max(node.resources.get("memory", 0.0) for node in nodes())
-        self._memory = min(max(known, default=0) + _BESIDE, most)
-        wanted = {"CPU": self._cpus or 1.0, "GPU": self._gpus}
+        self._memory = min(max(needs_of_memory, default=0) + _BESIDE, most)
+        resources = {"CPU": self._cpus or 1.0, "GPU": self._gpus}
         ask = ray.remote(check_node)
         options = {"num_cpus": 0, "max_retries": 0, "runtime_env": actor_options()["runtime_env"]}
         asked = []
         for node in nodes():
-            if node.room(wanted):
-                there = NodeAffinitySchedulingStrategy(node.id, soft=False)
-                asked.append((node, ask.options(scheduling_strategy=there, **options).remote(self._needs)))
+            if node.room(resources):
+                strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
+                asked.append((node, ask.options(scheduling_strategy=strategy, **options).remote(self._needs)))
         for node, answer in asked:
             try:
                 wrong, _ = ray.get(answer)
@@ -264,7 +264,8 @@ class _Workers:
         if wrong:
             self._dismiss(worker)
             self.stop()
-            raise UserError(f"node {next((one.name for one in nodes() if one.id == node), node)}: {wrong}")
+            names = {member.id: member.name for member in nodes()}
+            raise UserError(f"node {names.get(node, node)}: {wrong}")
         for name, options in missing:
             if (name, options) not in self._shipped:
                 self._shipped[name, options] = ray.put(read_data(name, options, Path(self._needs.data_root)))

@@ -1,4 +1,4 @@
-"""What a run needs on a node of a cluster, and the check of a node.
+"""Requirements of a run on a node of a cluster, and the check of a node.
 
 Everything here is a plain value or works with plain values, so that even a node with another version of pFLeague can
 read them and report the difference.
@@ -42,7 +42,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run requires on every node.
+    """Requirements of a run on every node.
 
     Attributes:
         cwd: current directory of the command; relative paths start there.
@@ -69,11 +69,11 @@ def versions() -> dict[str, str]:
     """Return the versions that must be equal on all nodes. The build of torch (CPU, CUDA) may differ."""
     from bench import __version__
 
-    found = {"pFLeague": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
+    numbers = {"pFLeague": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package).partition("+")[0]
-    return found
+            numbers[package] = importlib.metadata.version(package).partition("+")[0]
+    return numbers
 
 
 def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
@@ -135,13 +135,13 @@ def check_node(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _same_versions(needs: Needs) -> None:
-    own = versions()
+    present = versions()
     for name, version in needs.versions.items():
-        if own.get(name) != version:
-            raise UserError(f"{name} is {own.get(name, 'missing')}, and {version} {_DRIVER}")
+        if present.get(name) != version:
+            raise UserError(f"{name} is {present.get(name, 'missing')}, and {version} {_DRIVER}")
     if harness_code() != needs.harness:
         place = Path(__file__).parents[2]
-        raise UserError(f"pFLeague {own['pFLeague']} in {place} has other source files than {_DRIVER}")
+        raise UserError(f"pFLeague {present['pFLeague']} in {place} has other source files than {_DRIVER}")
 
 
 @functools.cache
@@ -185,18 +185,18 @@ def _missing_data(needs: Needs) -> list[tuple[str, str]]:
     missing = []
     for (name, options), checksum in needs.data.items():
         try:
-            found = read_data(name, options, data_root(needs.data_root)).checksum
+            present = read_data(name, options, data_root(needs.data_root)).checksum
         except Exception:  # a loader may raise anything if its files are missing
             missing.append((name, options))
             continue
-        if found != checksum:
-            raise UserError(f"data set {name!r} has checksum {found} here, and {checksum} {_DRIVER}")
+        if present != checksum:
+            raise UserError(f"data set {name!r} has checksum {present} here, and {checksum} {_DRIVER}")
     return missing
 
 
-def data_root(given: str) -> Path:
+def data_root(folder: str) -> Path:
     """Return the data folder of this node."""
-    return Path(os.environ.get(DATA_ROOT, given))
+    return Path(os.environ.get(DATA_ROOT, folder))
 
 
 def provide(name: str, options: str, dataset: Dataset) -> None:

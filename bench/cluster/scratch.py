@@ -19,7 +19,7 @@ _HELD = ExitStack()
 
 @functools.cache
 def scratch() -> Path:
-    """Return a folder for this process alone. Also removes the folders that killed processes have left behind."""
+    """Return a folder for this process alone, and remove the folders that killed processes have left behind."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # it belongs to another user
             if time.time() - old.stat().st_mtime > _ABANDONED_SECONDS and not store.is_locked(old):

@@ -71,8 +71,8 @@ def write(folder: Path, part: FilePart) -> None:
 
 def names(folder: Path) -> list[str]:
     """Return the names of all files of a cell, without its lock and half-written files."""
-    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return sorted(name for name in found if name != "lock" and ".tmp" not in name)
+    files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in files if name != "lock" and ".tmp" not in name)
 
 
 class Sender:
@@ -84,20 +84,21 @@ class Sender:
         self._sent = {name: self._version(name) for name in came}
 
     def changes(self) -> Iterator[FilePart | Link]:
-        """Yield what has changed since the last call. Of a table that has only grown, only the new rows are sent."""
-        known = {version: name for name, version in self._sent.items()}
-        there = names(self._folder)
-        for name in there:
-            version, before = self._version(name), self._sent.get(name)
-            if version == before:
+        """Yield the changes since the last call. Of a table that has only grown, only the new rows are sent."""
+        sent_names = {version: name for name, version in self._sent.items()}
+        present = names(self._folder)
+        for name in present:
+            version, earlier = self._version(name), self._sent.get(name)
+            if version == earlier:
                 continue
-            if version in known:
-                yield Link(name, known[version])
+            if version in sent_names:
+                yield Link(name, sent_names[version])
             else:
-                grown = name in _GROWING and before is not None and before[0] == version[0] and before[1] < version[1]
-                yield from read(self._folder, name, before[1] if grown and before else 0)
+                same_file = name in _GROWING and earlier is not None and earlier[0] == version[0]
+                grown = same_file and earlier is not None and earlier[1] < version[1]
+                yield from read(self._folder, name, earlier[1] if grown and earlier else 0)
             self._sent[name] = version
-        self._sent = {name: self._sent[name] for name in there}
+        self._sent = {name: self._sent[name] for name in present}
 
     def report(self, event: Event) -> Report:
         """Return the message that ends a transfer."""
@@ -109,7 +110,7 @@ class Sender:
 
 
 class Receiver:
-    """The run folder's side of the transfer. It keeps the cell's folder locked as long as a worker has the cell.
+    """The run folder's side of the transfer; it keeps the cell's folder locked as long as a worker has the cell.
 
     Raises:
         bench.store.store.BusyError: another process works on the cell.

@@ -72,15 +72,15 @@ class Wire:
 
     def pack(self, value: Any) -> PackedValue:
         """Pack a value for the other end."""
-        packed, here, out = PackedValue(), dict[int, int](), io.BytesIO()
+        packed, numbers, out = PackedValue(), dict[int, int](), io.BytesIO()
         pickler = pickle.Pickler(out, protocol=5)
 
-        def number_of(one: Any) -> int | None:
-            if isinstance(one, Tensor):
-                if id(one) not in here:
-                    here[id(one)] = self._number(one, packed)
-                return here[id(one)]
-            return self._fix(one, packed) if isinstance(one, Spec | FunctionType) else None
+        def number_of(item: Any) -> int | None:
+            if isinstance(item, Tensor):
+                if id(item) not in numbers:
+                    numbers[id(item)] = self._number(item, packed)
+                return numbers[id(item)]
+            return self._fix(item, packed) if isinstance(item, Spec | FunctionType) else None
 
         pickler.dispatch_table = _REDUCED
         pickler.persistent_id = number_of  # type: ignore[method-assign]
@@ -94,8 +94,8 @@ class Wire:
         for number in packed.forgotten:
             self._held.pop(number, None)
         for number, data in packed.fixed.items():
-            self._objects[number] = one = pickle.loads(data)
-            self._fixed[one] = number
+            self._objects[number] = item = pickle.loads(data)
+            self._fixed[item] = number
         arrived = {number: _tensor(flat).to(self._home) for number, flat in packed.tensors.items()}
         if self._near:
             for number, tensor in arrived.items():
@@ -113,9 +113,9 @@ class Wire:
         return unpickler.load()
 
     def _number(self, tensor: Tensor, packed: PackedValue) -> int:
-        known = self._known.get(id(tensor))
-        if known and known.tensor() is tensor and known.version == _version(tensor):
-            return known.number
+        entry = self._known.get(id(tensor))
+        if entry and entry.tensor() is tensor and entry.version == _version(tensor):
+            return entry.number
         number = self._draw()
         packed.tensors[number] = tensor
         if self._near:
@@ -136,12 +136,12 @@ class Wire:
 
         self._known[at] = _Known(weakref.ref(tensor, drop), number, _version(tensor))
 
-    def _fix(self, one: Any, packed: PackedValue) -> int:
-        if one not in self._fixed:
-            number = self._fixed[one] = self._draw()
-            self._objects[number] = one
-            packed.fixed[number] = cloudpickle.dumps(one)  # type: ignore[no-untyped-call]
-        return self._fixed[one]
+    def _fix(self, item: Any, packed: PackedValue) -> int:
+        if item not in self._fixed:
+            number = self._fixed[item] = self._draw()
+            self._objects[number] = item
+            packed.fixed[number] = cloudpickle.dumps(item)  # type: ignore[no-untyped-call]
+        return self._fixed[item]
 
     def _draw(self) -> int:
         self._next += 2
@@ -152,20 +152,20 @@ def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(content)  # a function of ours, since pickle cannot import the type by its name
 
 
-_REDUCED = copyreg.dispatch_table | {MappingProxyType: lambda one: (_read_only, (dict(one),))}
+_REDUCED = copyreg.dispatch_table | {MappingProxyType: lambda view: (_read_only, (dict(view),))}
 """How to restore values of types that pickle does not support."""
 
 
 def flat(tensor: Tensor) -> FlatTensor:
     """Return a tensor's bytes on the CPU, ready to be sent."""
-    there = tensor.detach().cpu().contiguous()
-    return FlatTensor(there.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
+    array = tensor.detach().cpu().contiguous()
+    return FlatTensor(array.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
 
 
 def _tensor(flat: FlatTensor) -> Tensor:
-    found = torch.empty(flat.shape, dtype=flat.dtype)
-    np.copyto(found.reshape(-1).view(torch.uint8).numpy(), flat.content)  # copied: Ray's memory is read-only
-    return found
+    tensor = torch.empty(flat.shape, dtype=flat.dtype)
+    np.copyto(tensor.reshape(-1).view(torch.uint8).numpy(), flat.content)  # copied: Ray's memory is read-only
+    return tensor
 
 
 def _version(tensor: Tensor) -> int:
