@@ -1,4 +1,4 @@
-"""Whether the files of a finished cell agree with each other: what one says follows from others (docs/verify.md).
+"""Checks that the files of a finished cell agree with each other (docs/verify.md).
 
 Nothing is computed again, so this is done for every cell. A mean over clients follows from the clients' counts, their
 sizes from the partition, the rounds from the settings: who edits one number has to edit all that follow from it.
@@ -61,7 +61,7 @@ def read_rows(folder: Path, name: str) -> list[_Row]:
 
 
 def _state(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
-    """The status: how many rounds there are, and that each table has a checksum, which `read_status` compares."""
+    """Check the status: the number of rounds, and that each table has a checksum, which `read_status` compares."""
     status, rounds = cell.status, cell.settings.rounds
     if path := impossible(status.path, cell.settings):
         yield f"status.json: {path}"
@@ -77,15 +77,15 @@ def _rounds(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
     done = range(1, cell.status.rounds + 1)
     scored = [version for version in done if version % every == 0 or version == last]
     for name, expected in (("ledger", list(done)), ("work", list(done)), ("metrics", scored), ("clients", scored)):
-        found = [int(row["round"]) for row in tables[name]] if name in tables else expected
+        numbers = [int(row["round"]) for row in tables[name]] if name in tables else expected
         if name in ("metrics", "clients"):
-            found = list(dict.fromkeys(found))
-        if found != expected:
-            yield f"{name}.csv has rounds {_short(found)}, by the settings {_short(expected)}"
+            numbers = list(dict.fromkeys(numbers))
+        if numbers != expected:
+            yield f"{name}.csv has rounds {_short(numbers)}, by the settings {_short(expected)}"
 
 
 def _short(rounds: list[int]) -> str:
-    texts = [str(one) for one in rounds]
+    texts = [str(number) for number in rounds]
     return ", ".join(texts if len(texts) < 8 else [*texts[:3], "...", *texts[-2:]]) or "none"
 
 
@@ -105,51 +105,51 @@ def _rows_of_clients(rows: list[_Row], partition: dict[str, Any]) -> Iterator[st
 
 
 def _counts(rows: list[_Row]) -> _Counts:
-    found: _Counts = defaultdict(dict)
+    counts: _Counts = defaultdict(dict)
     for row in rows:
         key = row["round"], row["metric"], row["split"]
-        found[key][int(row["client"])] = int(row["correct"]), int(row["samples"])
-    return found
+        counts[key][int(row["client"])] = int(row["correct"]), int(row["samples"])
+    return counts
 
 
 def _everybody(counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
-    """Generic and personalized models are scored on all clients but new ones, whose metrics are `new0` and so on."""
-    new = {client for (_, metric, _), own in counts.items() if metric.startswith("new") for client in own}
-    for (round_, metric, split), own in counts.items():
+    """Check that generic and personalized models are scored on all clients but new ones (metrics `new0` and so on)."""
+    new = {client for (_, metric, _), by_client in counts.items() if metric.startswith("new") for client in by_client}
+    for (round_, metric, split), by_client in counts.items():
         sizes = zip(partition["n_train"], partition[f"n_{split}"], strict=True)
         everybody = {client for client, (train, scored) in enumerate(sizes) if train and scored}
-        if metric in ("gm", "pm") and own.keys() != everybody - new:
+        if metric in ("gm", "pm") and by_client.keys() != everybody - new:
             yield f"clients.csv: {metric} of round {round_} ({split}) is not of all clients"
 
 
 def _means(rows: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
-    """The accuracies in `metrics.csv` are means over the rows of `clients.csv`; only a common test set is apart."""
+    """Check that accuracies in `metrics.csv` are means over the rows of `clients.csv`, but for a common test set."""
     expected = _expected(counts, partition)
-    found: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    quantities: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for line, row in enumerate(rows, start=2):
         key, value = _key(row), float(row["value"])
-        found[key].add(row["quantity"])
+        quantities[key].add(row["quantity"])
         if row["quantity"] == "accuracy":
             mean = expected.get(key, round(value * partition["n_global_test"]) / max(1, partition["n_global_test"]))
             if not math.isclose(value, mean, rel_tol=ROUNDING, abs_tol=ROUNDING):
                 yield f"metrics.csv, line {line}: accuracy {value}, by the counts of correct samples {mean}"
-    common = {key for key in found if key[2:] == ("global", "", "test")} if partition["n_global_test"] else set()
-    for key in sorted(found.keys() | expected.keys()):
-        if found.get(key) != {"accuracy", "loss"} or key not in expected.keys() | common:
+    common = {key for key in quantities if key[2:] == ("global", "", "test")} if partition["n_global_test"] else set()
+    for key in sorted(quantities.keys() | expected.keys()):
+        if quantities.get(key) != {"accuracy", "loss"} or key not in expected.keys() | common:
             yield f"metrics.csv and clients.csv do not have the same rows: {','.join(key)}"
 
 
 def _expected(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...], float]:
     """The accuracies that follow from the clients' counts."""
     expected: dict[tuple[str, ...], float] = {}
-    for (round_, metric, split), own in counts.items():
-        shares = {client: correct / samples for client, (correct, samples) in own.items()}
-        sizes = {client: partition["n_train"][client] for client in own}
+    for (round_, metric, split), by_client in counts.items():
+        shares = {client: correct / samples for client, (correct, samples) in by_client.items()}
+        sizes = {client: partition["n_train"][client] for client in by_client}
         weighted = math.fsum(sizes[client] * share for client, share in shares.items()) / sum(sizes.values())
         expected[round_, metric, "local", "train_size", split] = weighted
         expected[round_, metric, "local", "equal", split] = math.fsum(shares.values()) / len(shares)
         if metric == "gm" and (split == "validation" or not partition["n_global_test"]):
-            correct, samples = (sum(of) for of in zip(*own.values(), strict=True))
+            correct, samples = (sum(of) for of in zip(*by_client.values(), strict=True))
             expected[round_, metric, "global", "", split] = correct / samples
     return expected
 
@@ -159,20 +159,21 @@ def _key(row: _Row) -> tuple[str, ...]:
 
 
 def _one_model(rows: list[_Row], counts: _Counts) -> Iterator[str]:
-    """Where a method trains a generic model only, the personalized figures are that model's."""
+    """Check that personalized figures are the generic model's, where a method trains no other model."""
     values = {(*_key(row), row["quantity"]): row["value"] for row in rows if row["on"] == "local"}
     wrong = [key for key, value in values.items() if key[1] == "pm" and values.get((key[0], "gm", *key[2:])) != value]
-    if wrong or any(counts.get((key[0], "gm", key[2])) != own for key, own in counts.items() if key[1] == "pm"):
+    personal = {key: by_client for key, by_client in counts.items() if key[1] == "pm"}
+    if wrong or any(counts.get((key[0], "gm", key[2])) != by_client for key, by_client in personal.items()):
         yield "its personalized model is the generic one, and their figures differ"
 
 
 def _hits(rows: list[_Row], counts: _Counts, tests: dict[str, Any]) -> Iterator[str]:
-    """`hits.csv` has as many ones for each client as it has correct samples."""
+    """Check that `hits.csv` has as many ones for each client as it has correct samples."""
     owners = np.repeat(tests["clients"], tests["samples"])
     for line, row in enumerate(rows, start=2):
         if row["on"] == "local":
             bits = np.unpackbits(np.frombuffer(base64.b64decode(row["bits"]), np.uint8), count=len(owners))
-            found = np.bincount(owners, weights=bits)
-            own = counts[row["round"], row["metric"], "test"]
-            if any(found[client] != correct for client, (correct, _) in own.items()):
+            ones = np.bincount(owners, weights=bits)
+            by_client = counts[row["round"], row["metric"], "test"]
+            if any(ones[client] != correct for client, (correct, _) in by_client.items()):
                 yield f"hits.csv, line {line}: other numbers of correct samples than clients.csv"

@@ -1,4 +1,4 @@
-"""Whether numbers that another computer computed differ from those computed here as by rounding (docs/verify.md).
+"""Tests of whether another computer's numbers differ from those computed here only as by rounding (docs/verify.md).
 
 Where training drifts apart, one cell says nothing: an honest accuracy may be ten points off. But neither of two
 computers rounds in favour of a method, so over several cells the differences are as often up as down, and as far.
@@ -33,13 +33,13 @@ _TRAFFIC = ("up", "down_distinct", "down_receivers")
 
 @dataclass(frozen=True)
 class Shift:
-    """What is shifted in a run.
+    """A figure that is shifted in a run.
 
     Attributes:
-        name: of the figure.
-        mean: of the run's numbers above those computed here, in points of accuracy or in percent.
-        cells: how many cells have other numbers of it here.
-        p: how often the differences would be so one-sided if each could as well have the other sign.
+        name: name of the figure.
+        mean: mean difference of the run's numbers above those computed here, in points of accuracy or in percent.
+        cells: number of cells that have other numbers of it here.
+        p: probability of differences that are so one-sided if each could as well have the other sign.
     """
 
     name: str
@@ -49,24 +49,24 @@ class Shift:
 
     @property
     def text(self) -> str:
-        """E.g. `pm accuracy (local, equal) +2.31 points in 17 cells (p = 2e-05)`."""
+        """The shift in words, e.g. `pm accuracy (local, equal) +2.31 points in 17 cells (p = 2e-05)`."""
         unit = "points" if "accuracy" in self.name else "%"
         return f"{self.name} {self.mean:+.2f} {unit}, mean of {self.cells} cells (p = {self.p:.1g})"
 
 
 def differences(old: CellView, new: CellView) -> dict[str, float]:
-    """How far the numbers of a cell lie above those of the same cell computed here, by figure.
+    """Measure how far the numbers of a cell lie above those of the same cell computed here, by figure.
 
     Returns:
         Reported accuracies in points; test losses, bytes and simulated seconds in percent (100 times the logarithm of
         the ratio, mean over rows; 0 for losses that only rounding moved, as a kernel may round up more often than
         down). A derived metric is another's, and has none.
     """
-    here = {_figure(one): one["value"] for one in reported_figures(new)}
+    recomputed = {_figure(figure): figure["value"] for figure in reported_figures(new)}
     points = {
-        _figure(one): 100 * (one["value"] - here[_figure(one)])
-        for one in reported_figures(old)
-        if not one["derived"] and _figure(one) in here
+        _figure(figure): 100 * (figure["value"] - recomputed[_figure(figure)])
+        for figure in reported_figures(old)
+        if not figure["derived"] and _figure(figure) in recomputed
     }
     logs: dict[str, list[float]] = defaultdict(list)
     for name, first, second in _pairs(old, new):
@@ -85,22 +85,22 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
     figures' sums of signed ranks (Wilcoxon), each divided by the root of its sum of squares. So it supposes nothing
     about how far honest cells drift, and one that drifts far decides nothing. The level holds for all figures together.
     """
-    names = sorted({name for one in cells for name in one})
-    found = np.array([[one.get(name, 0.0) for name in names] for one in cells]).reshape(len(cells), len(names))
-    found = np.where(np.abs(found) > 1e-9, found, 0.0)  # a mean's last digit may depend on the CPU
-    found = found[found.any(axis=1)]
-    if len(found) < FEWEST:
+    names = sorted({name for apart in cells for name in apart})
+    table = np.array([[apart.get(name, 0.0) for name in names] for apart in cells]).reshape(len(cells), len(names))
+    table = np.where(np.abs(table) > 1e-9, table, 0.0)  # a mean's last digit may depend on the CPU
+    table = table[table.any(axis=1)]
+    if len(table) < FEWEST:
         return None
-    ranks = np.column_stack([_signed_ranks(column) for column in found.T])
+    ranks = np.column_stack([_signed_ranks(column) for column in table.T])
     sums = np.abs(ranks.sum(axis=0))
-    ways, often = min(2 ** len(found), _FLIPS), 0
-    for signs in _signs(len(found)):
+    ways, often = min(2 ** len(table), _FLIPS), 0
+    for signs in _signs(len(table)):
         often += int((np.abs(signs @ ranks).max(axis=1) >= sums.max() - 1e-9).sum())
         if often > LEVEL * ways:
             return None
     p = max(often, 1) / ways
     worst = int(sums.argmax())
-    moved = found[:, worst][found[:, worst] != 0]
+    moved = table[:, worst][table[:, worst] != 0]
     return Shift(names[worst], float(moved.mean()), len(moved), p)
 
 
@@ -113,20 +113,25 @@ def scaled(old: Path, new: Path) -> str | None:
 
 
 def loss_factors(old: Path, new: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Logarithms of the factors by which the losses of a model and split are off, where there are four or more and one
-    drifted."""
+    """Logarithms of the factors by which the losses of a model and split are off.
+
+    They are given where there are four or more and one of them drifted.
+    """
     groups: dict[str, dict[float, float]] = defaultdict(dict)
-    for one, other in _rows(old, new, "metrics"):
-        first, second = float(one["value"]), float(other["value"])
-        if one["quantity"] == "loss" and first > 0 and second > 0:
-            groups[f"{one['metric']} ({one['split']})"][first] = log(first / second)
-    logs = {name: np.array(list(found.values())) for name, found in groups.items()}
-    return {name: found for name, found in logs.items() if len(found) >= _ROWS and np.abs(found).max() > STABLE}
+    for row, other in _rows(old, new, "metrics"):
+        first, second = float(row["value"]), float(other["value"])
+        if row["quantity"] == "loss" and first > 0 and second > 0:
+            groups[f"{row['metric']} ({row['split']})"][first] = log(first / second)
+    logs = {name: np.array(list(factors.values())) for name, factors in groups.items()}
+    return {name: factors for name, factors in logs.items() if len(factors) >= _ROWS and np.abs(factors).max() > STABLE}
 
 
 def spread(logs: npt.NDArray[np.float64]) -> float:
-    """Standard deviation, as a share of the largest: of a drifted training each round and mean is off by another
-    factor, and in the cells measured it was never below a tenth (docs/verify.md)."""
+    """Standard deviation of the logarithms, as a share of the largest.
+
+    In a training that drifted, each round and mean is off by another factor; in the cells measured, this share was
+    never below a tenth (docs/verify.md).
+    """
     return float(logs.std() / np.abs(logs).max())
 
 
@@ -136,13 +141,13 @@ def _figure(figure: dict[str, Any]) -> str:
 
 
 def _pairs(old: CellView, new: CellView) -> Iterator[tuple[str, float, float]]:
-    """Numbers of both by what they are: losses by metric, bytes, seconds."""
-    for one, other in _rows(old.folder, new.folder, "metrics"):
-        if (one["quantity"], one["split"]) == ("loss", "test") and one["metric"] not in old.status.derived:
-            yield f"{one['metric']} loss", float(one["value"]), float(other["value"])
-    for one, other in _rows(old.folder, new.folder, "ledger"):
-        yield "bytes", _bytes(one), _bytes(other)
-        yield "seconds", float(one["seconds"]), float(other["seconds"])
+    """Pairs of the two cells' numbers, each with its name: losses by metric, bytes, seconds."""
+    for row, other in _rows(old.folder, new.folder, "metrics"):
+        if (row["quantity"], row["split"]) == ("loss", "test") and row["metric"] not in old.status.derived:
+            yield f"{row['metric']} loss", float(row["value"]), float(other["value"])
+    for row, other in _rows(old.folder, new.folder, "ledger"):
+        yield "bytes", _bytes(row), _bytes(other)
+        yield "seconds", float(row["seconds"]), float(other["seconds"])
 
 
 def _bytes(row: dict[str, str]) -> float:

@@ -49,7 +49,9 @@ class Judge:
         self.unchecked = 0
 
     def plan(self, cells: Sequence[CellView]) -> list[PlannedCell]:
-        """As `bench.runs.plan.plan`. The id of a cell of a plug-in's method is not checked, for it rests on its code.
+        """Plan cells as `bench.runs.plan.plan` does, without loading plug-ins.
+
+        The id of a cell of a plug-in's method is not checked, because it depends on the plug-in's code.
 
         Raises:
             UserError: data, partition, shift or model of a cell is a plug-in's, or an id cannot be a cell's.
@@ -62,21 +64,21 @@ class Judge:
         ]
         self.unchecked += sum(foreign)
         # Nothing else of a plan depends on the method.
-        known = [_with_our_method(c.settings) if new else c.settings for c, new in zip(cells, foreign, strict=True)]
-        planned = plan(known, self._data_root, download=False)
+        settings = [_with_our_method(c.settings) if new else c.settings for c, new in zip(cells, foreign, strict=True)]
+        planned = plan(settings, self._data_root, download=False)
         return [
-            replace(here, id=cell.id, settings=cell.settings) if new else here
-            for cell, here, new in zip(cells, planned, foreign, strict=True)
+            replace(plan_here, id=cell.id, settings=cell.settings) if new else plan_here
+            for cell, plan_here, new in zip(cells, planned, foreign, strict=True)
         ]
 
     def hand_out(self, folder: Path, cells: Sequence[PlannedCell]) -> None:
-        """Leave each cell's data in its folder under `folder`, without labels of tests."""
+        """Write each cell's data into its folder under `folder`, without labels of tests."""
         for cell in cells:
             if not (folder / cell.id).exists():  # two runs may have the same cell
                 blind.write_data(folder / cell.id, folder, load_all(cell.settings, self._data_root))
 
     def score(self, cell: PlannedCell, folder: Path) -> Path:
-        """Score what a worker left in a cell's folder, and return a folder with the cell's tables and status."""
+        """Score a worker's outputs in a cell's folder, and return a folder with the cell's tables and status."""
         scored = self._folder / cell.id
         if scored.exists():
             return scored
@@ -95,7 +97,7 @@ class Judge:
     def _score(self, cell: PlannedCell, rounds: int, folder: Path, scored: Path) -> None:
         dataset, partition, _ = load_all(cell.settings, self._data_root)
         device = torch.device(choose_device("auto"))
-        trained = [i for i, own in enumerate(partition.train) if len(own)]
+        trained = [i for i, indices in enumerate(partition.train) if len(indices)]
         labels = torch.from_numpy(dataset.y).to(device)
         ids, new = divide_clients(trained, cell.settings, partition.new)
         scorers = Scorers(labels, partition, ids, new)
@@ -111,7 +113,7 @@ class Judge:
                 shutil.copyfile(folder / name, scored / name)
         for version in range(1, min(rounds, cell.settings.rounds) + 1):
             outputs = blind.read_outputs(folder, version)
-            evaluation = Evaluation(outputs=[replace(one, logits=one.logits.to(device)) for one in outputs])
+            evaluation = Evaluation(outputs=[replace(output, logits=output.logits.to(device)) for output in outputs])
             scorers.score(evaluation)
             for name in _SCORED:
                 tables.append(name, version, getattr(evaluation, name))
@@ -137,14 +139,14 @@ def _check_ids(cells: Sequence[CellView]) -> None:
     Raises:
         UserError: an id is not 16 hex digits, or cells of different settings have it.
     """
-    known: dict[str, dict[str, Any]] = {}
+    sciences: dict[str, dict[str, Any]] = {}
     for cell in cells:
         science = cell.settings.model_dump(exclude={"label", "case"})
         if not re.fullmatch("[0-9a-f]{16}", cell.id):
             raise UserError(
                 f"--blind: {cell.name} has the id {cell.id!r}, and an id is 16 hex digits: its run was edited"
             )
-        if known.setdefault(cell.id, science) != science:
+        if sciences.setdefault(cell.id, science) != science:
             raise UserError(
                 f"--blind: {cell.name} has the id {cell.id} of a cell with other settings: a run was edited"
             )

@@ -39,7 +39,7 @@ Agreement = Literal["same", "near", "drifted", "wrong"]
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What came out for one cell.
+    """The result of computing one cell again.
 
     Attributes:
         outcome: `same` bytes, or numbers; `near`: the same models but for rounding; `drifted`: training drifted apart;
@@ -87,7 +87,7 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Reco
             return Recomputed("wrong", f"other rows: {_difference(old, new, name)}", paths)
     by_group = _moved(old, new)
     moved, scored = max(by_group.values(), default=0.0), _scored(old, new, by_group)
-    worst = max(scored, key=lambda one: one.apart / one.allowed, default=_Scored(0, 0, "no round"))
+    worst = max(scored, key=lambda pair: pair.apart / pair.allowed, default=_Scored(0, 0, "no round"))
     samples = f"{worst.apart} of {worst.samples} samples otherwise in {worst.name}"
     counted = [name for name in other if name in _COUNTED]
     counts = [f"another count: {_difference(old, new, name)}" for name in counted]
@@ -114,7 +114,7 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Reco
 
 
 def _follows_numbers(old: Path, new: Path, name: str) -> bool:
-    """Whether what a method counts can depend on its numbers: then it is seldom the same in two rounds.
+    """Whether a method's counts can depend on its numbers: then they are seldom the same in two rounds.
 
     In the league's entries these are FedKD, whose messages are cut by their singular values, and a few that send to the
     clients they choose; all others have one number of bytes, or another one in the first round.
@@ -124,18 +124,18 @@ def _follows_numbers(old: Path, new: Path, name: str) -> bool:
 
 
 def _still(scored: list["_Scored"]) -> str | None:
-    """Models whose losses are the same are the same models, whatever became of others."""
-    still = next((one for one in scored if one.apart and one.moved <= ROUNDING), None)
+    """Find models with other samples right and the same losses: models with the same losses are the same models."""
+    still = next((pair for pair in scored if pair.apart and pair.moved <= ROUNDING), None)
     return None if still is None else f"other samples are right in {still.name}, whose losses are the same"
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """How the models of a metric classify the samples of a split in a round, in two computations.
+    """Differences in how a metric's models classify the samples of a split in a round, in two computations.
 
     Attributes:
-        apart: by how many samples the numbers of correct ones differ, summed over clients.
-        samples: how many are scored.
+        apart: difference of the numbers of correct samples, summed over clients.
+        samples: number of samples that are scored.
         name: metric, split and round.
         moved: the largest relative difference of their losses.
     """
@@ -147,24 +147,24 @@ class _Scored:
 
     @property
     def allowed(self) -> int:
-        """So many may be classified otherwise by the same models but for rounding."""
+        """Number of samples that the same models may classify otherwise because of rounding."""
         return 1 + self.samples // 150
 
 
 def _scored(old: Path, new: Path, moved: dict[_Group, float]) -> list[_Scored]:
-    """How far counts are apart: by client, and on a common test set, of which only the accuracies are known."""
-    found: dict[_Group, list[tuple[int, int]]] = defaultdict(list)
-    for one, other in zip(read_rows(old, "clients"), read_rows(new, "clients"), strict=True):
-        apart = abs(int(one["correct"]) - int(other["correct"]))
-        found[one["metric"], "local", one["split"], one["round"]].append((apart, int(one["samples"])))
+    """Measure how far counts are apart: by client, and on a common test set, of which only accuracies are known."""
+    groups: dict[_Group, list[tuple[int, int]]] = defaultdict(list)
+    for row, other in zip(read_rows(old, "clients"), read_rows(new, "clients"), strict=True):
+        apart = abs(int(row["correct"]) - int(other["correct"]))
+        groups[row["metric"], "local", row["split"], row["round"]].append((apart, int(row["samples"])))
     if common := read_json(old / "partition.json")["n_global_test"]:
-        for one, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
-            if (one["on"], one["split"], one["quantity"]) == ("global", "test", "accuracy"):
-                apart = abs(round(common * (float(one["value"]) - float(other["value"]))))
-                found[one["metric"], "global", "test", one["round"]].append((apart, common))
+        for row, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
+            if (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
+                apart = abs(round(common * (float(row["value"]) - float(other["value"]))))
+                groups[row["metric"], "global", "test", row["round"]].append((apart, common))
     return [
         _Scored(sum(n for n, _ in rows), sum(n for _, n in rows), _name(group), moved.get(group, math.inf))
-        for group, rows in found.items()
+        for group, rows in groups.items()
     ]
 
 
@@ -175,21 +175,21 @@ def _name(group: _Group) -> str:
 
 def _moved(old: Path, new: Path) -> dict[_Group, float]:
     """The largest relative difference of the losses in `metrics.csv`, by group of rows."""
-    found: dict[_Group, float] = defaultdict(float)
-    for one, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
-        if one["quantity"] == "loss":
-            group, apart = (one["metric"], one["on"], one["split"], one["round"]), 0.0
-            if one["value"] != other["value"]:
-                values = float(one["value"]), float(other["value"])
+    differences: dict[_Group, float] = defaultdict(float)
+    for row, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
+        if row["quantity"] == "loss":
+            group, apart = (row["metric"], row["on"], row["split"], row["round"]), 0.0
+            if row["value"] != other["value"]:
+                values = float(row["value"]), float(other["value"])
                 apart = abs(values[0] - values[1]) / max(map(abs, values))
-            found[group] = max(found[group], math.inf if math.isnan(apart) else apart)
-    return found
+            differences[group] = max(differences[group], math.inf if math.isnan(apart) else apart)
+    return differences
 
 
 def _related(old: Path, new: Path) -> bool:
     """Whether `relations.json` has the same numbers in both folders, but for rounding; mostly there is none."""
     both: list[dict[str, Any]] = [read_json(folder / "relations.json") or {} for folder in (old, new)]
-    matrices = [found.pop("matrices", {}) for found in both]
+    matrices = [record.pop("matrices", {}) for record in both]
     return (
         both[0] == both[1]
         and matrices[0].keys() == matrices[1].keys()
@@ -197,8 +197,8 @@ def _related(old: Path, new: Path) -> bool:
     )
 
 
-def _close(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> bool:
-    return one.shape == other.shape and bool(np.allclose(one, other, 1e-6, 1e-6))
+def _close(first: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> bool:
+    return first.shape == other.shape and bool(np.allclose(first, other, 1e-6, 1e-6))
 
 
 def _same(old: Path, new: Path, name: str) -> bool:
@@ -216,9 +216,9 @@ def _same_rows(old: Path, new: Path, name: str) -> bool:
 def _difference(old: Path, new: Path, name: str) -> str:
     """Describe the first line in which a table differs."""
     texts = [(folder / f"{name}.csv").read_text(encoding="utf-8").splitlines() for folder in (old, new)]
-    for number, (one, other) in enumerate(zip(*texts, strict=False), start=1):
-        if one != other:
-            return f"{name}.csv, line {number}: {one} in the run, {other} here"
+    for number, (line, other) in enumerate(zip(*texts, strict=False), start=1):
+        if line != other:
+            return f"{name}.csv, line {number}: {line} in the run, {other} here"
     return f"{name}.csv: {len(texts[0])} lines in the run, {len(texts[1])} here"
 
 

@@ -1,4 +1,4 @@
-"""Whether a recorded path is one that the harness can have written (docs/verify.md).
+"""Check that a recorded path is one that the harness can have written (docs/verify.md).
 
 A cell computed on another path need not have the same bytes, so a path that nobody can have had would excuse any
 numbers.
@@ -35,7 +35,7 @@ _ALWAYS = {"device", "executor", "torch"}
 
 
 def impossible(path: dict[str, Any], settings: Settings) -> str | None:
-    """Return what in a finished cell's path no harness can have written, or None."""
+    """Return the part of a finished cell's path that no harness can have written, or None."""
     if lacking := sorted(_ALWAYS - path.keys()):
         return f"its path does not say {', '.join(lacking)}"
     for name, value in path.items():

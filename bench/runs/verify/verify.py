@@ -74,8 +74,8 @@ class Checked:
 
     @property
     def unconfirmed(self) -> list[Path]:
-        """Folders of the runs of which cells were computed again and none came out as it was, or but for rounding."""
-        outcomes = {run: {verdict.outcome for verdict in own} for run, own in by_run(self.verdicts).items()}
+        """Folders of the runs of which cells were computed again and none came out the same, or the same but for rounding."""
+        outcomes = {run: {verdict.outcome for verdict in verdicts} for run, verdicts in by_run(self.verdicts).items()}
         return [run for run, seen in outcomes.items() if "drifted" in seen and not seen & {"same", "near"}]
 
     @property
@@ -87,7 +87,7 @@ class Checked:
 def by_run(verdicts: Sequence[CellVerdict]) -> dict[Path, list[CellVerdict]]:
     """The verdicts of each run folder."""
     ordered = sorted(verdicts, key=lambda verdict: verdict.cell.folder.parent)
-    return {run: list(own) for run, own in groupby(ordered, key=lambda verdict: verdict.cell.folder.parent)}
+    return {run: list(group) for run, group in groupby(ordered, key=lambda verdict: verdict.cell.folder.parent)}
 
 
 def verify(
@@ -103,7 +103,7 @@ def verify(
     """Check ids and tables of all finished cells, and compute `count` of the cells again.
 
     Args:
-        runs: what to verify.
+        runs: the runs to verify.
         count: number of cells drawn from all runs together; all cells if there are fewer.
         seed: seed of this draw.
         scratch: an empty folder for the new cells.
@@ -118,23 +118,25 @@ def verify(
     failed, sound = check_files(runs, data_root, judge)
     order = np.random.default_rng(seed).permutation(len(sound)).tolist()
     drawn = [sound[index] for index in sorted(order[:count])]
-    known: _Known = {}
+    recomputed: _Known = {}
 
     def compute(pairs: Sequence[_Pair]) -> bool:
         """Compute cells again, compare, and say whether it came to its end."""
-        different = list({mine.id: mine for _, mine in pairs}.values())
+        different = list({planned.id: planned for _, planned in pairs}.values())
         if judge:
             judge.hand_out(scratch, different)
         if not work(scratch, different, options, runner):
             return False
-        folders = {mine.id: judge.score(mine, scratch / mine.id) if judge else scratch / mine.id for mine in different}
-        known.update((cell.folder, (cell, compare(cell, folders[mine.id]))) for cell, mine in pairs)
+        folders = {planned.id: scratch / planned.id for planned in different}
+        if judge:
+            folders = {planned.id: judge.score(planned, folders[planned.id]) for planned in different}
+        recomputed.update((cell.folder, (cell, compare(cell, folders[planned.id]))) for cell, planned in pairs)
         return True
 
-    completed = compute(drawn) and compute(_witnesses(known, [sound[index] for index in order]))
-    again = [_verdict(cell, found, known) for cell, found in known.values()]
-    shifts = {run: shift([verdict.apart for verdict in own]) for run, own in by_run(again).items()}
-    return Checked((*failed, *again), not completed, {run: found for run, found in shifts.items() if found})
+    completed = compute(drawn) and compute(_witnesses(recomputed, [sound[index] for index in order]))
+    again = [_verdict(cell, outcome, recomputed) for cell, outcome in recomputed.values()]
+    shifts = {run: shift([verdict.apart for verdict in verdicts]) for run, verdicts in by_run(again).items()}
+    return Checked((*failed, *again), not completed, {run: anomaly for run, anomaly in shifts.items() if anomaly})
 
 
 def check_files(
@@ -143,13 +145,13 @@ def check_files(
     """Check ids, partitions and tables of all finished cells; nothing is computed again.
 
     Args:
-        runs, data_root, judge: as of `verify`.
+        runs, data_root, judge: as in `verify`.
 
     Returns:
         A verdict for each cell that is wrong, and the other finished cells, each as it would be planned here.
 
     Raises:
-        UserError: as of `verify`.
+        UserError: no cell has finished, data is missing, or the judge cannot have them.
     """
     cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
     finished = [cell for cell in cells if cell.status.state in FINISHED]
@@ -157,20 +159,20 @@ def check_files(
     if not finished and not failed:
         names = ", ".join(str(run.path) for run in runs)
         raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
-    here = judge.plan(finished) if judge else plan([cell.settings for cell in finished], data_root, download=False)
+    plans = judge.plan(finished) if judge else plan([cell.settings for cell in finished], data_root, download=False)
     sound = []
-    for cell, mine in zip(finished, here, strict=True):
-        if wrong := _wrong(cell, mine):
+    for cell, planned in zip(finished, plans, strict=True):
+        if wrong := _wrong(cell, planned):
             failed.append(CellVerdict(cell, "wrong", wrong))
         else:
-            sound.append((cell, mine))
+            sound.append((cell, planned))
     copies = _copies([cell for cell, _ in sound])
     failed += [CellVerdict(cell, "wrong", copies[cell.folder]) for cell, _ in sound if cell.folder in copies]
     return failed, [pair for pair in sound if pair[0].folder not in copies]
 
 
 def _copies(cells: Sequence[CellView]) -> dict[Path, str]:
-    """What is wrong with cells that have all the numbers of another seed's, by folder."""
+    """Find cells that have all the numbers of another seed's, and say so, by folder."""
     first: dict[tuple[object, ...], CellView] = {}
     copies = {}
     for cell in cells:
@@ -186,69 +188,69 @@ def _damaged(cell: CellView) -> bool:
     return is_unsound(cell.status)
 
 
-def _wrong(cell: CellView, here: PlannedCell) -> str | None:
+def _wrong(cell: CellView, planned: PlannedCell) -> str | None:
     """Return what is wrong with a cell's files, or None; edited ones may hold anything."""
     try:
-        return _identity(cell, here) or _partition(cell, here) or disagreement(cell)
+        return _identity(cell, planned) or _partition(cell, planned) or disagreement(cell)
     except (UserError, csv.Error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return f"its files are not what a cell writes ({type(error).__name__}: {error})"
 
 
-def _identity(cell: CellView, here: PlannedCell) -> str | None:
+def _identity(cell: CellView, planned: PlannedCell) -> str | None:
     """Return what is wrong with a cell's settings or id, or None."""
     if Settings(**(read_json(cell.folder / "settings.json") or {})) != cell.settings:
         return "its settings.json is not what run.json says of it"
-    if here.id != cell.id:
-        return (
-            f"its id would be {here.id} here: the method's code, the data or the settings are not those it was run with"
-        )
+    if planned.id != cell.id:
+        return f"its id would be {planned.id} here: the method's code, the data or the settings are not those it was run with"
     return None
 
 
-def _partition(cell: CellView, here: PlannedCell) -> str | None:
+def _partition(cell: CellView, planned: PlannedCell) -> str | None:
     """Return what is wrong with a cell's partition, or None."""
-    made = json.loads(json.dumps(here.record))
-    if cell.status.partition != {key: made[key] for key in ("hash", "summary")}:
+    record = json.loads(json.dumps(planned.record))
+    if cell.status.partition != {key: record[key] for key in ("hash", "summary")}:
         return "status.json: its partition is not the one that its settings make here"
-    if read_json(cell.folder / "partition.json") != made:
+    if read_json(cell.folder / "partition.json") != record:
         return "partition.json: its partition is not the one that its settings make here"
     return None
 
 
-def _witnesses(known: _Known, others: Sequence[_Pair]) -> list[_Pair]:
+def _witnesses(recomputed: _Known, others: Sequence[_Pair]) -> list[_Pair]:
     """Choose cells of other seeds for each cell that has other numbers: they show whether all cells have."""
     chosen: dict[Path, _Pair] = {}
-    for cell, found in known.values():
-        if found.outcome in ("near", "drifted"):
+    for cell, outcome in recomputed.values():
+        if outcome.outcome in ("near", "drifted"):
             alike = [pair for pair in others if _differ_by_seed(cell, pair[0])]
-            alike.sort(key=lambda pair: pair[0].folder not in known.keys() | chosen.keys())
+            alike.sort(key=lambda pair: pair[0].folder not in recomputed.keys() | chosen.keys())
             chosen.update((pair[0].folder, pair) for pair in alike[:WITNESSES])
-    return [pair for folder, pair in chosen.items() if folder not in known]
+    return [pair for folder, pair in chosen.items() if folder not in recomputed]
 
 
-def _differ_by_seed(one: CellView, other: CellView) -> bool:
+def _differ_by_seed(first: CellView, other: CellView) -> bool:
     """Whether two cells of a run have the same path, and the same settings but for the seed."""
     return (
-        one.folder.parent == other.folder.parent and one.status.path == other.status.path and _same_but_seed(one, other)
+        first.folder.parent == other.folder.parent
+        and first.status.path == other.status.path
+        and _same_but_seed(first, other)
     )
 
 
-def _same_but_seed(one: CellView, other: CellView) -> bool:
-    seed = one.settings.seed
-    return seed != other.settings.seed and one.settings == other.settings.model_copy(update={"seed": seed})
+def _same_but_seed(first: CellView, other: CellView) -> bool:
+    seed = first.settings.seed
+    return seed != other.settings.seed and first.settings == other.settings.model_copy(update={"seed": seed})
 
 
-def _verdict(cell: CellView, found: Recomputed, known: _Known) -> CellVerdict:
+def _verdict(cell: CellView, outcome: Recomputed, recomputed: _Known) -> CellVerdict:
     """Judge a cell that was computed again.
 
     Other numbers on another path are sound where that path computes other numbers: then every cell has others. Where a
     cell of another seed, with the same shapes and kernels, has the same numbers, this one should have them too.
     """
-    text = f"{found.text}, on another path ({found.paths})" if found.paths else found.text
-    others = [other.outcome for one, other in known.values() if _differ_by_seed(cell, one)]
-    if found.outcome in ("near", "drifted") and "same" in others:
+    text = f"{outcome.text}, on another path ({outcome.paths})" if outcome.paths else outcome.text
+    others = [other.outcome for neighbour, other in recomputed.values() if _differ_by_seed(cell, neighbour)]
+    if outcome.outcome in ("near", "drifted") and "same" in others:
         count = f"{others.count('same')} of {len(others)} cells of other seeds"
         return CellVerdict(
             cell, "wrong", f"looks edited, for {count} have the same numbers here and it has not: {text}"
         )
-    return CellVerdict(cell, found.outcome, text, found.apart)
+    return CellVerdict(cell, outcome.outcome, text, outcome.apart)
