@@ -74,7 +74,7 @@ class Checked:
 
     @property
     def unconfirmed(self) -> list[Path]:
-        """Folders of the runs of which cells were computed again and none came out the same, or the same but for rounding."""
+        """Folders of runs of which cells were computed again, and none came out the same, or but for rounding."""
         outcomes = {run: {verdict.outcome for verdict in verdicts} for run, verdicts in by_run(self.verdicts).items()}
         return [run for run, seen in outcomes.items() if "drifted" in seen and not seen & {"same", "near"}]
 
@@ -201,7 +201,10 @@ def _identity(cell: CellView, planned: PlannedCell) -> str | None:
     if Settings(**(read_json(cell.folder / "settings.json") or {})) != cell.settings:
         return "its settings.json is not what run.json says of it"
     if planned.id != cell.id:
-        return f"its id would be {planned.id} here: the method's code, the data or the settings are not those it was run with"
+        return (
+            f"its id would be {planned.id} here: the method's code, the data or the settings are not those it was run "
+            "with"
+        )
     return None
 
 
