@@ -1,4 +1,4 @@
-"""Which entries a league admits: packed runs of one method whose cells and budgets are those of its study file.
+"""Admission of entries to a league: packed runs of one method whose cells and budgets are those of its study file.
 
 A method is compared with others on the same tasks and seeds, tuned with the same budget. So an entry has every cell of
 every task, with the setting that the tables of its trials choose, and its files agree with each other and with what the
@@ -47,7 +47,7 @@ class Admission:
         self._listed = _listed({file.parent for file in names.values()})
         self._name = study.name
         self._arms = {_task(arm.cells[0]): arm for arm in study.arms}
-        self._searched = [one for one in study.arms[0].dimensions if "." not in one.key]
+        self._searched = [dimension for dimension in study.arms[0].dimensions if "." not in dimension.key]
         self._cells = {
             (_task(cell), cell.seed): self._fixed(cell)
             for arm in study.arms
@@ -57,18 +57,18 @@ class Admission:
 
     @property
     def names(self) -> list[str]:
-        """Of the entries that come with the harness and of those that were admitted."""
+        """Names of the entries that come with the harness and of those that were admitted."""
         return sorted(self._files)
 
     def admit(self, file: Path, run: RunView) -> None:
         """Check an entry and remember its name.
 
         Args:
-            file: where it lies, for messages.
-            run: what `bench.results.pack.unpack` made of it.
+            file: the entry's file, for messages.
+            run: the run that `bench.results.pack.unpack` made of it.
 
         Raises:
-            UserError: it is not an entry of this league, or another one has its name.
+            UserError: the file is no entry of this league, or another entry has its name.
         """
         labels = list(dict.fromkeys(cell.label for cell in run.cells))
         if len(labels) != 1:
@@ -90,7 +90,7 @@ class Admission:
         self._files[labels[0]] = file
 
     def _check_tuning(self, file: Path, run: RunView, label: str) -> None:
-        """All cells are there, with the setting that the tables of trials choose."""
+        """Check that all cells are there, with the setting that the tables of trials choose."""
         dimensions = self._dimensions(file, run.cells, label)
         self._check_settings(file, run.cells)
         budgets = self._check_budget(file, run, dimensions)
@@ -102,7 +102,7 @@ class Admission:
                 self._check_trials(f"{file}: {arm.task}", run.path, number, cell.settings, dimensions, budget)
 
     def _dimensions(self, file: Path, cells: list[CellView], label: str) -> list[Dimension]:
-        """What is searched of a method, whose name is the entry's."""
+        """Dimensions that are searched for a method, whose name must be the entry's."""
         if other := next((cell.settings.method for cell in cells if cell.settings.method != label), None):
             raise UserError(
                 f"{file}: the entry is called {label!r} and its method is {other!r}: give it the method's name"
@@ -121,20 +121,22 @@ class Admission:
         if _task(settings) not in self._arms:
             tasks = ", ".join(arm.task for arm in self._arms.values())
             raise UserError(f"{where}: {self._name} has no such task. Its tasks: {tasks}")
-        defined, found = self._cells.get((_task(settings), settings.seed)), self._fixed(settings)
+        defined, fixed = self._cells.get((_task(settings), settings.seed)), self._fixed(settings)
         if defined is None:
             raise UserError(f"{where}: {self._name} has the seeds {_list(self._seeds())} only")
-        if different := [name for name in defined if found[name] != defined[name]]:
-            values = "; ".join(f"{name} is {shown(found[name])}, not {shown(defined[name])}" for name in different)
+        if different := [name for name in defined if fixed[name] != defined[name]]:
+            values = "; ".join(f"{name} is {shown(fixed[name])}, not {shown(defined[name])}" for name in different)
             raise UserError(f"{where}: not a cell of {self._name}: {values}")
-        for one in self._searched:
-            if not one.has(value := getattr(settings, one.key)):
-                raise UserError(f"{where}: {one.key} = {value:g} is outside the range of {self._name}, {one.text}")
+        for dimension in self._searched:
+            if not dimension.has(value := getattr(settings, dimension.key)):
+                raise UserError(
+                    f"{where}: {dimension.key} = {value:g} is outside the range of {self._name}, {dimension.text}"
+                )
 
     def _check_settings(self, file: Path, cells: list[CellView]) -> None:
-        """All seeds of a task have the one setting that its tuning chose."""
+        """Check that all seeds of a task have the one setting that its tuning chose."""
         chosen: dict[tuple[str, str], Settings] = {}
-        names = {"method", "hp", *(one.key for one in self._searched)}
+        names = {"method", "hp", *(dimension.key for dimension in self._searched)}
         for cell in cells:
             first = chosen.setdefault(_task(cell.settings), cell.settings)
             if first.model_dump(include=names) != cell.settings.model_dump(include=names):
@@ -144,7 +146,7 @@ class Admission:
                 )
 
     def _check_budget(self, file: Path, run: RunView, dimensions: list[Dimension]) -> list[tuple[Arm, dict[str, str]]]:
-        """The lines of `tuning.csv` in its order, each with its task."""
+        """Check the lines of `tuning.csv`, and return them in their order, each with its task."""
         if not (table := run.path / TUNING.name).exists():
             raise UserError(f"{file} has no {TUNING.name}: it was not tuned with the budget of {self._name}")
         budgets = _budgets(table)
@@ -155,14 +157,14 @@ class Admission:
                 raise UserError(f"{file}: {arm.task}: {TUNING.name} has no line of it, so it was not tuned")
             if row["trials"] != str(arm.trials):
                 raise UserError(f"{file}: {arm.task}: tuned with {row['trials']} trials; {self._name} has {arm.trials}")
-            for one in dimensions:
-                if (said := f"{one.name}: {one.text}") not in row["range"].split("; "):
-                    raise UserError(f"{file}: {arm.task}: tuned over {row['range']}; {self._name} has {said}")
+            for dimension in dimensions:
+                if (range_text := f"{dimension.name}: {dimension.text}") not in row["range"].split("; "):
+                    raise UserError(f"{file}: {arm.task}: tuned over {row['range']}; {self._name} has {range_text}")
         arms = {name: arm for arm in self._arms.values() for name in _names(arm)}
         return [(arms[name], row) for name, row in budgets.items() if name in arms]
 
     def _check_complete(self, file: Path, cells: list[CellView], budgets: list[tuple[Arm, dict[str, str]]]) -> None:
-        """Each cell once; only a task on which no trial came to its end is left out."""
+        """Check that each cell is there once; only a task on which no trial came to its end may be left out."""
         for cell in cells:
             if cell.status.state not in FINISHED:
                 reason = f"{cell.status.state}; {cell.status.reason}".rstrip("; ")
@@ -177,23 +179,27 @@ class Admission:
                 )
 
     def _check_chosen(self, where: str, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]) -> None:
-        """The setting is the one that `tuning.csv` says, and all that is not searched is the method's default."""
+        """Check that the setting is that of `tuning.csv`, and that the method's other settings are its defaults."""
         defaults, _ = complete_hyper(METHODS, cell.method, {})
-        names = {one.name for one in dimensions if "." in one.key}
+        names = {dimension.name for dimension in dimensions if "." in dimension.key}
         for name in sorted(defaults.keys() - names):
             if cell.hp[name] != defaults[name]:
                 value = shown(cell.hp[name])
                 raise UserError(f"{where}: {name} = {value} was not searched, and is not {shown(defaults[name])}")
-        for one in dimensions:
-            if not one.has(value := _value(cell, one)):
-                raise UserError(f"{where}: {one.name} = {shown(value)} is outside the method's range, {one.text}")
-        if (said := values_text({one.key: _value(cell, one) for one in dimensions})) != budget["chosen"]:
-            raise UserError(f"{where}: its cells have {said}, and {TUNING.name} chooses {budget['chosen']}")
+        for dimension in dimensions:
+            if not dimension.has(value := _value(cell, dimension)):
+                raise UserError(
+                    f"{where}: {dimension.name} = {shown(value)} is outside the method's range, {dimension.text}"
+                )
+        if (setting := values_text({dimension.key: _value(cell, dimension) for dimension in dimensions})) != budget[
+            "chosen"
+        ]:
+            raise UserError(f"{where}: its cells have {setting}, and {TUNING.name} chooses {budget['chosen']}")
 
     def _check_trials(
         self, where: str, run: Path, number: int, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]
     ) -> None:
-        """The chosen setting is that of one of the best trials, of which there are as many as the budget says."""
+        """Check that the setting is that of one of the best trials, and that there are as many as the budget says."""
         name = f"trials_{number}.csv"
         if not (run / name).exists():
             raise UserError(f"{where}: {name}, the table of its trials, is not in the entry")
@@ -204,12 +210,12 @@ class Admission:
                 f"{where}: {name} has {len(trials)} trials, {pruned} of them pruned; {TUNING.name} says "
                 f"{budget['trials']} and {budget['pruned']}"
             )
-        values = [_value(cell, one) for one in dimensions]
+        values = [_value(cell, dimension) for dimension in dimensions]
         complete = [(setting, float(pm)) for setting, state, pm in trials if state == "complete"]
-        own = [pm for setting, pm in complete if all(map(_same, setting, values))]
-        if not own:
+        figures = [pm for setting, pm in complete if all(map(_same, setting, values))]
+        if not figures:
             raise UserError(f"{where}: no trial of {name} that came to its end has the setting of its cells")
-        better = {setting for setting, pm in complete if pm > max(own)}
+        better = {setting for setting, pm in complete if pm > max(figures)}
         if len(better) >= FINALISTS:
             raise UserError(
                 f"{where}: {len(better)} settings of {name} are better than that of its cells; one of the best "
@@ -217,7 +223,7 @@ class Admission:
             )
 
     def _check_files(self, file: Path, run: RunView) -> None:
-        """What `bench verify --cells 0` checks; a listed file of the harness was checked before."""
+        """Check files as `bench verify --cells 0` does; a listed file of the harness was checked before."""
         if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() in self._listed:
             return
         from bench.runs.verify.verify import check_files  # here, as it takes torch
@@ -229,7 +235,7 @@ class Admission:
 
     def _fixed(self, settings: Settings) -> dict[str, Any]:
         """The settings that every entry has in common."""
-        return settings.model_dump(exclude={"method", "label", "hp", *(one.key for one in self._searched)})
+        return settings.model_dump(exclude={"method", "label", "hp", *(dimension.key for dimension in self._searched)})
 
     def _seeds(self) -> list[int]:
         return sorted({seed for _, seed in self._cells})
@@ -241,17 +247,17 @@ def _task(settings: Settings) -> tuple[str, str]:
 
 
 def _names(arm: Arm) -> tuple[str, ...]:
-    """What `tuning.csv` may call a task: some shipped entries are older than the present way to name a labelled one."""
+    """Names that `tuning.csv` may give a task: some shipped entries are older than the present naming of labels."""
     cell = arm.cells[0]
     return task_name(cell), f"{dataset_name(cell)} {cell.case}"
 
 
-def _value(cell: Settings, one: Dimension) -> Any:
-    return cell.hp[one.name] if "." in one.key else getattr(cell, one.key)
+def _value(cell: Settings, dimension: Dimension) -> Any:
+    return cell.hp[dimension.name] if "." in dimension.key else getattr(cell, dimension.key)
 
 
 def _same(text: str, value: Any) -> bool:
-    """Whether a table of trials says a value, of which it has six decimals."""
+    """Whether a text in a table of trials, which has six decimals, is this value."""
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return abs(float(text) - value) < 1e-6 if plain else text == str(value)
 
@@ -263,7 +269,7 @@ def _list(seeds: list[int]) -> str:
 def _listed(folders: set[Path]) -> set[str]:
     """The checksums of the entries that come with the harness."""
     lists = [folder / LIST for folder in folders if (folder / LIST).exists()]
-    return {line.split()[0] for one in lists for line in one.read_text(encoding="utf-8").splitlines() if line.strip()}
+    return {line.split()[0] for file in lists for line in file.read_text(encoding="utf-8").splitlines() if line.strip()}
 
 
 def _budgets(table: Path) -> dict[str, dict[str, str]]:
@@ -279,13 +285,13 @@ def _budgets(table: Path) -> dict[str, dict[str, str]]:
 
 
 def _trials(table: Path, searched: int) -> list[tuple[tuple[str, ...], str, str]]:
-    """Of each trial the setting (the first columns, of which two may have one name), its state and its PM."""
+    """Read each trial's setting (the first columns, of which two may have one name), state and PM."""
     trials: dict[str, list[tuple[str, str]]] = {}
     with open(table, encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             trials.setdefault(line["row"], []).append((line["column"], line["value"] or line["note"]))
-    found = []
+    settings = []
     for columns in trials.values():
         rest = dict(columns[searched:])
-        found.append((tuple(text for _, text in columns[:searched]), rest["state"], rest["PM"]))
-    return found
+        settings.append((tuple(text for _, text in columns[:searched]), rest["state"], rest["PM"]))
+    return settings

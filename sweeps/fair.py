@@ -1,4 +1,4 @@
-"""What a study chose for each method, and whether the comparison is fair: budgets, ranges, settings at an edge."""
+"""The settings that a study chose for each method, and its fairness: budgets, ranges, settings at an edge."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Chosen:
 
     @property
     def ended(self) -> int:
-        """Trials that have a result: what counts towards the budget."""
+        """Number of trials that have a result, which counts towards the budget."""
         return len(self.trials)
 
     @property
@@ -53,11 +53,13 @@ class Chosen:
         """Searched settings whose chosen value lies at an end of its range."""
         if self.best is None:
             return []
-        return [one.name for one in self.arm.dimensions if one.at_edge(self.best.params[one.key])]
+        return [
+            dimension.name for dimension in self.arm.dimensions if dimension.at_edge(self.best.params[dimension.key])
+        ]
 
 
 def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> list[Chosen]:
-    """What is chosen for each arm, from the trials and, where they are done, the finalists' further runs."""
+    """Choose a setting for each arm, from the trials and, where they are done, the finalists' further runs."""
     from optuna.trial import TrialState
 
     choices = []
@@ -66,13 +68,15 @@ def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> li
         ended = tuple(trial for trial in trials if trial.state.is_finished())
         best = finalists(ended)
         values = {trial.number: final_values(study, arm, trial, folder) for trial in best}
-        finals = {number: found for number, found in values.items() if found is not None}
+        finals = {number: figures for number, figures in values.items() if figures is not None}
         if finals:
-            best = sorted((one for one in best if one.number in finals), key=lambda one: -sum(finals[one.number]))
+            best = [trial for trial in best if trial.number in finals]
+            best.sort(key=lambda trial: -sum(finals[trial.number]))
         counts = Counter(trial.state.name.lower() for trial in trials if trial.state != TrialState.WAITING)
         further = [cell for trial in finalists(ended) for cell in final_cells(study, arm, trial)]
         ids = {cell for trial in trials for cell in trial.user_attrs.get("cells", [])}
-        spent = _spent([folder / cell for cell in (*ids, *(cell_id(one, declared_checksum(one)) for one in further))])
+        further_ids = [cell_id(settings, declared_checksum(settings)) for settings in further]
+        spent = _spent([folder / cell for cell in (*ids, *further_ids)])
         choices.append(Chosen(arm, ended, best[0] if best else None, dict(counts), finals, *spent))
     return choices
 
@@ -125,7 +129,7 @@ def _some(study: Study, cells: list[Settings]) -> list[Settings]:
 
 
 def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
-    """Per method and task: trials, rounds, ranges, the setting chosen, and what lies at the edge of its range."""
+    """Table of methods and tasks: trials, rounds, ranges, the setting chosen, and values at the edge of a range."""
     heads = (
         "task", "trials", "pruned", "unfinished", "rounds trained", "hours", "range", "chosen", "validation",
         "at the edge",
@@ -156,8 +160,7 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
 
 
 def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
-    """Notes on how the search was done: what trial 0 was, how many trials TPE drew at random, and whether finalists
-    ran again."""
+    """Notes on the search: what trial 0 was, how many trials TPE drew at random, and whether finalists ran again."""
     said = []
     if not choices[0].arm.points:
         without = ", ".join(dict.fromkeys(choice.arm.label for choice in choices if choice.arm.defaults is None))
@@ -177,8 +180,8 @@ def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
 
 def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:
     arm, best = choice.arm, choice.best
-    found = choice.finals.get(best.number, best.values) if best else None
-    ranges = "; ".join(f"{one.name}: {one.text}" for one in arm.dimensions)
+    figures = choice.finals.get(best.number, best.values) if best else None
+    ranges = "; ".join(f"{dimension.name}: {dimension.text}" for dimension in arm.dimensions)
     return (
         words(arm.task),
         number(choice.ended, decimals=0),
@@ -188,7 +191,7 @@ def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:
         number(choice.hours),
         words(ranges),
         words(values_text(best.params) if best else "none: no trial came to its end"),
-        words(" / ".join(f"{100 * value:.2f}" for value in found) if found else "–"),
+        words(" / ".join(f"{100 * value:.2f}" for value in figures) if figures else "–"),
         words(", ".join(choice.at_edge) or "–"),
     )
 
@@ -196,9 +199,9 @@ def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:
 def trials_table(choice: Chosen, name: str) -> Table:
     """Every trial of an arm that has ended."""
     dimensions = choice.arm.dimensions
-    heads = [*(one.name for one in dimensions), "state", "GM", "PM", "remark"]
+    heads = [*(dimension.name for dimension in dimensions), "state", "GM", "PM", "remark"]
     rows = tuple(
-        (str(trial.number), (*(_value(trial.params[one.key]) for one in dimensions), *_result(trial)))
+        (str(trial.number), (*(_value(trial.params[dimension.key]) for dimension in dimensions), *_result(trial)))
         for trial in choice.trials
     )
     title = f"Trials of {choice.arm.label}, {choice.arm.task}"

@@ -46,7 +46,7 @@ def history(study: Study, choices: Sequence[Chosen]) -> Picture:
 def slices(choice: Chosen, name: str) -> Picture:
     """Validation accuracy of GM and PM against each searched setting."""
     dimensions = choice.arm.dimensions
-    with drawing([one.key for one in dimensions], 1) as (canvas, axes):
+    with drawing([searched.key for searched in dimensions], 1) as (canvas, axes):
         for axis, dimension in zip(axes, dimensions, strict=True):
             for metric in METRICS:
                 trials = _complete(choice, metric)
@@ -79,7 +79,7 @@ def parallel_coordinates(study: Study, choice: Chosen, name: str) -> Picture:
             axes[0].text(at, 1.04, high, ha="center", va="bottom")
         axes[0].text(len(dimensions), -0.04, f"{values.min():.2f}", ha="center", va="top")
         axes[0].text(len(dimensions), 1.04, f"{values.max():.2f}", ha="center", va="bottom")
-        names = [*(one.name for one in dimensions), f"{metric.upper()} (%)"]
+        names = [*(searched.name for searched in dimensions), f"{metric.upper()} (%)"]
         axes[0].set_xticks(range(len(columns)), names)
         axes[0].set(yticks=[], ylim=(-0.15, 1.15))
         title = f"Parallel coordinates of {choice.arm.label}, {choice.arm.task}"
@@ -95,17 +95,19 @@ def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Seque
     import optuna
 
     metric = study.metrics[0]
-    shown = [one for one in choices if len(one.arm.dimensions) > 1 and _informative(one, metric)]
+    shown = [
+        candidate for candidate in choices if len(candidate.arm.dimensions) > 1 and _informative(candidate, metric)
+    ]
     if not shown:
         return None
     evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
     with drawing([choice.arm.name for choice in shown], 1) as (canvas, axes):
         for axis, choice in zip(axes, shown, strict=True):
-            found = optuna.importance.get_param_importances(
+            shares = optuna.importance.get_param_importances(
                 studies[choice.arm.name], evaluator=evaluator, target=lambda trial: float(trial.values[0])
             )
-            names = [key.rpartition(".")[2] for key in reversed(found)]
-            axis.barh(names, list(reversed(found.values())), color=_COLOUR[metric])
+            names = [key.rpartition(".")[2] for key in reversed(shares)]
+            axis.barh(names, list(reversed(shares.values())), color=_COLOUR[metric])
             axis.set(title=f"{choice.arm.label}, {choice.arm.task}", xlabel="importance", xlim=(0, 1))
         caption = (
             f"Share of the variance of the {metric.upper()}'s validation accuracy over the searched space that each "
@@ -155,7 +157,7 @@ def front(choice: Chosen, name: str) -> Picture:
     """GM against PM of all trials; the Pareto front as a line."""
     trials = [trial for trial in _complete(choice, "gm") if "pm" in trial.user_attrs]
     points = np.array([[trial.user_attrs[metric] for metric in METRICS] for trial in trials]).reshape(-1, 2) * 100
-    beaten = [((points >= one).all(axis=1) & (points > one).any(axis=1)).any() for one in points]
+    beaten = [((points >= point).all(axis=1) & (points > point).any(axis=1)).any() for point in points]
     best = points[~np.array(beaten, dtype=bool)]
     best = best[np.argsort(best[:, 0], kind="stable")]
     with drawing(["front"], 1) as (canvas, axes):
@@ -172,7 +174,7 @@ def _informative(choice: Chosen, metric: str) -> bool:
 
 
 def _complete(choice: Chosen, metric: str) -> "list[FrozenTrial]":
-    return [one for one in choice.trials if one.state.name == "COMPLETE" and metric in one.user_attrs]
+    return [trial for trial in choice.trials if trial.state.name == "COMPLETE" and metric in trial.user_attrs]
 
 
 def _percent(trials: "Sequence[FrozenTrial]", metric: str) -> list[float]:
@@ -180,7 +182,7 @@ def _percent(trials: "Sequence[FrozenTrial]", metric: str) -> list[float]:
 
 
 def _position(dimension: Dimension, value: Any) -> float:
-    """Where a value stands on its dimension's axis: at itself, or in the order of the list if it is no number."""
+    """Place of a value on its dimension's axis: at itself, or in the order of the list if it is no number."""
     return float(value) if _numeric(dimension) else float(dimension.choices.index(value))
 
 
@@ -208,7 +210,7 @@ def _share(dimension: Dimension, trials: "Sequence[FrozenTrial]") -> "np.ndarray
     at = np.array(_positions(dimension, trials))
     if dimension.choices:
         order = sorted({_position(dimension, value) for value in dimension.choices})
-        return np.array([order.index(one) for one in at]) / (len(order) - 1)
+        return np.array([order.index(position) for position in at]) / (len(order) - 1)
     low, high = dimension.low, dimension.high
     if dimension.log:
         at, low, high = np.log(at), math.log(low), math.log(high)

@@ -1,4 +1,4 @@
-"""Before one setting of a method is chosen: the best few trials run again on seeds that no trial had.
+"""Further runs of the best few trials, on seeds that no trial had, before one setting of a method is chosen.
 
 The best of thirty noisy figures is mostly a lucky one. Further seeds for the three best trials cost little and are the
 same for every method; the mean over all seeds decides.
@@ -51,13 +51,13 @@ def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path) -> 
 
 
 def check_blind(study: Study, data_root: Path) -> None:
-    """Whatever the partition, no trial may train or validate on a sample that the report tests.
+    """Check that no trial trains or validates on a sample that the report tests, whatever the partition.
 
     Raises:
         UserError: a partition draws its tests anew for each seed.
     """
     tuning = [*study.file.seeds, *study.final_seeds]
-    for arm in {one.task: one for one in study.arms}.values():
+    for arm in {arm.task: arm for arm in study.arms}.values():
         cell = arm.cells[0]
         dataset = load_dataset(cell, data_root)
         seen = np.zeros(len(dataset.y), bool)
@@ -65,8 +65,8 @@ def check_blind(study: Study, data_root: Path) -> None:
             trial = load_partition(cell.model_copy(update={"seed": seed}), dataset)
             seen[np.concatenate([*trial.train, *trial.validation])] = True
         for reported in arm.reported({}, study.file.report_seeds):
-            found = load_partition(reported, dataset)
-            overlap = int(seen[np.unique(np.concatenate([*found.test, found.global_test]))].sum())
+            partition = load_partition(reported, dataset)
+            overlap = int(seen[np.unique(np.concatenate([*partition.test, partition.global_test]))].sum())
             if overlap:
                 raise UserError(
                     f"{arm.task}: trials would train on {overlap} samples that seed {reported.seed} is tested on; the "

@@ -44,7 +44,7 @@ class _StudyFile(BaseModel):
 
 
 def tuned_for(run: Path) -> list[str]:
-    """What the study that filled a run folder maximised, `gm`, `pm` or both; nothing for a run of a grid."""
+    """Metrics that the study of a run folder maximised, `gm`, `pm` or both; none for a run of a grid."""
     try:
         return list(study.metrics) if (study := _study(_read_file(run))) else []
     except UserError:
@@ -85,20 +85,20 @@ def run_sections(run: Path, storage: str | None = None) -> list[Section]:
 
 
 def _read_file(run: Path) -> _StudyFile | None:
-    """The content of a run's `study.json`, None where there is none.
+    """Read a run's `study.json`; None where there is none.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the file is damaged.
     """
     content = documents.read_json(run / STUDY)
     return None if content is None else documents.checked(_StudyFile, content, run / STUDY)
 
 
 def _study(file: _StudyFile | None) -> Study | None:
-    """The study of a run.
+    """Read the study of a run.
 
     Raises:
-        UserError: it cannot be read here, or needs a plug-in that was not loaded before.
+        UserError: the study cannot be read here, or needs a plug-in that was not loaded before.
     """
     if file is None:
         return None
@@ -107,7 +107,7 @@ def _study(file: _StudyFile | None) -> Study | None:
 
 
 def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> list[Section]:
-    """Tuning, with the sensitivity to what was searched folded in it."""
+    """Sections on tuning, with the sensitivity to searched settings folded in them."""
     choices = choose(study, studies, run)
     shown = [choice for choice in choices if choice.counts.get("complete", 0) >= _FEWEST]
     tuning = Section(
@@ -131,9 +131,9 @@ def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[
     ones = [choice for choice in shown if choice.arm.points and len(choice.arm.dimensions) == 1]
     if ones:
         yield figures.curves(ones)
-    found = figures.importances(study, studies, shown)
-    if found:
-        yield found
+    picture = figures.importances(study, studies, shown)
+    if picture:
+        yield picture
     for at, choice in enumerate(shown):
         if len(study.metrics) > 1:
             yield figures.front(choice, f"front_{at}")
@@ -165,12 +165,12 @@ def published_points(study: Study, choices: Sequence[Chosen], printed: Published
 
 
 def _pair(choice: Chosen, trial: "FrozenTrial", metric: str, printed: PublishedTable) -> tuple[TableEntry, TableEntry]:
-    here: dict[str, Any] = {key.rpartition(".")[2]: value for key, value in trial.params.items()}
-    here["alpha"] = choice.arm.cells[0].alpha
+    setting: dict[str, Any] = {key.rpartition(".")[2]: value for key, value in trial.params.items()}
+    setting["alpha"] = choice.arm.cells[0].alpha
     paper = [
         row.mean
         for row in printed.rows
-        if row.metric == metric and all(here.get(axis) == value for axis, value in row.axes.items())
+        if row.metric == metric and all(setting.get(axis) == value for axis, value in row.axes.items())
     ]
     ours = trial.user_attrs.get(metric.lower())
     return (

@@ -44,12 +44,12 @@ POPULATION = 10
 
 @dataclass
 class Outcome:
-    """How tuning ended.
+    """The end of tuning.
 
     Attributes:
-        stopped: by the user.
+        stopped: whether the user stopped it.
         failed: reasons, one per trial with a failed cell; the next command tries these trials again.
-        elsewhere: trials that other workers have.
+        elsewhere: number of trials that other workers have.
     """
 
     stopped: bool = False
@@ -75,7 +75,7 @@ class _RunningTrial:
 
 
 def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
-    """Optuna's studies, by name of the arm; they are made where they do not exist.
+    """Open Optuna's studies, by name of the arm; they are made where they do not exist.
 
     Raises:
         UserError: the storage cannot be used.
@@ -111,11 +111,11 @@ def trial_cells(study: Study, studies: "dict[str, optuna.Study]") -> list[Planne
 def list_cells(folder: Path, cells: list[PlannedCell]) -> None:
     """Add cells to `run.json`; the caller holds the run's lock."""
     info = documents.read_run_file(folder) or {"cells": []}
-    known = {entry["id"] for entry in info["cells"]}
+    ids = {entry["id"] for entry in info["cells"]}
     info["cells"] += [
         {"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()}
         for cell in cells
-        if cell.id not in known
+        if cell.id not in ids
     ]
     store.write_json(folder / "run.json", info)
 
@@ -133,8 +133,8 @@ def tune(
     """Run trials until every arm has had its number of them, time is up, or the user stops.
 
     Args:
-        study: what is tuned.
-        studies: of `open_studies`.
+        study: the study that is tuned.
+        studies: the result of `open_studies`.
         folder: the run store, with its `run.json`.
         options: JSON of `bench.runs.cell.Options`.
         runner: runs the cells.
@@ -195,8 +195,8 @@ class _Tuner:
                 yield CellTask(cell.settings, place, self.options)
 
     def on_event(self, event: Event) -> None:
-        """Take note of what happened to a cell."""
-        for running in [one for one in self._running if event.cell in {cell.id for cell in one.cells}]:
+        """Take note of an event of a cell: update its trial, prune it, or leave it for later."""
+        for running in [trial for trial in self._running if event.cell in {cell.id for cell in trial.cells}]:
             if event.state in ("diverged", "failed"):
                 status = store.read_status(self.folder / event.cell)
                 reason = f"{event.cell} {status.state}: {status.reason}"
@@ -206,7 +206,7 @@ class _Tuner:
                 self._update(running)
 
     def elsewhere(self) -> int:
-        """Trials that other workers have."""
+        """Count the trials that other workers have."""
         from optuna.trial import TrialState
 
         return sum(
@@ -216,22 +216,24 @@ class _Tuner:
         )
 
     def _next_trial(self) -> _RunningTrial | None:
-        """The next trial: one whose worker died, else a new one of the arm that has had the fewest."""
+        """Choose the next trial: one whose worker died, else a new one of the arm with the fewest trials."""
         from optuna.trial import Trial, TrialState
 
         with store.locked(self.folder, wait=True):
-            found = {arm: self.studies[arm.name].get_trials(deepcopy=False) for arm in self.study.arms}
-            for arm, trials in found.items():
+            trials_by_arm = {arm: self.studies[arm.name].get_trials(deepcopy=False) for arm in self.study.arms}
+            for arm, trials in trials_by_arm.items():
                 for orphan in filter(self._is_orphan, trials):
                     self._set_sampler(arm, orphan.number)
                     log.info("%s trial %d goes on", arm.name, orphan.number)
                     return self._start(arm, Trial(self.studies[arm.name], orphan._trial_id), orphan)
-            begun = {arm: sum(one.state != TrialState.WAITING for one in trials) for arm, trials in found.items()}
+            begun = {
+                arm: sum(trial.state != TrialState.WAITING for trial in trials) for arm, trials in trials_by_arm.items()
+            }
             short = [arm for arm in self.study.arms if begun[arm] < arm.trials]
             if not short:
                 return None
-            arm = min(short, key=lambda one: begun[one])
-            return self._start(arm, self._new_trial(arm, found[arm]), None)
+            arm = min(short, key=lambda candidate: begun[candidate])
+            return self._start(arm, self._new_trial(arm, trials_by_arm[arm]), None)
 
     def _is_orphan(self, trial: "FrozenTrial") -> bool:
         from optuna.trial import TrialState
@@ -243,7 +245,7 @@ class _Tuner:
         return folder.is_dir() and not store.is_locked(folder)
 
     def _new_trial(self, arm: Arm, trials: "list[FrozenTrial]") -> "Trial":
-        """A new trial. It is put into the queue first, so that it has its worker's name from the beginning."""
+        """Begin a new trial; it is put into the queue first, so that it has its worker's name from the beginning."""
         from optuna.trial import TrialState
 
         optuna_study = self.studies[arm.name]
@@ -259,26 +261,26 @@ class _Tuner:
         seed = key(self.study.name, arm.draws, "sampler", number) % 2**32
         self.studies[arm.name].sampler = _sampler(self.study.file.sampler, seed)
 
-    def _start(self, arm: Arm, trial: "Trial", before: "FrozenTrial | None") -> _RunningTrial:
+    def _start(self, arm: Arm, trial: "Trial", earlier: "FrozenTrial | None") -> _RunningTrial:
         trial.set_user_attr("worker", self.worker)
-        if before and not arm.points:
-            self._repeat_draws(arm, trial, before)
+        if earlier and not arm.points:
+            self._repeat_draws(arm, trial, earlier)
         values = {dimension.key: dimension.suggest(trial) for dimension in arm.dimensions}
         running = _RunningTrial(
-            arm, trial, _plan(arm, trial.number, values), set(before.intermediate_values) if before else set()
+            arm, trial, _plan(arm, trial.number, values), set(earlier.intermediate_values) if earlier else set()
         )
         list_cells(self.folder, running.cells)
         trial.set_user_attr("cells", [cell.id for cell in running.cells])
         self._running.append(running)
         return running
 
-    def _repeat_draws(self, arm: Arm, trial: "Trial", before: "FrozenTrial") -> None:
+    def _repeat_draws(self, arm: Arm, trial: "Trial", earlier: "FrozenTrial") -> None:
         """Repeat the draws of a killed worker, so that the values it had not stored do not repeat its earlier draws."""
         optuna_study = self.studies[arm.name]
         for dimension in arm.dimensions:
-            stored = before.distributions.get(dimension.key)
+            stored = earlier.distributions.get(dimension.key)
             if stored and not stored.single() and dimension.key not in trial.relative_params:
-                optuna_study.sampler.sample_independent(optuna_study, before, dimension.key, stored)
+                optuna_study.sampler.sample_independent(optuna_study, earlier, dimension.key, stored)
 
     def _update(self, running: _RunningTrial) -> None:
         """Report new rounds of the trial to Optuna, prune it if they are poor, complete it once all cells are done."""
@@ -329,14 +331,15 @@ class _Tuner:
     def _end(self, running: _RunningTrial, text: str) -> None:
         running.ended = True
         self._running.remove(running)
-        wanted = {cell.id for other in self._running for cell in other.cells}
-        self.unwanted.update(cell.id for cell in running.cells if cell.id not in wanted)
+        needed = {cell.id for other in self._running for cell in other.cells}
+        self.unwanted.update(cell.id for cell in running.cells if cell.id not in needed)
         at = f"{running.trial.number + 1} of {running.arm.trials}"  # Optuna's own numbers begin with 0
         self.say(f"{running.name}, {at} ({values_text(running.trial.params)}): {text}")
 
 
 def _plan(arm: Arm, number: int, values: dict[str, Any]) -> list[PlannedCell]:
-    return [PlannedCell(cell_id(one, declared_checksum(one)), one) for one in arm.trial(number, values)]
+    cells = arm.trial(number, values)
+    return [PlannedCell(cell_id(settings, declared_checksum(settings)), settings) for settings in cells]
 
 
 def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":

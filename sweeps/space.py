@@ -1,4 +1,4 @@
-"""What a study searches: settings and hyperparameters with their ranges, checked against what the method allows."""
+"""Search space of a study: settings and hyperparameters with ranges, checked against the limits of the method."""
 
 import math
 from dataclasses import dataclass
@@ -49,13 +49,13 @@ class Dimension:
 
     @property
     def text(self) -> str:
-        """E.g. `0.001 to 1000 (log)` or `0.1, 0.2`."""
+        """The range in words, e.g. `0.001 to 1000 (log)` or `0.1, 0.2`."""
         if self.choices:
             return ", ".join(value if isinstance(value, str) else shown(value) for value in self.choices)
         return f"{self.low:g} to {self.high:g}" + (" (log)" if self.log else "")
 
     def suggest(self, trial: "Trial") -> Any:
-        """The trial's value."""
+        """Ask a trial for its value."""
         if self.choices:
             return trial.suggest_categorical(self.key, self.choices)
         if isinstance(self.low, int) and isinstance(self.high, int):
@@ -72,10 +72,10 @@ class Dimension:
     def at_edge(self, value: Any) -> bool:
         """Whether a value lies within 5 % of an end of the interval, or is the least or greatest of the numbers."""
         if self.choices:
-            numbers = [one for one in self.choices if isinstance(one, int | float) and not isinstance(one, bool)]
+            numbers = [x for x in self.choices if isinstance(x, int | float) and not isinstance(x, bool)]
             return len(numbers) > 1 and value in (min(numbers), max(numbers))
-        low, high, here = (math.log(x) if self.log else x for x in (self.low, self.high, value))
-        return min(here - low, high - here) <= _EDGE * (high - low)
+        low, high, place = (math.log(x) if self.log else x for x in (self.low, self.high, value))
+        return min(place - low, high - place) <= _EDGE * (high - low)
 
 
 def own_dimensions(method: str) -> list[Dimension]:
@@ -85,11 +85,11 @@ def own_dimensions(method: str) -> list[Dimension]:
         UserError: unknown method.
     """
     fields = hyper_class(METHODS, method).model_fields
-    return [_own(f"{method}.{name}") for name in fields if _search(method, name)]
+    return [_own_range(f"{method}.{name}") for name in fields if _search(method, name)]
 
 
-def read_dimension(key: str, given: Any) -> Dimension:
-    """A dimension as a study file gives it: `own`, a list of values, or `{low, high, log}`.
+def read_dimension(key: str, entry: Any) -> Dimension:
+    """Read a dimension from its entry in a study file: `own`, a list of values, or `{low, high, log}`.
 
     Raises:
         UserError: unknown key, nothing that can be searched, or values that are not allowed there.
@@ -99,28 +99,28 @@ def read_dimension(key: str, given: Any) -> Dimension:
         raise UserError(f"{key!r} poses the problem, so it cannot be searched; give it to the grid")
     if not dot and key not in Settings.model_fields:
         raise UserError(unknown("setting", key, sorted(Settings.model_fields.keys() - NOT_SEARCHED)))
-    if given == OWN:
+    if entry == OWN:
         if not dot:
             raise UserError(f"{key!r} is no method's own, so its range has to be given: {{low: ..., high: ...}}")
         if name in hyper_class(METHODS, method).model_fields and not _search(method, name):
             raise UserError(f"{key!r} has no range in the method's file; give one: {{low: ..., high: ...}}")
-        return _own(key)
-    if isinstance(given, list):
-        return _choices(key, given)
-    if isinstance(given, dict):
-        return _interval(key, given)
-    raise UserError(f"{key} = {shown(given)} should be `own`, a list of values, or {{low: ..., high: ...}}")
+        return _own_range(key)
+    if isinstance(entry, list):
+        return _choices(key, entry)
+    if isinstance(entry, dict):
+        return _interval(key, entry)
+    raise UserError(f"{key} = {shown(entry)} should be `own`, a list of values, or {{low: ..., high: ...}}")
 
 
 def settings_at(base: Settings, values: dict[str, Any]) -> Settings:
-    """A cell with searched settings put in; hyperparameters of other methods do not concern it.
+    """Put searched settings into a cell; hyperparameters of other methods do not concern it.
 
     Raises:
         UserError: the method refuses them in combination.
     """
     prefix = f"{base.method}."
-    own = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
-    hyper, problems = complete_hyper(METHODS, base.method, base.hp | own)
+    hyperparameters = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+    hyper, problems = complete_hyper(METHODS, base.method, base.hp | hyperparameters)
     if problems:
         raise UserError(next(iter(problems.values())))
     common = {key: value for key, value in values.items() if "." not in key}
@@ -129,11 +129,11 @@ def settings_at(base: Settings, values: dict[str, Any]) -> Settings:
 
 def _search(method: str, name: str) -> dict[str, Any] | None:
     extra = hyper_class(METHODS, method).model_fields[name].json_schema_extra
-    found = extra.get("search") if isinstance(extra, dict) else None
-    return found if isinstance(found, dict) else None
+    search = extra.get("search") if isinstance(extra, dict) else None
+    return search if isinstance(search, dict) else None
 
 
-def _own(key: str) -> Dimension:
+def _own_range(key: str) -> Dimension:
     method, _, name = key.partition(".")
     if name not in hyper_class(METHODS, method).model_fields:
         check_setting(key, None)  # says which names there are
@@ -141,24 +141,24 @@ def _own(key: str) -> Dimension:
     return _choices(key, search["choices"]) if "choices" in search else _interval(key, search)
 
 
-def _choices(key: str, given: list[Any]) -> Dimension:
-    values = tuple(check_setting(key, value) for value in given)
+def _choices(key: str, entry: list[Any]) -> Dimension:
+    values = tuple(check_setting(key, value) for value in entry)
     if len(values) < 2 or len({shown(value) for value in values}) < len(values):
-        raise UserError(f"{key} = {shown(given)} should list two or more different values")
+        raise UserError(f"{key} = {shown(entry)} should list two or more different values")
     if any(isinstance(value, list | dict) for value in values):
-        raise UserError(f"{key} = {shown(given)} cannot be searched: its values are no plain numbers or words")
+        raise UserError(f"{key} = {shown(entry)} cannot be searched: its values are no plain numbers or words")
     return Dimension(key, choices=values)
 
 
-def _interval(key: str, given: dict[str, Any]) -> Dimension:
-    if not {"low", "high"} <= given.keys() <= {"low", "high", "log"} or not isinstance(given.get("log", False), bool):
-        raise UserError(f"{key} = {shown(given)} should be {{low: ..., high: ...}}, with `log: true` if it is to be")
-    low, high = (check_setting(key, given[end]) for end in ("low", "high"))
+def _interval(key: str, entry: dict[str, Any]) -> Dimension:
+    if not {"low", "high"} <= entry.keys() <= {"low", "high", "log"} or not isinstance(entry.get("log", False), bool):
+        raise UserError(f"{key} = {shown(entry)} should be {{low: ..., high: ...}}, with `log: true` if it is to be")
+    low, high = (check_setting(key, entry[end]) for end in ("low", "high"))
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high)):
-        raise UserError(f"{key} = {shown(given)}: an interval needs numbers; list the values instead")
-    log = given.get("log", False)
+        raise UserError(f"{key} = {shown(entry)}: an interval needs numbers; list the values instead")
+    log = entry.get("log", False)
     if not low < high or (log and low <= 0):
         raise UserError(
-            f"{key} = {shown(given)}: `low` should be below `high`{', and above 0 for `log`' if log else ''}"
+            f"{key} = {shown(entry)}: `low` should be below `high`{', and above 0 for `log`' if log else ''}"
         )
     return Dimension(key, low=low, high=high, log=log)

@@ -1,4 +1,4 @@
-"""Where Optuna keeps the trials of a study: the address of its file, and what is wrong with it in one line."""
+"""Optuna's storage of a study's trials: the address of its file, and messages of one line about its problems."""
 
 import contextlib
 from collections.abc import Iterator

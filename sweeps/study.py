@@ -83,30 +83,35 @@ class Arm:
 
     @property
     def draws(self) -> str:
-        """What the sampler's draws depend on beside the study and the trial's number: the task and what is searched.
+        """Text on which the sampler's draws depend beside the study and the trial's number: the task and the space.
 
-        Neither the method's name nor its code: one method under two names is tuned alike, a change of code that alters
-        no number alters no trial, and methods with the same ranges try the same settings first.
+        The method's name and code are not in it: one method under two names is tuned alike, a change of code that
+        alters no number alters no trial, and methods with the same ranges try the same settings first.
         """
-        return json.dumps([self.task, [[one.name, one.text] for one in self.dimensions]])
+        return json.dumps([self.task, [[dimension.name, dimension.text] for dimension in self.dimensions]])
 
     @property
     def defaults(self) -> dict[str, Any] | None:
-        """The settings of the grid, and for the method's own those of its paper: trial 0 (sampler `grid`: as listed).
-        None where the space leaves one of them out."""
+        """Settings of trial 0: those of the grid, and the method's own as in its paper (sampler `grid`: as listed).
+
+        None where the space leaves one of them out.
+        """
         cell = self.cells[0]
-        given = {one.key: cell.hp[one.name] if "." in one.key else getattr(cell, one.key) for one in self.dimensions}
-        return given if all(one.has(given[one.key]) for one in self.dimensions) else None
+        values = {
+            dimension.key: cell.hp[dimension.name] if "." in dimension.key else getattr(cell, dimension.key)
+            for dimension in self.dimensions
+        }
+        return values if all(dimension.has(values[dimension.key]) for dimension in self.dimensions) else None
 
     def trial(self, number: int, values: dict[str, Any]) -> list[Settings]:
-        """The cells of a trial."""
+        """Make the cells of a trial, one per tuning seed."""
         said = f"trial {number}: {values_text(values)}"
         return [
             settings_at(cell, values).model_copy(update={"case": f"{cell.case} {said}".strip()}) for cell in self.cells
         ]
 
     def reported(self, values: dict[str, Any], seeds: list[int]) -> list[Settings]:
-        """The cells that are reported for a setting."""
+        """Make the cells that are reported for a setting, one per seed."""
         cell = settings_at(self.cells[0], values)
         return [cell.model_copy(update={"seed": seed, "protocol": "honest"}) for seed in seeds]
 
@@ -131,7 +136,7 @@ class Study:
 
     @property
     def metrics(self) -> list[Metric]:
-        """What is maximised."""
+        """Metrics that are maximised, of `gm` and `pm`."""
         return [self.file.objective] if isinstance(self.file.objective, str) else self.file.objective
 
     @property
@@ -176,7 +181,7 @@ def load_study(study: str | Mapping[str, Any], overrides: list[str], trials: int
 
 
 def read_study(source: str, file: str, stem: str, overrides: list[str], trials: int | None) -> Study:
-    """The study in a text; `file` is what messages call it, `stem` its name where it gives none.
+    """Read the study in a text; `file` is its name in messages, `stem` the study's name where the text gives none.
 
     Raises:
         UserError: all problems in it, together with those of a grid that stands in it.
@@ -200,9 +205,9 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     finals = content.final_seeds or []
     both = [seed for seed in content.report_seeds if seed in (*content.seeds, *finals)]
     for axis in ("seeds", "final_seeds", "report_seeds"):
-        given = getattr(content, axis) or []
-        if len(set(given)) < len(given):
-            document.complain((axis,), f"{axis} = {shown(given)} has a seed twice")
+        seeds = getattr(content, axis) or []
+        if len(set(seeds)) < len(seeds):
+            document.complain((axis,), f"{axis} = {shown(seeds)} has a seed twice")
     if set(finals) & set(content.seeds):
         document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
     if both:
@@ -216,9 +221,9 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     except UserError as error:
         problem_of_grid = error
     space = {}
-    for where, given in content.space.items():
+    for where, entry in content.space.items():
         with document.noting(("space", where)):
-            space[where] = read_dimension(where, given)
+            space[where] = read_dimension(where, entry)
     document.check()  # the study's own problems first; those of a grid that stands in it are among them
     if problem_of_grid:
         raise problem_of_grid
@@ -228,7 +233,7 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
 
 
 def values_text(values: dict[str, Any]) -> str:
-    """E.g. `tau=0.4, lr=0.05`."""
+    """Write searched values as text, e.g. `tau=0.4, lr=0.05`."""
     return ", ".join(f"{name.rpartition('.')[2]}={_plain(value)}" for name, value in values.items())
 
 
@@ -242,13 +247,13 @@ def _override(document: Document, override: str) -> bool:
 
 
 def _content(document: Document) -> StudyFile:
-    """The keys of the study; what is wrong or missing is noted, and is its default, or empty, until all is read."""
-    known = list(StudyFile.model_fields)
+    """Read the keys of the study; a wrong or missing key is noted, and has its default, or is empty, for now."""
+    keys = list(StudyFile.model_fields)
     good: dict[str, Any] = {"grid": "", "seeds": [], "report_seeds": []}
     for name in document.data:
-        if name not in known:
+        if name not in keys:
             document.complain(
-                (name,), f"unknown key {name!r}.{did_you_mean(name, known) or ' Keys: ' + ', '.join(known)}"
+                (name,), f"unknown key {name!r}.{did_you_mean(name, keys) or ' Keys: ' + ', '.join(keys)}"
             )
             continue
         with document.noting((name,)):
@@ -309,12 +314,12 @@ def _arms(
 
 
 def _dimensions(method: str, space: dict[str, Dimension]) -> tuple[Dimension, ...]:
-    own = [dimension for where, dimension in space.items() if where.startswith(f"{method}.")]
+    ranges = [dimension for where, dimension in space.items() if where.startswith(f"{method}.")]
     common = [dimension for where, dimension in space.items() if "." not in where]
-    found = [*(own or own_dimensions(method)), *common]
-    if not found:
+    dimensions = [*(ranges or own_dimensions(method)), *common]
+    if not dimensions:
         raise UserError(f"{method!r} has no ranges of its own; give `space` a setting to search, such as `lr`")
-    return tuple(found)
+    return tuple(dimensions)
 
 
 def _points(dimensions: tuple[Dimension, ...]) -> tuple[dict[str, Any], ...]:
@@ -335,10 +340,12 @@ def _ends(dimension: Dimension) -> list[dict[str, Any]]:
 
 
 def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyFile) -> str:
-    """A digest of everything that two commands must have in common to continue one search; trials of different searches
-    are told apart by it alone."""
-    said = json.dumps([cells, [[one.key, one.text] for one in dimensions], content.objective])
-    return f"{key(said, content.sampler, content.pruner):032x}"[:8]
+    """Digest of everything that two commands must have in common to continue one search.
+
+    Trials of different searches differ by it alone.
+    """
+    text = json.dumps([cells, [[dimension.key, dimension.text] for dimension in dimensions], content.objective])
+    return f"{key(text, content.sampler, content.pruner):032x}"[:8]
 
 
 def _plain(value: Any) -> str:
