@@ -52,7 +52,7 @@ def contestants(device: str) -> list[Contestant]:
 
     The cell alone is also measured in lower precisions, if the device can multiply in them.
     """
-    found = [
+    entered = [
         Contestant("plain", PLAIN),
         Contestant("plain, threads", PLAIN, intra_op=cores()),
         Contestant("sequential", "sequential"),
@@ -61,8 +61,8 @@ def contestants(device: str) -> list[Contestant]:
     ]
     multiplies = device == "cuda" or any(torch.cpu.get_capabilities().get(name) for name in _MULTIPLY_BF16)
     precisions = (["tf32"] if device == "cuda" else []) + (["bf16"] if multiplies else [])
-    found += [Contestant(f"cell, {p}", "auto", threads=cores(), precision=p) for p in precisions]
-    return found if device == "cuda" else [*found, Contestant("grid", "auto", copies=cores())]
+    entered += [Contestant(f"cell, {p}", "auto", threads=cores(), precision=p) for p in precisions]
+    return entered if device == "cuda" else [*entered, Contestant("grid", "auto", copies=cores())]
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class Process:
 
     def __init__(self, contestant: Contestant, workload: str, device: str) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, contestant, workload, device), daemon=True)
+        self._pipe, far_end = context.Pipe()
+        self._process = context.Process(target=_work, args=(far_end, contestant, workload, device), daemon=True)
         self._process.start()
-        theirs.close()
+        far_end.close()
 
     def start(self) -> None:
         """Tell the process to take a turn."""
@@ -107,8 +107,8 @@ class Process:
         Raises:
             EOFError: the process has died.
         """
-        found: Turn = self._pipe.recv()
-        return found
+        turn: Turn = self._pipe.recv()
+        return turn
 
     def end(self) -> None:
         """End the process."""
@@ -204,9 +204,9 @@ def take_turns(entered: list[Contestant], workload: str, device: str, repeats: i
     try:
         for k in range(1 + repeats):
             for name, group in processes.items():
-                found = undisturbed(partial(_turn, group), _ATTEMPTS if k else 1)
+                turn = undisturbed(partial(_turn, group), _ATTEMPTS if k else 1)
                 if k:
-                    turns[name].append(found)
+                    turns[name].append(turn)
     finally:
         for group in processes.values():
             for process in group:
@@ -216,18 +216,18 @@ def take_turns(entered: list[Contestant], workload: str, device: str, repeats: i
 
 def undisturbed(turn: Callable[[], Turn], attempts: int) -> Turn:
     """A turn in which the host took little of the cores' time, or else the least disturbed of `attempts` turns."""
-    found = [turn()]
-    while found[-1].stolen > DISTURBED and len(found) < attempts:
-        found.append(turn())
-    return min(found, key=lambda one: one.stolen)
+    turns = [turn()]
+    while turns[-1].stolen > DISTURBED and len(turns) < attempts:
+        turns.append(turn())
+    return min(turns, key=lambda candidate: candidate.stolen)
 
 
 def _turn(group: list[Process]) -> Turn:
     start, stolen = time.perf_counter(), stolen_seconds()
     for process in group:
         process.start()
-    found = _merged([process.result() for process in group])
-    return replace(found, stolen=(stolen_seconds() - stolen) / cores() / (time.perf_counter() - start))
+    turn = _merged([process.result() for process in group])
+    return replace(turn, stolen=(stolen_seconds() - stolen) / cores() / (time.perf_counter() - start))
 
 
 def _merged(side_by_side: list[Turn]) -> Turn:

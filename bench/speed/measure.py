@@ -51,28 +51,31 @@ class Figures:
 def measure(names: list[str], device: str, repeats: int) -> dict[str, Any]:
     """All contestants on the named workloads; `results[workload][contestant]` are the fields of `Figures`."""
     entered = contestants(device)
-    precisions = sorted({one.precision for one in entered})
-    before = {p: ceiling(device, p) for p in precisions}
+    precisions = sorted({contestant.precision for contestant in entered})
+    first_ceilings = {p: ceiling(device, p) for p in precisions}
     turns = {name: take_turns(entered, name, device, repeats) for name in names}
     # The ceiling is measured twice, because a busy machine may reach less at one of the two times.
-    peaks = {p: max(before[p], ceiling(device, p)) for p in precisions}
+    peaks = {p: max(first_ceilings[p], ceiling(device, p)) for p in precisions}
     results = {name: _figures(name, entered, turns[name], peaks) for name in names}
     return {
         **provenance(),
         "device": device,
         "repeats": repeats,
-        "contestants": [asdict(one) for one in entered],
+        "contestants": [asdict(contestant) for contestant in entered],
         "ceiling_gflops": {p: peak / 1e9 for p, peak in peaks.items()},
-        "results": {name: {who: asdict(f) for who, f in found.items()} for name, found in results.items()},
+        "results": {name: {who: asdict(f) for who, f in figures.items()} for name, figures in results.items()},
     }
 
 
 def _figures(
     name: str, entered: list[Contestant], rounds: dict[str, list[Turn]], peaks: dict[str, float]
 ) -> dict[str, Figures]:
-    plain = min((rounds[one.name] for one in entered if one.executor == PLAIN), key=_milliseconds)
+    plain = min((rounds[contestant.name] for contestant in entered if contestant.executor == PLAIN), key=_milliseconds)
     work = operations(WORKLOADS[name])
-    return {one.name: summary(rounds[one.name], plain, work / peaks[one.precision]) for one in entered}
+    return {
+        contestant.name: summary(rounds[contestant.name], plain, work / peaks[contestant.precision])
+        for contestant in entered
+    }
 
 
 def summary(rounds: list[Turn], plain: list[Turn], seconds_at_peak: float) -> Figures:
@@ -127,7 +130,7 @@ def operations(workload: Workload) -> float:
 
 def ceiling(device: str, precision: str, repeats: int = 10) -> float:
     """Operations per second of the fastest of `repeats` large matrix products; on a CPU, all cores are used."""
-    threads, before = torch.get_num_threads(), torch.backends.cuda.matmul.fp32_precision
+    threads, precision_before = torch.get_num_threads(), torch.backends.cuda.matmul.fp32_precision
     torch.set_num_threads(cores())
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
@@ -136,7 +139,7 @@ def ceiling(device: str, precision: str, repeats: int = 10) -> float:
         return max(_product(a) for _ in range(repeats))
     finally:
         torch.set_num_threads(threads)
-        torch.backends.cuda.matmul.fp32_precision = before
+        torch.backends.cuda.matmul.fp32_precision = precision_before
 
 
 def _product(a: torch.Tensor) -> float:
