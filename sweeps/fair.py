@@ -136,7 +136,7 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
     )  # fmt: skip
     rows = tuple((choice.arm.label, _entries(study, choice)) for choice in choices)
     budgets = {(choice.arm.task, choice.ended, choice.arm.cells[0].rounds) for choice in choices}
-    same = len(budgets) == len({choice.arm.task for choice in choices})
+    equal_budgets = len(budgets) == len({choice.arm.task for choice in choices})
     equal = "Every method had the same number of trials of the same length."
     unequal = "The budgets differ: the methods did not have the same number of trials, or not of the same length."
     caption = (
@@ -146,7 +146,7 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
         f"was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of those runs."
     )
     notes = (
-        *([equal if same else unequal] if len(choices) > 1 else []),
+        *([equal if equal_budgets else unequal] if len(choices) > 1 else []),
         *_caveats(study, choices),
         "Trials are those that ended; unfinished ones (running elsewhere, or failed and tried again by the next "
         "command) are no part of the budget. Rounds trained and hours are of all cells of trials and finalists; hours "
@@ -161,21 +161,21 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
 
 def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
     """Notes on the search: what trial 0 was, how many trials TPE drew at random, and whether finalists ran again."""
-    said = []
+    notes = []
     if not choices[0].arm.points:
         without = ", ".join(dict.fromkeys(choice.arm.label for choice in choices if choice.arm.defaults is None))
-        said.append(
+        notes.append(
             "Trial 0 is the settings as the grid and the methods' files have them (their papers' defaults)"
             + (f", but not of {without}: the space leaves them out." if without else ".")
         )
     if study.file.sampler == "tpe":
-        said.append(
+        notes.append(
             f"TPE draws at random until {STARTUP_TRIALS} trials of a method have ended; with few more than that the "
             "search is mostly random."
         )
     if any(choice.best and not choice.finals for choice in choices):
-        said.append("Where no finalist ran again, the best trial is chosen by the trials' own seeds.")
-    return said
+        notes.append("Where no finalist ran again, the best trial is chosen by the trials' own seeds.")
+    return notes
 
 
 def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:

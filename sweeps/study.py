@@ -105,9 +105,9 @@ class Arm:
 
     def trial(self, number: int, values: dict[str, Any]) -> list[Settings]:
         """Make the cells of a trial, one per tuning seed."""
-        said = f"trial {number}: {values_text(values)}"
+        text = f"trial {number}: {values_text(values)}"
         return [
-            settings_at(cell, values).model_copy(update={"case": f"{cell.case} {said}".strip()}) for cell in self.cells
+            settings_at(cell, values).model_copy(update={"case": f"{cell.case} {text}".strip()}) for cell in self.cells
         ]
 
     def reported(self, values: dict[str, Any], seeds: list[int]) -> list[Settings]:
@@ -203,15 +203,17 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     if problem := name_problem(name):
         document.complain(("name",), f"the name {shown(name)} of the study {problem}")
     finals = content.final_seeds or []
-    both = [seed for seed in content.report_seeds if seed in (*content.seeds, *finals)]
+    reused = [seed for seed in content.report_seeds if seed in (*content.seeds, *finals)]
     for axis in ("seeds", "final_seeds", "report_seeds"):
         seeds = getattr(content, axis) or []
         if len(set(seeds)) < len(seeds):
             document.complain((axis,), f"{axis} = {shown(seeds)} has a seed twice")
     if set(finals) & set(content.seeds):
         document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
-    if both:
-        document.complain(("report_seeds",), f"report_seeds has tuning seeds ({shown(both)}); results need fresh ones")
+    if reused:
+        document.complain(
+            ("report_seeds",), f"report_seeds has tuning seeds ({shown(reused)}); results need fresh ones"
+        )
     _check_methods_of_search(document, content)
     settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
     fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]

@@ -127,12 +127,12 @@ def require(resources: Mapping[str, float], devices: int) -> None:
         return
     if room:
         raise UserError(f"--devices-per-cell {devices}: the cluster has room for {room} of them, whatever else it does")
-    asked = " and ".join(f"{value:g} {key}" for key, value in resources.items() if value)
+    demand = " and ".join(f"{value:g} {key}" for key, value in resources.items() if value)
     offers = "; ".join(
         f"{node.name}: " + ", ".join(f"{node.resources.get(key, 0):g} {key}" for key in ("CPU", "GPU"))
         for node in members
     )
-    raise UserError(f"no node of the cluster has {asked} for a cell. There are {offers}")
+    raise UserError(f"no node of the cluster has {demand} for a cell. There are {offers}")
 
 
 @functools.cache

@@ -108,8 +108,8 @@ class Devices:
 
         A tensor that goes to several devices is sent once.
         """
-        asked = [(k, assignment) for k, assignment in enumerate(assignments) if assignment]
-        messages = {k: self._wires[k].pack((assignment, state)) for k, assignment in asked}
+        work = [(k, assignment) for k, assignment in enumerate(assignments) if assignment]
+        messages = {k: self._wires[k].pack((assignment, state)) for k, assignment in work}
         tensors = {id(t): t for packed in messages.values() for t in packed.tensors.values()}
         used = Counter(id(t) for packed in messages.values() for t in packed.tensors.values())
         flats = {at: flat(t) for at, t in tensors.items()}
@@ -122,9 +122,9 @@ class Devices:
             waits.append(self._waiting(k, self._actors[k].answer.remote(packed, shared)))
         return waits
 
-    def _waiting(self, k: int, asked: Any) -> Callable[[], HelperAnswer]:
+    def _waiting(self, k: int, reference: Any) -> Callable[[], HelperAnswer]:
         def wait() -> HelperAnswer:
-            answer: HelperAnswer = self._wires[k].unpack(self._get(k, asked))
+            answer: HelperAnswer = self._wires[k].unpack(self._get(k, reference))
             return answer
 
         return wait
@@ -140,9 +140,9 @@ class Devices:
                 data = ray.put(read_data(name, options, data_root(self._needs.data_root)))
                 self._get(k, self._actors[k].provide.remote(name, options, data))
 
-    def _get(self, k: int, asked: Any) -> Any:
+    def _get(self, k: int, reference: Any) -> Any:
         try:
-            return ray.get(asked)
+            return ray.get(reference)
         except RayTaskError:
             raise
         except RayError as error:

@@ -107,12 +107,12 @@ class RayRunner:
         resources = {"CPU": self._cpus or 1.0, "GPU": self._gpus}
         ask = ray.remote(check_node)
         options = {"num_cpus": 0, "max_retries": 0, "runtime_env": actor_options()["runtime_env"]}
-        asked = []
+        references = []
         for node in nodes():
             if node.room(resources):
                 strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
-                asked.append((node, ask.options(scheduling_strategy=strategy, **options).remote(self._needs)))
-        for node, answer in asked:
+                references.append((node, ask.options(scheduling_strategy=strategy, **options).remote(self._needs)))
+        for node, answer in references:
             try:
                 wrong, _ = ray.get(answer)
             except (RayError, ImportError) as error:
@@ -250,13 +250,18 @@ class _Workers:
         if self._token is None:
             self._token = str(run.resolve() / _TOKEN), uuid.uuid4().hex
             store.write_text(Path(self._token[0]), self._token[1])
-        asked = self._runner.resources
-        options = {"num_cpus": asked["CPU"], "num_gpus": asked["GPU"], "memory": asked["memory"], **actor_options()}
+        resources = self._runner.resources
+        options = {
+            "num_cpus": resources["CPU"],
+            "num_gpus": resources["GPU"],
+            "memory": resources["memory"],
+            **actor_options(),
+        }
         devices, group = self._runner.devices, None
         if devices > 1:
-            group = placement_group([{key: value for key, value in asked.items() if value}] * devices)
+            group = placement_group([{key: value for key, value in resources.items() if value}] * devices)
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-        actor: Any = ray.remote(CellWorker).options(**options).remote(devices, asked)
+        actor: Any = ray.remote(CellWorker).options(**options).remote(devices, resources)
         self._workers.append(_Worker(actor, actor.ready.remote(self._needs, self._token), group))
 
     def _admit(self, worker: _Worker, node: str, wrong: str, missing: list[tuple[str, str]], shared: bool) -> None:
@@ -294,11 +299,11 @@ class _Workers:
         if not workers:
             time.sleep(seconds)
             return
-        for asked in ray.wait(list(workers), num_returns=1, timeout=seconds)[0]:
-            worker = workers[asked]
+        for reference in ray.wait(list(workers), num_returns=1, timeout=seconds)[0]:
+            worker = workers[reference]
             with interrupts_deferred():  # half of an answer would be lost, such as the status of a cell
                 try:
-                    answer = ray.get(asked)
+                    answer = ray.get(reference)
                     if worker.ready:
                         self._handle(worker, answer)
                     else:

@@ -290,12 +290,12 @@ def _scalars(document: Document, axis: str) -> list[Choice]:
 
 
 def _refuse_repeats(document: Document, what: str, values: list[tuple[Any, Path]]) -> None:
-    seen: set[str] = set()
+    texts: set[str] = set()
     for value, path in values:
         text = json.dumps(value)
-        if text in seen:
+        if text in texts:
             document.complain(path, f"{what} {shown(value)} is given twice: the cells could not be told apart")
-        seen.add(text)
+        texts.add(text)
 
 
 def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:

@@ -80,37 +80,37 @@ def check_field(model: type[BaseModel], key: str, value: Any) -> Any:
     return _convert(_field_adapter(model, key), key, value)
 
 
-def complete_hyper(registry: Registry[Any], name: str, given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
-    """All hyperparameters of a method or server rule as JSON values, with defaults, and the problems of `given`.
+def complete_hyper(registry: Registry[Any], name: str, values: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
+    """All hyperparameters of a method or server rule as JSON values, with defaults, and the problems of `values`.
 
     Raises:
         UserError: unknown name.
     """
     model = hyper_class(registry, name)
     fields = list(model.model_fields)
-    problems = {key: unknown("hyperparameter", key, fields, repr(name)) for key in given if key not in fields}
+    problems = {key: unknown("hyperparameter", key, fields, repr(name)) for key in values if key not in fields}
     if problems:
-        return given, problems
+        return values, problems
     try:
-        return model.model_validate_json(json.dumps(given), strict=True).model_dump(mode="json"), {}
+        return model.model_validate_json(json.dumps(values), strict=True).model_dump(mode="json"), {}
     except ValidationError as error:
-        return given, _by_key(error, given)
+        return values, _by_key(error, values)
 
 
-def complete_options(registry: Registry[Any], name: str, given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
-    """All keyword options of a data set, partition or model as JSON values, with defaults, and the problems of `given`.
+def complete_options(registry: Registry[Any], name: str, values: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
+    """All options of a data set, partition or model as JSON values, with defaults, and the problems of `values`.
 
     Raises:
         UserError: unknown name.
     """
     parameters = _options(registry, name)
     owner = f"{registry.kind} {name!r}"
-    problems = {key: unknown("option", key, list(parameters), owner) for key in given if key not in parameters}
+    problems = {key: unknown("option", key, list(parameters), owner) for key in values if key not in parameters}
     result = {}
     for key, parameter in parameters.items():
-        if key in given:
+        if key in values:
             try:
-                result[key] = _convert(_option_adapter(registry, name, key), key, given[key])
+                result[key] = _convert(_option_adapter(registry, name, key), key, values[key])
             except UserError as error:
                 problems[key] = str(error)
         elif parameter.default is not parameter.empty:

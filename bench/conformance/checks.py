@@ -78,7 +78,7 @@ def runs(case: Case) -> str:
 
 
 def executors(case: Case) -> str:
-    """Training clients one by one and side by side gives the same result, and every loss can be mapped over clients."""
+    """Check that clients one by one and side by side give one result, and that `vmap` can map every loss over them."""
     other = case.federation(executor="sequential")
     results = advance(other, ROUNDS)
     if slow := case.reference.engine.fallbacks:
@@ -93,7 +93,7 @@ def executors(case: Case) -> str:
 
 
 def deterministic(case: Case) -> str:
-    """A second run gives the same bytes whatever the state of the global random generators, and does not use them."""
+    """Check that a second run gives the same bytes whatever the state of global random generators, and uses none."""
     expected = case.expected
     with _global_seeds(2) as drawn_from:
         where = difference(expected, advance(case.federation(), ROUNDS))
@@ -105,15 +105,15 @@ def deterministic(case: Case) -> str:
 @contextlib.contextmanager
 def _global_seeds(seed: int) -> Iterator[list[str]]:
     """Seed all global generators and restore them afterwards; the list then names those that were used."""
-    positions, moved = _positions(), list[str]()
+    positions, names = _positions(), list[str]()
     random.seed(seed)
     np.random.seed(seed)
     torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
     seeded = _positions()
     try:
-        yield moved
+        yield names
     finally:
-        moved += [name for name, now in _positions().items() if pickle.dumps(now) != pickle.dumps(seeded[name])]
+        names += [name for name, now in _positions().items() if pickle.dumps(now) != pickle.dumps(seeded[name])]
         random.setstate(positions["Python"])
         np.random.set_state(positions["NumPy"])
         torch.set_rng_state(torch.from_numpy(positions["torch"]))
@@ -125,7 +125,7 @@ def _positions() -> dict[str, Any]:
 
 
 def checkpoint(case: Case) -> str:
-    """A stopped run continues with the same bytes.
+    """Check that a stopped run continues with the same bytes.
 
     Another run in between overwrites all values that a method keeps in the process but outside its states.
     """
@@ -139,20 +139,20 @@ def checkpoint(case: Case) -> str:
 
 
 def evaluation(case: Case) -> str:
-    """Evaluating more often does not change a run."""
+    """Check that evaluating more often does not change a run."""
     where = difference(case.expected, advance(case.federation(), ROUNDS, evaluate=False))
     return where and f"evaluated only at the end instead of in every round, {where}"
 
 
 def in_place(case: Case) -> str:
-    """Tensors that others may read (states, downloads, uploads) are replaced, never changed."""
+    """Check that tensors that others may read (states, downloads, uploads) are replaced, never changed."""
     assert case.expected
     changed = sorted(set(case.log.changed))
     return f"changed in place: {', '.join(changed[:4])}" if changed else ""
 
 
 def messages(case: Case) -> str:
-    """Nothing but messages passes between clients and server."""
+    """Check that nothing but messages passes between clients and server."""
     federation = case.federation()
     isolate(federation, case.federation(seed=1))
     where = difference(case.expected, advance(federation, ROUNDS))
@@ -160,7 +160,7 @@ def messages(case: Case) -> str:
 
 
 def ledger(case: Case) -> str:
-    """All that passes is counted, and the ledger's sums are those of the messages."""
+    """Check that every message is counted, and that the ledger's sums are those of the messages."""
     assert case.expected
     uploads = [values for values, _ in case.log.uploads]
     for verb, messages in (("uploads", uploads), ("downloads", case.log.downloads)):
@@ -211,7 +211,7 @@ def _returned(sent: Any, received: Any) -> set[str]:
 
 
 def losses(case: Case) -> str:
-    """Losses and steps are fixed functions without tensors of their own, so clients can share a computation."""
+    """Check that losses and steps are fixed functions without tensors of their own: clients can share a computation."""
     assert case.expected
     functions: dict[CodeType, Any] = {}
     for loss in case.log.losses:
@@ -232,7 +232,7 @@ def _name(function: Any) -> str:
 
 
 def hyperparameters(case: Case) -> str:
-    """Every hyperparameter has a default, legal like all of its search range and within it."""
+    """Check that every hyperparameter has a default in its search range, and that the whole range is legal."""
     kind = METHODS.get(case.name).Hyper
     if required := [name for name, info in kind.model_fields.items() if info.is_required()]:
         return f"{required[0]} has no default"
@@ -256,7 +256,7 @@ def hyperparameters(case: Case) -> str:
 
 
 def degenerate(case: Case) -> str:
-    """A method must declare the hyperparameters that, set to 0, reduce it to FedAvg or Local."""
+    """Check that a method declares the hyperparameters that, set to 0, reduce it to FedAvg or Local."""
     kind = METHODS.get(case.name).Hyper
     usual = kind(**case.hp)
     for name, info in kind.model_fields.items():

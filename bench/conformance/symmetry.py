@@ -22,16 +22,16 @@ Models = dict[Any, Params]
 
 
 def numbering(case: Case) -> str:
-    """The same clients in reverse order give the same models."""
+    """Check that the clients in reverse order give the same models."""
     order = list(range(len(SIZES)))[::-1]
     data, partition = problem()
     other = _models(case, data, _numbered(partition, order))
-    renamed = {who if who == "generic" else order[who]: model for who, model in other.items()}
+    renamed = {name if name == "generic" else order[name]: model for name, model in other.items()}
     return _difference(case, renamed, "with the clients in the opposite order")
 
 
 def copies(case: Case) -> str:
-    """Clients that have every training sample twice give the same models."""
+    """Check that clients that have every training sample twice give the same models."""
     data, partition = problem()
     return _difference(case, _models(case, *_doubled(data, partition)), "with every training sample twice")
 
@@ -54,10 +54,10 @@ def _doubled(data: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
 def _difference(case: Case, models: Models, when: str) -> str:
     if not METHODS.get(case.name).symmetric:
         return ""
-    for who, model in _models(case, *problem()).items():
-        gap = float((model.weights - models[who].weights).abs().max())
+    for name, model in _models(case, *problem()).items():
+        gap = float((model.weights - models[name].weights).abs().max())
         if not gap <= TOLERANCE:
-            return f"{when}, the model of {who if who == 'generic' else f'client {who}'} differs by {gap:.2g}"
+            return f"{when}, the model of {name if name == 'generic' else f'client {name}'} differs by {gap:.2g}"
     return ""
 
 

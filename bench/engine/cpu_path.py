@@ -30,14 +30,14 @@ _WORDS = re.compile(
 
 
 def can_be_kernels(words: str) -> bool:
-    """Whether `cpu_kernels` can have said this of some CPU: its words in its order, and sets that go together."""
-    if not (said := _WORDS.fullmatch(words)):
+    """Whether `cpu_kernels` can describe some CPU in these words: its words in order, and sets that go together."""
+    if not (match := _WORDS.fullmatch(words)):
         return False
-    sets, intel = said["sets"].split(), said["machine"] in ("x86_64", "AMD64")
+    sets, intel = match["sets"].split(), match["machine"] in ("x86_64", "AMD64")
     foreign = [name for name in sets if (name in _ARM) == intel]
-    lacks = sets and (needed := _NEEDS.get(said["level"])) and needed not in sets
+    lacks = sets and (needed := _NEEDS.get(match["level"])) and needed not in sets
     alone = any(name.startswith("avx512_") for name in sets) and not {"avx2", "avx512_f"} <= set(sets)
-    return not (foreign or lacks or alone or (said["level"] in _NEEDS and not intel))
+    return not (foreign or lacks or alone or (match["level"] in _NEEDS and not intel))
 
 
 def cpu_kernels() -> str:

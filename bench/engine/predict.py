@@ -145,8 +145,8 @@ def _alone(pool: Pool, tasks: Sequence[Task], output: Output, arithmetic: Arithm
     # An empty list still runs once, on no samples, for the shape.
     chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
     jobs = [functools.partial(run, w, chunk) for (w, _), parts in zip(tasks, chunks, strict=True) for chunk in parts]
-    done = iter(side_by_side(threads, jobs, len(jobs)))
-    return [torch.cat([next(done) for _ in parts]) for parts in chunks]
+    results = iter(side_by_side(threads, jobs, len(jobs)))
+    return [torch.cat([next(results) for _ in parts]) for parts in chunks]
 
 
 def _chunks(positions: Tensor, spec: Spec) -> tuple[Tensor, ...]:

@@ -98,10 +98,10 @@ def _free(settings: Settings, dataset: Dataset) -> Indices:
     if settings.protocol == "tuning":  # a trial must not see the tests either
         settings = settings.model_copy(update={"protocol": "honest"})
     partition = load_partition(settings, dataset)
-    judged = np.concatenate([*partition.validation, *partition.test, partition.global_test, partition.kept])
+    evaluated = np.concatenate([*partition.validation, *partition.test, partition.global_test, partition.kept])
     training = np.arange(dataset.n_train)
-    free = np.setdiff1d(training, np.concatenate([*partition.train, judged]))
-    return free if len(free) else np.setdiff1d(training, judged)
+    free = np.setdiff1d(training, np.concatenate([*partition.train, evaluated]))
+    return free if len(free) else np.setdiff1d(training, evaluated)
 
 
 def data_of(settings: Settings) -> list[tuple[str, str]]:

@@ -51,13 +51,13 @@ class Clock:
         return self._profile.latency + (size.main + size.buffers) / self._downlink[client]
 
     def drops_out(self, client: int, round: int) -> bool:
-        """Whether a client takes no part in a round it was selected for."""
+        """Whether a client takes no part in a round for which it was selected."""
         return self._profile.dropout > 0 and self._chance("dropout", client, round) < self._profile.dropout
 
-    def delay(self, client: int, begun: int) -> int:
-        """Ticks by which a client's answer is late, in the round it starts after `begun` others."""
+    def delay(self, client: int, rounds: int) -> int:
+        """Ticks by which a client's answer is late, in the round that it starts after `rounds` others."""
         delays = self._delays.get(client, 0)
-        return delays[begun % len(delays)] if isinstance(delays, tuple) else delays
+        return delays[rounds % len(delays)] if isinstance(delays, tuple) else delays
 
     def _chance(self, what: str, client: int, round: int) -> float:
         return float(generator("clock", what, self._seed, client, round).random())
@@ -72,5 +72,7 @@ class Clock:
         slow = self._profile.slow_clients
         if slow is None:
             return []
-        drawn = generator("clock", "slow clients", self._seed).permutation(clients)[: round(slow.share * len(clients))]
-        return sorted({int(i) for i in drawn} | (set(slow.clients) & set(clients)))
+        members = generator("clock", "slow clients", self._seed).permutation(clients)[
+            : round(slow.share * len(clients))
+        ]
+        return sorted({int(i) for i in members} | (set(slow.clients) & set(clients)))

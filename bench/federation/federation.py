@@ -231,20 +231,20 @@ class Federation:
         """Run one tick of the round clock: idle clients start, and the messages that are due arrive."""
         busy = {f.client.id for f in self._in_flight}
         self.server.selected = [i for i in self._selector.select(self.version) if i not in busy]
-        started = self._start_clients(self.server.selected, self.now)
+        flights = self._start_clients(self.server.selected, self.now)
         self._timer.spans.clear()  # ticks are no seconds
-        for flight in started:
-            begun = self._rounds_started.get(flight.client.id, 0)
-            self._rounds_started[flight.client.id] = begun + 1
-            due = self.now + 1 + self._clock.delay(flight.client.id, begun)
+        for flight in flights:
+            rounds = self._rounds_started.get(flight.client.id, 0)
+            self._rounds_started[flight.client.id] = rounds + 1
+            due = self.now + 1 + self._clock.delay(flight.client.id, rounds)
             flight.end, flight.messages = due, [(due, m) for _, m in flight.messages]
             self._in_flight.append(flight)
         self.now += 1
-        arrived = [m for f in self._in_flight for time, m in f.messages if time <= self.now]
+        messages = [m for f in self._in_flight for time, m in f.messages if time <= self.now]
         for flight in self._in_flight:
             flight.messages = [(time, m) for time, m in flight.messages if time > self.now]
         self._commit_finished()
-        return arrived
+        return messages
 
     def _aggregate(self, inbox: list[Message]) -> None:
         for message in inbox:

@@ -77,8 +77,8 @@ def _by_layers(names: list[str], keys: list[str]) -> dict[str, str]:
     for layer_names, stored in itertools.zip_longest(_layers(names), _layers(keys), fillvalue=nothing):
         if layer_names.keys() != stored.keys():
             listed = " and ".join(
-                f"{whose} {', '.join(layer.values()) or 'no further tensor'}"
-                for whose, layer in (("the file has", stored), ("the model", layer_names))
+                f"{owner} {', '.join(layer.values()) or 'no further tensor'}"
+                for owner, layer in (("the file has", stored), ("the model", layer_names))
             )
             raise ValueError(f"{len(keys)} tensors for {len(names)} of the model; {listed} in the same place")
         matched |= {name: stored[kind] for kind, name in layer_names.items()}

@@ -37,8 +37,8 @@ def data_and_case(dataset: str, case: str) -> str:
 def undone(figures: pd.DataFrame) -> str:
     """Say which cells are not in the summary, e.g. `not in the table: 2 waiting`; empty where none is left out."""
     counts = Counter(figures[figures["status"] != "done"].drop_duplicates("cell")["status"])
-    left = ", ".join(f"{count} {state}" for state, count in counts.most_common())
-    return left and f"not in the table: {left}"
+    counted = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    return counted and f"not in the table: {counted}"
 
 
 def to_lines(figures: pd.DataFrame, rows: int = 8) -> list[str]:

@@ -50,19 +50,19 @@ def update_in_place(recorded: fx.GraphModule) -> fx.GraphModule:
 def _in_pieces(update: fx.Node) -> bool:
     """Whether a node is `weights - rate * (gradients side by side)` of an argument used in these pieces only."""
     weights, rate, gradient = (node for node in update.args if isinstance(node, fx.Node))
-    shape, others = weights.meta["val"].shape, [node for node in weights.users if node is not update]
+    shape, readers = weights.meta["val"].shape, [node for node in weights.users if node is not update]
     of_arguments = weights.op == rate.op == "placeholder" and rate.meta["val"].dim() == 0
     large = len(shape) == 1 and shape[0] > _SMALL
     side_by_side = _name(gradient) == "cat" and len(gradient.args) == 1 and len(gradient.users) == 1
-    if not (of_arguments and large and side_by_side and [_name(node) for node in others] == ["split_with_sizes"]):
+    if not (of_arguments and large and side_by_side and [_name(node) for node in readers] == ["split_with_sizes"]):
         return False
     pieces: Any = gradient.args[0]
-    same = others[0].args[1:] == ([piece.meta["val"].numel() for piece in pieces],)
-    used = {user.args[1] for user in others[0].users} == set(range(len(pieces)))
+    equal_sizes = readers[0].args[1:] == ([piece.meta["val"].numel() for piece in pieces],)
+    used = {user.args[1] for user in readers[0].users} == set(range(len(pieces)))
     returned: Any = update.graph.output_node().args[0]
     # If the vector were returned twice, the next step would change both copies.
     once = len(update.users) == 1 and list(returned).count(update) == 1
-    return same and used and once and not any(user.op == "output" for user in _uses(others[0]))
+    return equal_sizes and used and once and not any(user.op == "output" for user in _uses(readers[0]))
 
 
 def _change_pieces(graph: fx.Graph, update: fx.Node) -> None:
