@@ -27,8 +27,12 @@ class SGD:
     learning rate, clip and schedule.
 
     Attributes:
-        lr: learning rate; with `schedule="cosine"` it falls to 0 over the request's steps.
+        lr: learning rate per step; with `schedule="cosine"` it falls to 0 over the request's steps.
+        momentum: share of the velocity that stays after a step.
+        weight_decay: share of the weights that is added to the gradient.
+        nesterov: whether the step looks ahead along the velocity, as torch.optim.SGD does.
         clip: largest Euclidean norm of this part's gradient; longer gradients are scaled down to it.
+        schedule: the course of the learning rate over the request's steps.
     """
 
     lr: float | None = None
@@ -59,7 +63,16 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba 2015) with L2 weight decay in the gradient, like torch.optim.Adam."""
+    """Adam (Kingma and Ba 2015) with L2 weight decay in the gradient, like torch.optim.Adam.
+
+    Attributes:
+        lr: learning rate per step; None: the cell's. With `schedule="cosine"` it falls to 0 over the request's steps.
+        betas: decay of the means of gradients and of their squares, per step.
+        eps: number that is added to the root of the mean square.
+        weight_decay: share of the weights that is added to the gradient.
+        clip: largest Euclidean norm of this part's gradient; None: the cell's.
+        schedule: the course of the learning rate over the request's steps.
+    """
 
     lr: float | None = None
     betas: tuple[float, float] = (0.9, 0.999)

@@ -110,7 +110,7 @@ class Do(Protocol):
     """The tools of a custom step.
 
     Attributes:
-        loss: the loss at the last `gradient`.
+        loss: the loss at the last `gradient`, `[]`; None before the first one.
     """
 
     loss: Tensor | None
@@ -166,7 +166,14 @@ class Train(NamedTuple):  # not a frozen dataclass: one per client and round is 
 
 @dataclass(frozen=True)
 class Trained:
-    """The answer to `Train`: trained parts by name, optimizer states by part, number of steps, mean loss over them."""
+    """The answer to `Train`; `trained["w"]` is the part `w`.
+
+    Attributes:
+        values: trained parts by name, of the shapes that they had.
+        optimizer_state: optimizer states by part, from which another `Train` may continue.
+        steps: number of steps.
+        loss: mean of the losses of the steps, `[]`.
+    """
 
     values: Mapping[str, Any]
     optimizer_state: Mapping[str, OptimizerState]
@@ -179,7 +186,16 @@ class Trained:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of the mean loss over all samples of the feed; the answer is `(gradients by part, loss)`."""
+    """The gradient of the mean loss over all samples of a kind; the answer is `(gradients by part, loss [])`.
+
+    A gradient has the shape of its part: `[d]` of a model value's weights, or the tensor's shape.
+
+    Attributes:
+        values: the parts by name, as in `Train`; the gradient is with respect to all of them.
+        loss: static function `loss(model, values, batch, ctx) -> scalar`.
+        context: tensors and model values for the loss, by name.
+        samples: kind of samples, as in `Feed`.
+    """
 
     values: Mapping[str, Value]
     loss: Loss
@@ -189,9 +205,15 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Predict:
-    """Outputs of a model value on samples, with frozen running statistics: `[samples, classes]` (or features).
+    """Outputs of a model value on samples, with frozen running statistics.
 
-    With `subset`, only for the samples that a feed with the same `subset` has in this round, in the feed's order.
+    The answer is `[samples, classes]`, or `[samples, width]` for features.
+
+    Attributes:
+        w: the model value.
+        samples: kind of samples, as in `Feed`.
+        output: probabilities, logits or features (the input of the head).
+        subset: only the samples that a feed with the same `subset` has in this round, in the feed's order; None: all.
     """
 
     w: Params
@@ -202,9 +224,14 @@ class Predict:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Loss and accuracy of k model values on `train` or `holdout`; the answer is `(losses [k], accuracies [k])`.
+    """Loss and accuracy of k model values on samples; the answer is `(losses [k], accuracies [k])`.
 
-    The answer is in the host's memory, so that a program can branch on it.
+    Losses are mean cross-entropies in nats, accuracies are shares from 0 to 1. The answer is in the host's memory, so
+    that a program can branch on it.
+
+    Attributes:
+        models: the k model values.
+        samples: kind of samples, as in `Feed`, mostly `train` or `holdout`.
     """
 
     models: Sequence[Params]
@@ -264,7 +291,13 @@ class Upload(NamedTuple):  # not a dataclass for the same reason as `Train`
 
 @dataclass(frozen=True)
 class Exchange:
-    """A message to the server; the program waits for the reply within the round."""
+    """A message to the server; the program waits for the reply within the round.
+
+    The answer is what the method's `reply` returns for the client.
+
+    Attributes:
+        values: model values, tensors and plain numbers by name.
+    """
 
     values: Mapping[str, Any]
 

@@ -58,18 +58,21 @@ class Federation:
     """One training run. `Federation.of` makes it from a cell's settings alone.
 
     Args:
-        settings: the cell's.
-        dataset, partition: as the cell takes them: after its shifts, and without tests if it is a trial of a sweep
+        settings: settings of the cell.
+        dataset, partition: data of the cell after its shifts, without tests if it is a trial of a sweep
             (`bench.federation.cell_data.load_all`).
-        public: its public samples; None if it has none.
-        device, executor, threads, offload, recordings, allow_fallback, lane_kernels: how it is computed.
+        public: public samples of the cell; None if it has none.
+        device, executor, threads, offload, recordings, allow_fallback, lane_kernels: the way it is computed (`Engine`).
 
     Attributes:
-        version: server versions done.
+        version: number of server versions done.
         now: simulated seconds (ticks for the round clock).
         ledger: one row of traffic per version.
-        work: of the last version, the batches that clients (and the server) trained on and the samples read.
-        warnings: what the user should know about this run.
+        work: steps and samples of the last version, of the clients and of the server.
+        warnings: messages to the user about this run, one line each.
+
+    Raises:
+        UserError: a setting does not fit the method, the data or the device.
     """
 
     def __init__(
@@ -147,15 +150,15 @@ class Federation:
 
     @classmethod
     def of(cls, settings: Settings, data_root: Path | str = "data", **execution: Unpack[Execution]) -> "Federation":
-        """The federation of a cell before its first round: its data, partition, shifts and public samples included.
+        """Make the federation of a cell before its first round, with its data, partition, shifts and public samples.
 
         Args:
-            settings: the cell's, for instance of a loaded grid.
-            data_root: where data files lie.
-            execution: how it is computed, as in the constructor.
+            settings: settings of the cell, for instance of a loaded grid.
+            data_root: folder of the data files.
+            execution: the way it is computed, as in the constructor.
 
         Raises:
-            UserError: the data are missing or damaged, or something does not fit the settings.
+            UserError: the data are missing or damaged, or a setting does not fit the method, the data or the device.
         """
         dataset, partition, public = load_all(settings, Path(data_root))
         return cls(settings, dataset=dataset, partition=partition, public=public, **execution)
