@@ -214,7 +214,7 @@ def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: A
     Args:
         what: its name in messages, for instance "data set 'mine'".
         kind: the type that it should return.
-        factory: the factory; it is called with all further arguments.
+        factory: the factory; it is called with all further arguments, which may have any names, `kind` among them.
 
     Raises:
         UserError: raised by the factory; or a user's factory raised another error, and the message says where; or the

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.plugin import call_factory
 from tests.conftest import ROOT
 from tests.runs.helpers import cells, states
 from tests.warm import PATIENCE, Start
@@ -205,3 +206,13 @@ def test_a_plugin_by_its_name_as_text(bench: Run, folder: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.stdout.strip() == "plugin_mine"
+
+
+def test_a_factory_may_have_options_of_any_name() -> None:
+    """`what`, `kind` and `factory` are names of `call_factory`'s own parameters, too."""
+
+    def factory(**options: str) -> dict[str, str]:
+        return options
+
+    options = {"what": "a", "kind": "b", "factory": "c"}
+    assert call_factory("data set 'mine'", dict, factory, **options) == options
