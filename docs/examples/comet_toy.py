@@ -98,7 +98,7 @@ def pulled(
     for i, w in enumerate(start):
         client = federation.clients.copy(i)
         client.state["personal"] = client.state["personal"].with_weights(torch.from_numpy(w))
-        federation.clients.commit(client, own=True)
+        federation.clients.commit(client, copies=True)
     federation.advance()
     return [federation.clients[i].state["personal"].weights.numpy() for i in range(clients)]
 
