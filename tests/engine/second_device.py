@@ -92,7 +92,7 @@ class SecondDevice(MemoryMeter):
         return out
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        if storage._cdata not in self._known and self.live + storage.nbytes() > self.limit:
+        if storage._cdata not in self._storages and self.live + storage.nbytes() > self.limit:
             raise torch.OutOfMemoryError(f"the second device has {self.limit} bytes")
         super()._count(storage)
 
