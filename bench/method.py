@@ -17,7 +17,7 @@ from bench.errors import UserError
 from bench.model_call import Forward
 from bench.optim import SGD, Adam
 from bench.params import NORMALISATION, Params, join
-from bench.plugin import METHODS, SELECTIONS, SERVER_RULES, theirs
+from bench.plugin import METHODS, SELECTIONS, SERVER_RULES, is_external
 from bench.requests import (
     Batch,
     Categorical,
@@ -333,7 +333,7 @@ class Method:
         super().__init_subclass__(**options)
         if isinstance(cls.mean_of, str):
             raise UserError(f'{cls.__name__}: mean_of = "{cls.mean_of}" is text: write ("{cls.mean_of}",) with a comma')
-        if theirs(cls):
+        if is_external(cls):
             refuse_unyielded(cls)
 
     def __init__(self, hyper: Any) -> None:

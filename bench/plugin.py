@@ -208,7 +208,7 @@ def file_of(factory: Callable[..., Any]) -> str | None:
     return getattr(sys.modules.get(factory.__module__), "__file__", None)
 
 
-def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: Any, **options: Any) -> Made:
+def call_factory(what: str, kind: type[Product], factory: Callable[..., Any], /, *args: Any, **options: Any) -> Product:
     """Call a registered factory and return its result.
 
     Args:
@@ -228,7 +228,7 @@ def made_by(what: str, wanted: type[Made], factory: Callable[..., Any], *args: A
         if not is_external(factory):
             raise
         raise UserError(f"{what} failed: {in_words(error, file_of(factory))}") from error
-    if not isinstance(made, wanted):
+    if not isinstance(product, kind):
         raise UserError(
             f"{what} returned {type(product).__name__}; it should return a {kind.__name__} (docs/plugins.md)"
         )

@@ -278,4 +278,4 @@ class _Resolver:
                 self.completed[address], problems = function(registry, name, values)
                 for key, problem in problems.items():
                     self.document.complain(layer[key][1] if key in layer else path, problem)
-        return self.known[address]
+        return self.completed[address]

@@ -19,7 +19,8 @@ def read_listed(document: Document) -> list[Settings]:
     An entry overrides the settings at the top. Keys are those of `Settings`; a method's hyperparameters are under `hp`.
     Problems are noted in the document.
     """
-    fields, resolved = list(Settings.model_fields), []
+    fields = list(Settings.model_fields)
+    cells: list[Settings] = []
     for key in document.data:
         if key not in (*KEYS, *fields):
             document.complain((key,), unknown("setting", key, [*KEYS, *fields]) + " A grid with `cells:` has no axes.")
@@ -42,8 +43,8 @@ def read_listed(document: Document) -> list[Settings]:
                     document.complain(("cells", i), f"{where}: {first['msg']}")
                     break
                 as_written = {"server": cell.server, "shifts": cell.shifts}  # ids of cells rest on how these are given
-                found.append(cell.model_copy(update=completed(cell) | as_written))
-    return found
+                cells.append(cell.model_copy(update=completed(cell) | as_written))
+    return cells
 
 
 def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:

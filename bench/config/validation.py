@@ -291,9 +291,9 @@ def problem_text(error: ErrorDetails) -> str:
 
 def _by_key(error: ValidationError, values: dict[str, Any]) -> Problems:
     problems: Problems = {}
-    for one in error.errors():
-        key = str(one["loc"][0]) if one["loc"] else ""
-        text = _sentence(key, given[key], one["loc"][1:], one) if key in given else problem_text(one)
+    for details in error.errors():
+        key = str(details["loc"][0]) if details["loc"] else ""
+        text = _sentence(key, values[key], details["loc"][1:], details) if key in values else problem_text(details)
         problems.setdefault(key, text)
     return problems
 

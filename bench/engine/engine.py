@@ -192,7 +192,9 @@ class Engine:
             except Diverged as error:
                 diverged.append(error)
                 continue
-            for i, one, answer, samples in zip(places, group, trained, self._trainer.steps.samples(group), strict=True):
+            for i, prepared, answer, samples in zip(
+                places, group, trained, self._trainer.steps.samples(group), strict=True
+            ):
                 request = jobs[i].request
                 result = gradient_of(request, answer) if isinstance(request, Gradient) else answer
                 answers[i] = result, Work(prepared.steps, samples)

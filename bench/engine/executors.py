@@ -127,19 +127,21 @@ class Trainer:
         # Copies, because an answer must not share memory with anything, and two parts may start from the same buffers.
         state = [t.to(self.device_data.device, copy=True) for t in tensors_of(nested)]
         fixed = [*map(self.device_data.to_device, tensors_of([context])), *tensors_of([self.steps.hp])]
-        arrays = upload_arrays([one], self._tensor)
-        steps_at = torch.arange(one.steps, device=self.device_data.device)[:, None]
-        names, sizes = sorted(one.streams), batch_sizes(one)
-        for first, batches in self._batches(one.streams, arrays, steps_at):
+        arrays = upload_arrays([prepared], self._tensor)
+        steps_at = torch.arange(prepared.steps, device=self.device_data.device)[:, None]
+        names, sizes = sorted(prepared.streams), batch_sizes(prepared)
+        for first, batches in self._batches(prepared.streams, arrays, steps_at):
             for widths, start, stop in runs_of(sizes[first : first + len(batches["weight"])]):
                 real = without_padding(batches, slice(start, stop), dict(zip(names, widths, strict=True)))
                 lr = {name: rate[first + start : first + stop] for name, rate in arrays["lr"].items()}
                 arguments = nested, (lr, real), context, self.steps.hp
                 inputs = list(tensors_of((lr, real)))
                 if watch:
-                    state = ClientLoop(self.steps.on_lists(one.recipe, arguments, watch=watch))(state, inputs, fixed)
+                    state = ClientLoop(self.steps.on_lists(prepared.recipe, arguments, watch=watch))(
+                        state, inputs, fixed
+                    )
                     continue
-                step = self.steps.recorded(one.recipe, arguments, alone=True)
+                step = self.steps.recorded(prepared.recipe, arguments, alone=True)
                 examples = [*state, *(values[0] for values in inputs), *fixed]
                 state = step.run(examples, stop - start, state, inputs, fixed)
         parts, optimizers, loss = filled(nested, (t.to(self.device_data.home) for t in state))

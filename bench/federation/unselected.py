@@ -82,5 +82,5 @@ class Unselected:
                 raise ValueError(f"{type(self._method).__name__}.unselected_round sends messages: it must not")
             i, steps = round_.client.id, sum(w.steps for w in work)
             self.steps[i] = self.steps.get(i, 0) + steps
-            self._clients.commit(round_.client, own=True)
+            self._clients.commit(round_.client, copies=True)
         return computed

@@ -12,8 +12,7 @@ import typer
 
 from bench.cli import app
 from bench.cli.league import app as league_app
-from bench.plugin import REGISTRIES
-from bench.plugin import theirs as is_external
+from bench.plugin import REGISTRIES, is_external
 from tests.conftest import ROOT
 from tests.reports.conftest import write_store
 
