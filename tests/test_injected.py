@@ -10,7 +10,8 @@ from tests.test_rooms import FLOORS, PACKAGES
 
 
 def test_every_room_has_two() -> None:
-    assert Counter(fault.room for fault in FAULTS) == dict.fromkeys([*FLOORS, *PACKAGES], 2)
+    counts = Counter(fault.room for fault in FAULTS)
+    assert {room: counts[room] for room in [*FLOORS, *PACKAGES] if counts[room] < 2} == {}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
@@ -18,4 +19,4 @@ def test_its_text_stands_once_in_its_file_and_its_tests_are_there(fault: Fault) 
     assert (ROOT / fault.file).read_text(encoding="utf-8").count(fault.old) == 1
     assert fault.old != fault.new
     file, _, name = fault.tests.partition("::")
-    assert f"def {name}" in (ROOT / "tests" / fault.room / file).read_text(encoding="utf-8")
+    assert f"def {name}" in (ROOT / "tests" / file).read_text(encoding="utf-8")

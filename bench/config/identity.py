@@ -140,8 +140,8 @@ def _declared(name: str, options: dict[str, Any]) -> str:
     if not path:
         checksum, reading, floating = f"declared:{name}", "", name in _FLOATING
     else:
-        file, known = Path(path), content(Path(path))
-        reading = _reading(name, json.dumps(options, sort_keys=True), known)
+        file, checksum = Path(path), content(Path(path))
+        reading = _reading(name, json.dumps(options, sort_keys=True), checksum)
         floating = name in _FLOATING or (name == "npz" and file.is_file() and _holds_floats(*version(file)))
     normalised = NORMALISED if floating and changes_inputs(options.get("mean"), options.get("std")) else ""
     return " ".join(filter(None, (checksum, normalised, reading)))
