@@ -75,4 +75,5 @@ def filled(values: Any, tensors: Iterator[Any]) -> Any:
 
 def memory_of(tensor: Tensor) -> tuple[Any, ...]:
     """A key that is equal for two tensors that are the same view of the same memory."""
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+    at = tensor.untyped_storage()._cdata if tensor.is_meta else tensor.data_ptr()  # without numbers it has no place
+    return at, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

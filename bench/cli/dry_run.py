@@ -20,37 +20,52 @@ PYTHON = 300_000_000
 """Approximate bytes that Python and its libraries take for a cell."""
 
 BASIS = """\
-Time: rounds of each method, run here and now with as many clients and samples, or with some of them. Memory: data and
-models at the peak of a round; Python and its libraries, about 0.3 GB, come on top for each cell that runs. Disk: two
-checkpoints and one being written."""
+Time: {basis}; a busy machine takes longer.
+Memory: data and models at the peak of a round; Python and its libraries, about 0.3 GB, come on top for each cell that
+runs. Disk: the cells' folders, and of each cell that runs two checkpoints and one being written."""
+COUNTED = "not measured, but the operations of two rounds, counted, at this machine's speed (`--measure` times rounds)"
+MEASURED = "rounds of {measured} of {kinds} kinds of cells, timed here and now"
+REST = "; of the others the operations, counted, at this machine's speed"
 
 
 def print_forecast(
-    cells: "Sequence[Settings]", folder: Path, data_root: Path, device: str, jobs: int | None, *, verbose: bool
+    cells: "Sequence[Settings]",
+    folder: Path,
+    data_root: Path,
+    device: str,
+    jobs: int | None,
+    *,
+    verbose: bool,
+    measure: bool = False,
 ) -> None:
     """Print a line per task, or per cell if `verbose`, and the totals; warn where this machine has too little."""
     from bench.runs.cell import choose_device
     from bench.runs.plan import plan_available
     from bench.runs.workers import worker_count
 
+    methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
+    print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
     workers, found = worker_count(jobs, device), choose_device(device)
     planned, missing = plan_available(cells, data_root)
     left = _shares_left(folder, planned, cells)
     side_by_side = max(1, min(workers, sum(share > 0 for share in left)))
-    costs: list[Estimate | None] = []
-    for settings, share in zip(cells, left, strict=True):
-        if share and sys.stderr.isatty():
-            print(f"measuring {settings.name:60}", end="\r", file=sys.stderr, flush=True)
-        costs.append(_cost(settings, data_root, found, side_by_side, workers) if share else None)
+    forecast = _Forecast(data_root, found, side_by_side, workers)
+    costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, left, strict=True)]
+    if measure:
+        todo = [(cell, share) for cell, share in zip(cells, left, strict=True) if share]
+        forecast.measure(todo)
+        costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, left, strict=True)]
     (_print_cells if verbose else _print_tasks)(cells, left, costs, folder)
-    for reason, count in missing.items():
+    for reason, count in [*missing.items(), *forecast.notes.items()]:
         print(f"missing, for {count} cells: {reason}")
     done = sum(not share for share in left)
     print(f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {side_by_side} side by side", end="")
     _print_sum([(cost, share) for cost, share in zip(costs, left, strict=True) if share], folder, side_by_side)
 
 
-def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: str, jobs: int | None) -> None:
+def print_study_forecast(
+    study: "Study", folder: Path, data_root: Path, device: str, jobs: int | None, *, measure: bool = False
+) -> None:
     """Print a line per method and task and the totals of a whole study: what is done already is not subtracted, and
     trials that are pruned will train fewer rounds."""
     from bench.runs.cell import choose_device
@@ -62,34 +77,90 @@ def print_study_forecast(study: "Study", folder: Path, data_root: Path, device: 
     parts = {arm: _study_cells(study, arm) for arm in study.arms}
     total = sum(sum(counts.values()) for counts in parts.values())
     side_by_side = min(workers, total)
+    forecast = _Forecast(data_root, found, side_by_side, workers)
+    if measure:
+        forecast.measure([(arm.cells[0], float(sum(counts.values()))) for arm, counts in parts.items()])
     costs: list[tuple[Estimate | None, float]] = []
     for arm, counts in parts.items():
         cells, cell = sum(counts.values()), arm.cells[0]
-        cost = _cost(cell, data_root, found, side_by_side, workers)
+        cost = forecast.cost(cell)
         costs += [(cost, 1.0)] * cells
         time = f"about {duration_text(cost.seconds * cells)} of computing" if cost else "no estimate"
-        print(f"{arm.label} {arm.task}: {cells} cells of {cell.rounds} rounds, {time}")
+        print(f"{arm.label} {arm.task}: {cells} cells of {cell.rounds} rounds, {time}", flush=True)
     rounds = Counter[str]()
     for arm, counts in parts.items():
         rounds.update({name: count * arm.cells[0].rounds for name, count in counts.items()})
     for name in rounds:
         print(f"{name}: {sum(counts[name] for counts in parts.values())} cells, at most {rounds[name]} rounds")
     missing = plan_available([arm.cells[0] for arm in study.arms], data_root)[1]
-    for reason, count in missing.items():
+    for reason, count in [*missing.items(), *forecast.notes.items()]:
         print(f"missing, for {count} tasks: {reason}")
     print(f"{total} cells, at most {rounds.total()} rounds, {side_by_side} side by side", end="")
     _print_sum(costs, folder, side_by_side)
 
 
-def _cost(settings: "Settings", data_root: Path, device: str, side_by_side: int, workers: int) -> "Estimate | None":
-    """The cost of a cell; None if its data are not there or it is refused, which `plan_available` says."""
-    from bench.runs.forecast.estimate import estimate
-    from bench.runs.workers import threads_each
+class _Forecast:
+    """Costs of cells; equal ones are counted once.
 
-    try:
-        return estimate(settings, data_root, device, threads_each(side_by_side), workers)
-    except UserError:
-        return None
+    Attributes:
+        notes: of methods that cannot be counted, why, and for how many cells.
+    """
+
+    def __init__(self, data_root: Path, device: str, side_by_side: int, workers: int) -> None:
+        from bench.runs.workers import threads_each
+
+        self._data_root = data_root
+        self._device = device
+        self._threads = threads_each(side_by_side)
+        self._workers = workers
+        self._known: dict[str, Estimate | None] = {}
+        self._reasons: dict[str, str] = {}
+        self.notes = Counter[str]()
+
+    def cost(self, settings: "Settings") -> "Estimate | None":
+        """The cost of a cell; None if its data are not there, it is refused (`plan_available` says so), or its method
+        cannot be counted."""
+        from bench.runs.forecast.rehearsal import plain
+
+        key = plain(settings)
+        if key not in self._known:
+            self._known[key] = self._estimate(settings, key)
+        if key in self._reasons:
+            self.notes[self._reasons[key]] += 1
+        return self._known[key]
+
+    def _estimate(self, settings: "Settings", key: str) -> "Estimate | None":
+        from bench.runs.forecast.estimate import estimate
+        from bench.runs.forecast.rehearsal import CannotRehearseError
+
+        if sys.stderr.isatty():
+            print(f"counting {settings.name:60}", end="\r", file=sys.stderr, flush=True)
+        try:
+            return estimate(settings, self._data_root, self._device, self._threads, self._workers)
+        except UserError:
+            return None
+        except CannotRehearseError as error:
+            self._reasons[key] = f"{settings.name} has no estimate, as its rounds cannot be counted: {error}"
+            return None
+
+    def measure(self, cells: "Sequence[tuple[Settings, float]]") -> None:
+        """Time rounds of cells, those first whose kind will take longest, for a minute at most.
+
+        Args:
+            cells: each with how often it will run.
+        """
+        from bench.runs.forecast.rehearsal import plain
+        from bench.runs.timing import measured
+
+        kinds: dict[str, Settings] = {}
+        seconds = Counter[str]()
+        for settings, times in cells:
+            cost, key = self.cost(settings), plain(settings)
+            kinds.setdefault(key, settings)
+            seconds[key] += cost.seconds * times if cost else 0.0  # type: ignore[assignment]
+        self.notes.clear()
+        longest = {key: (kinds[key], cost) for key, _ in seconds.most_common() if (cost := self._known[key])}
+        self._known |= measured(longest, self._data_root, self._device)
 
 
 def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
@@ -131,8 +202,9 @@ def _print_cells(
     for settings, share, cost in zip(cells, left, costs, strict=True):
         text = "no estimate" if share else "done"
         if cost:
+            how = "measured" if cost.measured else "counted"
             saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
-            text = f"about {duration_text(cost.seconds * share)}, {saving}"
+            text = f"about {duration_text(cost.seconds * share)} ({how}), {saving}"
         print(f"{cell_name(settings)}: {text}")
 
 
@@ -148,6 +220,8 @@ def _print_tasks(
         seconds = sum(cost.seconds * left[i] for i in own if (cost := costs[i]))
         known = all(costs[i] or not left[i] for i in own)
         time = f"about {duration_text(seconds)} of computing" if known else "no estimate"
+        if known and done < len(own):
+            time += f", {sum(cost.steps * left[i] for i in own if (cost := costs[i])):.2g} steps of clients"
         print(f"{task}: {len(own)} cells of {methods} methods, {done} done, {time}")
 
 
@@ -156,7 +230,7 @@ def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, si
 
     known = [(cost, share) for cost, share in todo if cost]
     if not known:
-        print(": no estimate, as the data are not there or the cells are refused" if todo else ": nothing to do")
+        print(": no estimate, see `missing` above" if todo else ": nothing to do")
         return
     # the warm-up happens once per kind of cell and worker: later cells use the steps recorded for the first one
     kinds = Counter(cost for cost, _ in known)
@@ -166,13 +240,16 @@ def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, si
         sum(sorted((getattr(cost, what) for cost, _ in known), reverse=True)[:side_by_side])
         for what in ("memory", "gpu", "disk")
     )
+    disk += sum(cost.folder for cost, _ in known)
     where = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
     print(f": about {duration_text(seconds)}, {where}, at most {_bytes(disk)} of disk")
-    print(BASIS)
+    measured = sum(cost.measured for cost in kinds)
+    basis = MEASURED.format(measured=measured, kinds=len(kinds)) + REST * (measured < len(kinds))
+    print(BASIS.format(basis=basis if measured else COUNTED))
     for text in _too_little(memory, gpu, disk, folder, side_by_side):
         print(f"missing: {text}")
     if len(known) < len(todo):
-        print(f"{len(todo) - len(known)} cells are left out: their data are not there, or they are refused.")
+        print(f"{len(todo) - len(known)} cells are left out: see `missing` above.")
 
 
 def _too_little(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:

@@ -58,6 +58,7 @@ def run(
         data_root=data_root,
         download=download,
         dry_run=dry_run,
+        measure=False,
         tracking_uri=None,
         tracking=False,
         page=False,

@@ -104,6 +104,7 @@ def run(
     fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,
     take_over: Annotated[bool, typer.Option(help="Use the folder of another grid; its cells are kept.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only list the cells and estimate their cost.")] = False,
+    measure: Annotated[bool, typer.Option(help="In a dry run: time rounds, for a minute at most.")] = False,
     checkpoint_seconds: CheckpointSeconds = 300.0,
     keep: Annotated[
         str,
@@ -168,7 +169,8 @@ def run(
     if dry_run:
         from bench.cli.dry_run import print_forecast
 
-        print_forecast(session.cells, session.folder, data_root, options.device, jobs, verbose=verbose)
+        forecast = session.cells, session.folder, data_root, options.device, jobs
+        print_forecast(*forecast, verbose=verbose, measure=measure)
         return
     try:
         ended = session.run(choose_runner(options), fresh=fresh)

@@ -66,6 +66,7 @@ def sweep(
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")] = False,
+    measure: Annotated[bool, typer.Option(help="In a dry run: time rounds, for a minute at most.")] = False,
     checkpoint_seconds: CheckpointSeconds = 300.0,
     tracking_uri: TrackingUri = None,
     tracking: Tracking = None,
@@ -116,7 +117,7 @@ def sweep(
     if dry_run:
         from bench.cli.dry_run import print_study_forecast
 
-        print_study_forecast(loaded, session.folder, data_root, options.device, jobs)
+        print_study_forecast(loaded, session.folder, data_root, options.device, jobs, measure=measure)
         return
     runner = choose_runner(options)
     try:

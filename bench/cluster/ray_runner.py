@@ -1,5 +1,6 @@
 """The driver of a Ray cluster: gives cells to workers on its nodes and brings their results to the run folder."""
 
+import contextlib
 import json
 import math
 import sys
@@ -31,7 +32,8 @@ from bench.runs.cell_runner import (
     supervise,
 )
 from bench.runs.events import Event
-from bench.runs.forecast.estimate import estimate
+from bench.runs.forecast.estimate import Estimate, estimate
+from bench.runs.forecast.rehearsal import CannotRehearseError
 from bench.runs.session_options import check_device_name
 from bench.settings import Settings
 from bench.store import store
@@ -99,7 +101,10 @@ class RayRunner:
             UserError: a node lacks something or has another version of it; the message names the node.
         """
         self._needs = needs_of(cells, data_root)
-        costs = {_key(one): estimate(one, data_root, "cpu", max(1, int(self._cpus or 1))) for one in cells}
+        costs: dict[str, Estimate | None] = {}
+        for cell in cells:
+            with contextlib.suppress(CannotRehearseError):  # such cells go last
+                costs[_key(cell)] = estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1)))
         self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
         needs_of_memory = [cost.memory for cost in costs.values() if cost]
         most = max(node.resources.get("memory", 0.0) for node in nodes())

@@ -69,8 +69,12 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
 
 
 def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[PlannedCell], dict[str, int]]:
-    """As `plan`, before anything runs: the cells that can, and how many cannot for which reason."""
-    planner = _Planner(data_root, download=False)
+    """As `plan`, before anything runs: the cells that can, and how many cannot for which reason.
+
+    Of cells that differ in seed and alpha only, one partition is made; so a draw that is impossible for another seed is
+    seen at the run's start only, and remarks and records are those of the first.
+    """
+    planner = _Planner(data_root, download=False, glance=True)
     planned: list[PlannedCell] = []
     missing: Counter[str] = Counter()
     for settings in cells:
@@ -82,17 +86,22 @@ def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[Pla
 
 
 class _Planner:
-    """Makes every partition once."""
+    """Makes every partition once; at a `glance`, one of those that differ in seed and alpha."""
 
-    def __init__(self, data_root: Path, *, download: bool) -> None:
+    def __init__(self, data_root: Path, *, download: bool, glance: bool = False) -> None:
         self._data_root = data_root
         self._download = download
+        self._glance = glance
+        self._unreadable: dict[str, str] = {}  # data sets, and why
         # of each partition its hash, remarks and record
         self._known: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
 
     def plan(self, settings: Settings) -> PlannedCell:
-        dataset = load_dataset(settings, self._data_root, download=self._download)
-        key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS)), sort_keys=True)
+        dataset = self._dataset(settings)
+        drawn = (
+            {"seed", "partition_seed", "alpha"} if self._glance and not is_own(PARTITIONS, settings.partition) else {}
+        )
+        key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS).difference(drawn)), sort_keys=True)
         if key not in self._known:
             try:
                 partition = load_partition(settings, dataset)
@@ -113,6 +122,21 @@ class _Planner:
         if is_own(PARTITIONS, settings.partition):
             content.append(partition_hash)
         return PlannedCell(cell_id(settings, " ".join(content)), settings, notes, remarks, record)
+
+    def _dataset(self, settings: Settings) -> Dataset:
+        """The data set of a cell; one that could not be read is not tried again.
+
+        Raises:
+            UserError: it is unknown, missing or damaged.
+        """
+        key = json.dumps([settings.dataset, settings.dataset_options], sort_keys=True)
+        if key in self._unreadable:
+            raise UserError(self._unreadable[key])
+        try:
+            return load_dataset(settings, self._data_root, download=self._download)
+        except UserError as error:
+            self._unreadable[key] = str(error)
+            raise
 
 
 def _marks(dataset: Dataset) -> list[str]:

@@ -222,7 +222,8 @@ def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) ->
     done = bench_here("run", "--grid", file, "--out", tmp_path / "run", "--dry-run", "--device", "cpu")
     assert "1 cells, 0 done before, 1 to run, 1 side by side: about" in done.stdout
     assert "missing, for 1 cells: " in done.stdout
-    assert "run here and now" in done.stdout
+    assert done.stdout.startswith("1 cells of 1 methods on cifar10: ")
+    assert "Time: not measured, but the operations of two rounds, counted" in done.stdout
     assert not (tmp_path / "run").exists()
 
 
@@ -231,11 +232,13 @@ def test_dry_run_has_a_line_per_task_and_counts_what_is_done(bench_here: Bench, 
     common = ("run", "--grid", file, "--out", "run", "--device", "cpu")
     bench(*common, "--only", "method=fedavg,alpha=1.0")
     lines = bench_here(*common, "--dry-run").stdout.splitlines()
-    assert lines[0].startswith("blobs alpha=1: 4 cells of 2 methods, 2 done, about")
-    assert lines[1].startswith("blobs alpha=0.3: 4 cells of 2 methods, 0 done, about")
-    assert lines[2].startswith("8 cells, 2 done before, 6 to run, ")
+    assert lines[0] == "8 cells of 2 methods on npz: 16 rounds"
+    assert lines[1].startswith("blobs alpha=1: 4 cells of 2 methods, 2 done, about")
+    assert lines[2].startswith("blobs alpha=0.3: 4 cells of 2 methods, 0 done, about")
+    assert lines[3].startswith("8 cells, 2 done before, 6 to run, ")
     every = bench_here(*common, "--dry-run", "--verbose").stdout.splitlines()
-    assert every[0] == "fedavg blobs alpha=1 seed=0: done"
+    assert every[1] == "fedavg blobs alpha=1 seed=0: done"
+    assert sum(" (counted), " in line for line in every) == 6
     assert sum(" seed=" in line for line in every) == 8
 
 

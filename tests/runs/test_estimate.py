@@ -2,16 +2,21 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from bench.engine.counting import LARGE, Shadow
 from bench.engine.memory import MemoryMeter
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
-from bench.runs.forecast.memory import held, in_a_step, keep_on_host, models
-from bench.runs.forecast.rehearsal import DataSize, _cut, _stand_in, _work, rehearse
+from bench.runs.cell import Options, run_cell
+from bench.runs.forecast.estimate import Estimate, data_size, folder_bytes
+from bench.runs.forecast.memory import held, keep_on_host, models
+from bench.runs.forecast.rehearsal import CannotRehearseError, DataSize, Shares, rehearse, shares
+from bench.runs.timing import _alarm, _OutOfTimeError, measured
 from bench.settings import Settings
 from bench.store.checkpoint import Checkpoint, Writer
 from tests.engine.problems import run, toy
@@ -89,40 +94,97 @@ def late() -> Iterator[None]:
 def test_no_hyperparameter_is_set_to_what_its_class_refuses() -> None:
     plain = json.dumps({"start_epochs": 4, "warm_steps": 6})
     assert held("test_late", plain)[1].peak > 0
-    assert in_a_step("test_late", plain) > 0
 
 
 SIZE = DataSize((1, 8, 8), 10, 1500, 300)
+SHARES = Shares(clients=10, train=120, validation=30, test=30, common=0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
-def test_the_stand_in_does_what_the_cell_would(method: str) -> None:
-    """Ditto trains a second model in it, too; and if only a part of a round is run, its steps are scaled to the
-    whole round."""
-    settings = Settings(method=method, clients=10, participation=0.5, batch_size=10, model="logistic")
-    whole, models = _work(settings, SIZE), {"fedavg": 1, "ditto": 2}[method]
-    assert whole == (10, 5, 120, 12)
-    for part in (whole, _cut(whole, 24, 1), _cut(whole, 6, 3)):
-        federation = _stand_in(settings, SIZE, whole, part, 30, "cpu", 1)
-        federation.advance()
-        assert federation.work["steps"] == models * part.selected * part.steps
-        assert len(federation.evaluate().clients) > 0
+def test_a_rehearsal_takes_the_steps_that_the_cell_would(method: str) -> None:
+    """Ditto trains a second model in it, too; 12 of a client's 13 batches are whole."""
+    settings = Settings(method=method, clients=10, participation=0.5, epochs=2, batch_size=10, model="logistic")
+    trained = {"fedavg": 1, "ditto": 2}[method]
+    found = rehearse(settings, SIZE, SHARES._replace(train=125))
+    assert found.selected == 5
+    assert [found.few.steps, found.more.steps] == [trained * clients * 2 * 13 for clients in (2, 4)]
+    assert found.at(lambda c: c.steps, 5) == trained * 5 * 2 * 13
+    assert sum(found.few.round.calls.values()) == found.few.steps
+    assert sorted(found.few.round.calls.values()) == sorted([2 * 2 * 12, 2 * 2] * trained)
 
 
-def test_a_round_that_takes_long_is_cut_down_to_some_of_its_clients_and_samples() -> None:
-    whole = _work(Settings(method="fedavg", clients=100, participation=0.5, epochs=2, batch_size=10), SIZE)
-    assert whole == (100, 50, 12, 4)
-    assert _cut(whole, 200, 5) == whole
-    assert _cut(whole, 80, 5) == (20, 20, 12, 4)
-    assert _cut(whole, 10, 5) == (5, 5, 6, 2)
-    assert _cut(whole, 1, 1) == (2, 2, 3, 1)
+@pytest.mark.parametrize(
+    ("model", "products"),
+    [
+        ("logistic", 2 * 64 * 10),  # the outputs, and the gradient of the weights
+        ("mlp", 2 * 64 * 50 + 3 * 50 * 10),  # of the second layer the gradient of its inputs, too
+    ],
+)
+def test_the_operations_of_a_step_are_those_that_a_hand_counts(model: str, products: int) -> None:
+    options = {"hidden": 50} if model == "mlp" else {}
+    settings = Settings(method="fedavg", clients=10, batch_size=10, model=model, model_options=options)
+    [step] = rehearse(settings, SIZE, SHARES).steps
+    assert sum(one.flops * count for one, count in step.operations.items()) == 2 * 10 * products
 
 
-def test_more_rounds_take_longer() -> None:
-    settings = Settings(method="fedavg", clients=10, rounds=20, model="logistic")
-    long = settings.model_copy(update={"rounds": 2000})
-    one, many = (rehearse(cell, SIZE, 0.0005, 5, "cpu", 1).seconds for cell in (settings, long))
-    assert many > 10 * one > 0
+def test_a_large_model_is_rehearsed_without_its_numbers() -> None:
+    """Of 40 million weights a client's model takes 160 MB, which are counted."""
+    settings = Settings(method="local", clients=10, batch_size=10, model="mlp", model_options={"hidden": 530_000})
+    found = rehearse(settings, SIZE, SHARES)
+    model = 4 * (64 * 530_000 + 530_000 + 530_000 * 10 + 10)
+    assert found.at(lambda c: c.state, 10) == pytest.approx(10 * model, rel=0.01)
+    assert found.more.live >= 4 * model
+
+
+def test_large_tensors_have_shapes_and_small_results_of_them_have_numbers() -> None:
+    with Shadow().counting():
+        large = torch.zeros(2 * LARGE)
+        large += 1
+        rows = large.view(-1, 16) @ torch.ones(16, 16)
+        gram = rows.mT @ rows
+        assert (large.is_meta, rows.is_meta, gram.is_meta) == (True, True, False)
+        assert rows.shape == (2 * LARGE // 16, 16)
+        assert torch.linalg.cholesky(gram).isfinite().all()
+        assert isinstance(large.sum().item(), float)
+        assert torch.ones(3).sum().item() == 3.0  # what is small is computed
+    assert torch.zeros(2 * LARGE).sum() == 0
+
+
+def test_who_waits_for_an_invented_number_to_change_is_told_from_one_who_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.engine.counting._MOST", 200)
+    settings = Settings(method="fedavg", clients=10, batch_size=10, model="mlp", model_options={"hidden": 64})
+    with pytest.raises(CannotRehearseError, match="more than 200 operations"):
+        rehearse(settings, SIZE, SHARES._replace(train=77))
+
+
+def test_a_cells_folder_is_forecast_as_it_is_written(tmp_path: Path) -> None:
+    settings = Settings(
+        method="ditto", dataset="digits", partition="iid", clients=6, model="logistic", rounds=12, eval_every=2,
+        batch_size=50, protocol="honest",
+    )  # fmt: skip
+    assert run_cell(settings, tmp_path / "cell", Options(device="cpu")).state == "done"
+    really = sum(-(-file.stat().st_size // 4096) * 4096 for file in (tmp_path / "cell").iterdir()) + 4096
+    size, dataset = data_size(settings, tmp_path)
+    forecast = folder_bytes(settings, rehearse(settings, size, shares(settings, dataset)))
+    assert forecast == pytest.approx(really, rel=0.2)
+
+
+def test_measuring_ends_when_its_time_is_over() -> None:
+    """What was not measured is left out, so that it keeps the counted time; an alarm ends a round that does not."""
+    settings = Settings(method="fedavg", dataset="digits", partition="iid", clients=6, model="logistic")
+    counted = Estimate(1, 1.0, 1.0, 1, 1, 1, 1, 1)
+    assert measured({"a": (settings, counted)}, Path("data"), "cpu", limit=0.0) == {}
+    with pytest.raises(_OutOfTimeError), _alarm(0.01):
+        time.sleep(60)
+
+
+def test_a_measured_estimate_says_so() -> None:
+    settings = Settings(method="fedavg", dataset="digits", partition="iid", clients=6, model="logistic", batch_size=50)
+    counted = Estimate(1, 1.0, 1.0, 1, 1, 1, 1, 1)
+    [found] = measured({"a": (settings, counted)}, Path("data"), "cpu", limit=20.0).values()
+    assert (found.measured, counted.measured) == (True, False)
+    assert found.seconds > 0
+    assert found.memory == counted.memory
 
 
 @pytest.mark.long

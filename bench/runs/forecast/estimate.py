@@ -1,12 +1,9 @@
 """Estimate the cost of a grid before it starts, without its data files, for `bench run --dry-run`.
 
-Times come from rounds that are run for this purpose (`bench.runs.forecast.rehearsal`). The state that a method keeps,
-and its memory during a round, are counted in rounds of a few clients without steps. The speed of writing checkpoints is
-measured next to the run folder.
+What a cell does is counted (`bench.runs.forecast.rehearsal`) and multiplied by how fast this machine is (`bench.speed.machine`);
+nothing is trained. The speed of writing checkpoints is measured next to the run folder.
 """
 
-import functools
-import json
 import math
 import os
 import tempfile
@@ -14,28 +11,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import nn
-from torch.func import functional_call
 
-from bench.data import TokenShape, noise
+from bench.data import Dataset, TokenShape
+from bench.engine.counting import Operations, Step, Tally
 from bench.engine.device import lanes_on
-from bench.engine.device_data import KEEP_NORMALISED, Pool
-from bench.engine.memory import MemoryMeter
+from bench.engine.device_data import KEEP_NORMALISED
 from bench.engine.predict import samples_at_once
 from bench.engine.step import better_alone, is_convolutional
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset
 from bench.federation.setup import check_batch_size
+from bench.federation.timeline import TIMELINE_VERSIONS
 from bench.models.factory import build
-from bench.models.init import initialise
 from bench.params import Spec
-from bench.rng import generator
-from bench.runs.forecast.memory import STAND_IN, in_a_step, keep_on_host, models, models_on_gpu, scalars
-from bench.runs.forecast.rehearsal import DataSize, rehearse
+from bench.runs.forecast.memory import keep_on_host
+from bench.runs.forecast.rehearsal import Counted, DataSize, Rehearsal, blank, rehearse, shares
 from bench.settings import Settings
+from bench.speed.machine import Machine, this_machine
 from bench.store import checkpoint
 
 _SIZES = {
@@ -48,8 +42,18 @@ _SIZES = {
 }
 """Sizes, with default options, of data sets whose files may not be here yet."""
 
-_REPEATS = 5
-_SLOW = 0.2  # seconds; a network that takes longer for two samples is not measured with a whole batch
+# How long the start of an operation takes, in multiples of one that Python calls (`Machine.operation`):
+_RECORDED = 1.0  # in a recorded step
+_EAGER = 12.0  # in a step of clients side by side that is not recorded yet, each time through `torch.func`
+_EAGER_ALONE = 5.0  # in a step of one client that is not recorded yet
+_OUTSIDE = 5.0  # outside of steps, with the Python around it
+_RECORDING = 1500.0  # to record it
+_RECORDED_AFTER = 100  # calls of a step (`bench.engine.backends.backends`)
+_RECORDED_ALONE_AFTER = 500
+
+_BLOCK = 4096  # bytes; a file takes whole blocks of the disk
+_STATUS = 3  # files of one block each that every cell has: status.json, timing.json, lock
+_LOG_LINE = 80  # bytes, for each evaluation
 
 
 @dataclass(frozen=True)
@@ -57,21 +61,45 @@ class Estimate:
     """Cost of one cell.
 
     Attributes:
+        steps: steps of clients in all rounds.
         seconds: of training and evaluation, by one process that has recorded the method's steps.
         warm_up: seconds more of the first cell of its method in a process.
+        folder: bytes that its folder takes on the disk when it is done.
         checkpoint: bytes of one checkpoint, once every client has taken part.
         memory: bytes of the data set, of tensors at the peak of a round and of a checkpoint that is being written;
             Python and its libraries come on top.
         gpu: the same of a GPU's memory.
-        disk: bytes at the peak: one generation more than stays, as the newest is written before the oldest goes.
+        disk: bytes of checkpoints at the peak: one generation more than stays, as the newest is written before the
+            oldest goes.
+        measured: whether rounds were timed (`bench.runs.timing`); else the time is of counted operations.
     """
 
+    steps: int
     seconds: float
     warm_up: float
+    folder: int
     checkpoint: int
     memory: int
     gpu: int
     disk: int
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """What decides how a cell's clients go side by side.
+
+    Attributes:
+        lanes: clients that take a step at a time.
+        alone: whether clients train one after the other, as cohorts would gain nothing.
+        evaluated: samples of an evaluation at a time.
+        model: bytes of a model in the cell's type.
+    """
+
+    lanes: int
+    alone: bool
+    evaluated: int
+    model: int
 
 
 def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1) -> Estimate | None:
@@ -83,22 +111,23 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
 
     Raises:
         UserError: the cell would be refused.
+        CannotRehearseError: its method cannot be counted.
     """
-    size = _size(settings, data_root)
-    if size is None:
+    known = data_size(settings, data_root)
+    if known is None:
         return None
-    shape, classes = size.shape, size.classes
-    options = json.dumps(settings.model_options, sort_keys=True)
-    check_batch_size(settings, settings.model, build(settings.model, shape, classes, settings.model_options), shape)
-    step = gradient_step(settings.model, shape, classes, options, settings.batch_size, device)
-    time = rehearse(settings, size, step.seconds, _clients_at_a_time(step, device), device, threads)
-    hp = json.dumps(settings.hp, sort_keys=True)
-    kept, kept_each = scalars(settings.method, hp, settings.model, shape, classes, options)
-    state = round(4 * _width(settings) * (kept + kept_each * settings.clients))
-    here, gpu = memory(settings, size, step, device, threads, cells)
+    size, dataset = known
+    net = build(settings.model, size.shape, size.classes, settings.model_options)
+    check_batch_size(settings, settings.model, net, size.shape)
+    rehearsal, network = rehearse(settings, size, shares(settings, dataset)), network_of(settings, size, device)
+    seconds, warm_up = _seconds(settings, rehearsal, network, this_machine(device), threads)
+    state = round(rehearsal.at(lambda c: c.state, rehearsal.clients))
+    here, gpu = memory(settings, size, rehearsal, device, threads, cells)
     return Estimate(
-        seconds=time.seconds,
-        warm_up=time.warm_up,
+        steps=round(settings.rounds * rehearsal.at(lambda c: c.steps, rehearsal.selected)),
+        seconds=seconds,
+        warm_up=warm_up,
+        folder=folder_bytes(settings, rehearsal),
         checkpoint=state,
         memory=round(here) + state,  # what a checkpoint that is being written holds
         gpu=round(gpu),
@@ -106,40 +135,143 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
     )
 
 
-def _width(settings: Settings) -> float:
-    """Return the size of a number of the cell's dtype relative to float32."""
-    return torch.finfo(getattr(torch, settings.dtype)).bits / 32
+def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] | None:
+    """The size of a cell's data set, and the set or, where it is not here, one of this size without numbers."""
+    try:
+        dataset = load_dataset(settings, data_root)
+    except UserError:
+        size = _SIZES.get(settings.dataset)
+        return size and (size, blank(size, size.train, size.test))
+    tests = len(dataset.y) - dataset.n_train
+    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize), dataset
 
 
-def _in_a_step(settings: Settings, step: "StepCost") -> float:
-    """Return the bytes that a client needs at a step's peak, in float32: a plain gradient and the method's extras."""
-    small = gradient_step(*STAND_IN, 2, "cpu")
-    beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
-    return step.gradient + max(0.0, beyond) * step.model
+def network_of(settings: Settings, size: DataSize, device: str) -> Network:
+    """How the clients of a cell train and evaluate on a device."""
+    spec = Spec.of(settings.model, build(settings.model, size.shape, size.classes, settings.model_options))
+    model = spec.d * getattr(torch, settings.dtype).itemsize
+    alone = device == "cpu" and better_alone(spec)
+    lanes = 1 if alone else lanes_on(torch.device(device), model)
+    return Network(lanes, alone, samples_at_once(device, convolutional=is_convolutional(spec)), model)
 
 
-def _clients_at_a_time(step: "StepCost", device: str) -> int:
-    """Return how many clients take a step at a time."""
-    return 1 if step.better_alone and device == "cpu" else lanes_on(torch.device(device), step.model)
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def evaluations(settings: Settings) -> int:
+    """How often a cell is evaluated: the last version always is."""
+    return math.ceil(settings.rounds / settings.eval_every)
+
+
+def _seconds(
+    settings: Settings, rehearsal: Rehearsal, network: Network, machine: Machine, threads: int
+) -> tuple[float, float]:
+    """Return the seconds of a cell whose steps were recorded before where they can be, and those of recording them."""
+    rounds, evaluated = settings.rounds, evaluations(settings)
+
+    def whole(amount: Callable[[Tally], float]) -> float:
+        """An amount of the whole cell: of its first round, the other rounds and all evaluations."""
+        first = rehearsal.at(lambda c: amount(c.first), rehearsal.selected)
+        later = rehearsal.at(lambda c: amount(c.round), rehearsal.selected)
+        return (
+            first + (rounds - 1) * later + evaluated * rehearsal.at(lambda c: amount(c.evaluation), rehearsal.clients)
+        )
+
+    seconds = whole(lambda tally: time_of(tally.outside, machine, _OUTSIDE / network.lanes))
+    warm_up = 0.0
+    enough = _RECORDED_ALONE_AFTER if network.alone else _RECORDED_AFTER
+    for k, step in enumerate(rehearsal.steps):
+        calls = whole(lambda tally, k=k: tally.calls[k]) / network.lanes  # type: ignore[misc]
+        recorded, unrecorded = (_step_seconds(step, network, machine, recorded=known) for known in (True, False))
+        begun = min(calls, enough) * (unrecorded - recorded)
+        if calls > enough:
+            begun += _RECORDING * machine.operation * step.operations.total()
+        if network.alone or calls <= enough:  # every cell begins anew
+            seconds += (calls * recorded + begun) / threads
+        else:
+            seconds, warm_up = seconds + calls * recorded / threads, warm_up + begun
+    return seconds, warm_up
+
+
+def round_seconds(rehearsal: Rehearsal, network: Network, machine: Machine, clients: int, *, recorded: bool) -> float:
+    """Seconds of a round of so many clients, whose steps are recorded or not."""
+
+    def of_tally(tally: Tally) -> float:
+        calls = (
+            count * _step_seconds(rehearsal.steps[k], network, machine, recorded=recorded) / network.lanes
+            for k, count in tally.calls.items()
+        )
+        return time_of(tally.outside, machine, _OUTSIDE / network.lanes) + sum(calls)
+
+    return rehearsal.at(lambda c: of_tally(c.round), clients)
+
+
+def _step_seconds(step: Step, network: Network, machine: Machine, *, recorded: bool) -> float:
+    """Seconds of a step of as many clients as go side by side."""
+    start = _RECORDED if recorded else _EAGER_ALONE if network.alone else _EAGER
+    return time_of(step.operations, machine, start, network.lanes)
+
+
+def time_of(operations: Operations, machine: Machine, start: float, lanes: int = 1) -> float:
+    """Seconds of operations, each on so many clients' tensors; `start` in multiples of `machine.operation`."""
+    busy = sum(count * machine.seconds(operation, lanes) for operation, count in operations.items())
+    return busy + start * machine.operation * operations.total()
+
+
+# -- memory and disk --------------------------------------------------------------------------------------------------
 
 
 def memory(
-    settings: Settings, size: DataSize, step: "StepCost", device: str, threads: int, cells: int = 1
+    settings: Settings, size: DataSize, rehearsal: Rehearsal, device: str, threads: int, cells: int = 1
 ) -> tuple[float, float]:
     """Return the bytes needed in the host's memory and in the GPU's."""
-    tokens = isinstance(size.shape, TokenShape)
+    tokens, network = isinstance(size.shape, TokenShape), network_of(settings, size, device)
     numbers = (size.train + size.test) * (size.shape[0] if tokens else math.prod(size.shape))
-    floats = 0 if tokens else 4 * _width(settings) * numbers
+    floats = 0 if tokens else getattr(torch, settings.dtype).itemsize * numbers
     # a small data set is also kept as networks see it
     data = size.itemsize * numbers + (floats if floats <= KEEP_NORMALISED else 0)
-    lanes = _clients_at_a_time(step, device)
-    working = _width(settings) * max(_in_a_step(settings, step) * lanes, step.evaluation)
-    model = _width(settings) * step.model
+
+    def at(amount: Callable[[Counted], float], clients: int) -> float:
+        return rehearsal.at(amount, clients)
+
+    clients, selected = rehearsal.clients, min(rehearsal.selected, rehearsal.clients)
+    # who is not selected holds only what it keeps between rounds
+    of_round = at(lambda c: c.peak, selected) + at(lambda c: c.live, clients) - at(lambda c: c.live, selected)
+    held = max(of_round, at(lambda c: c.live + c.evaluated, clients))
+    working = max(_in_steps(rehearsal) * network.lanes, _in_evaluation(rehearsal, network))
     if device != "cuda":
-        return max(2 * data, data + models(settings) * model + threads * working), 0
+        return max(2 * data, data + held + threads * working), 0
     if keep_on_host(settings, size.shape, size.classes, device, cells):
-        return max(2 * data, data + models(settings) * model), data + models_on_gpu(settings, lanes) * model + working
-    return 2 * data, data + models(settings) * model + working
+        one = (at(lambda c: c.peak - c.live, 2) - at(lambda c: c.peak - c.live, 0)) / 2
+        return max(2 * data, data + held), data + one * min(network.lanes, selected) + working
+    return 2 * data, data + held + working
+
+
+def _in_steps(rehearsal: Rehearsal) -> int:
+    """Bytes of the largest step of a client."""
+    return max((step.peak for step in rehearsal.steps), default=0)
+
+
+def _in_evaluation(rehearsal: Rehearsal, network: Network) -> float:
+    """Bytes of activations of as many samples as are evaluated at a time."""
+    few = rehearsal.few
+    return few.working * network.evaluated / max(1, min(few.tests, network.evaluated))
+
+
+def folder_bytes(settings: Settings, rehearsal: Rehearsal) -> int:
+    """Bytes that the folder of a finished cell takes on the disk, in whole blocks."""
+    clients, rounds = rehearsal.clients, settings.rounds
+
+    def at(amount: Callable[[Counted], float]) -> float:
+        return rehearsal.at(amount, clients)
+
+    files = [_LOG_LINE * (2 + evaluations(settings))]
+    for name, (header, _, _) in rehearsal.few.tables.items():
+        told = min(rounds, TIMELINE_VERSIONS) if name == "timeline.csv" else rounds
+        of_rounds = told * at(lambda c, name=name: c.tables[name][1])  # type: ignore[misc]
+        files.append(header + of_rounds + evaluations(settings) * at(lambda c, name=name: c.tables[name][2]))  # type: ignore[misc]
+    files += [at(lambda c, name=name: c.records[name]) for name in rehearsal.few.records]  # type: ignore[misc]
+    return _BLOCK * (1 + _STATUS + sum(math.ceil(file / _BLOCK) for file in files))
 
 
 def checkpoint_rate(folder: Path) -> float:
@@ -161,69 +293,3 @@ def memory_here() -> int:
         text = Path(file).read_text(encoding="ascii").strip() if Path(file).is_file() else "max"
         limits += [int(text)] if text.isdigit() else []
     return min(limits)
-
-
-def _size(settings: Settings, data_root: Path) -> DataSize | None:
-    try:
-        dataset = load_dataset(settings, data_root)
-    except UserError:
-        return _SIZES.get(settings.dataset)
-    tests = len(dataset.y) - dataset.n_train
-    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize)
-
-
-class StepCost(NamedTuple):
-    """Cost of one gradient of a model: its seconds, and the bytes of model, gradient and evaluation in float32."""
-
-    seconds: float
-    model: int
-    gradient: float
-    evaluation: float
-    better_alone: bool
-
-
-@functools.cache
-def gradient_step(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> StepCost:
-    """Measure one gradient of a model. `options` are the model's, as JSON."""
-    torch.set_num_threads(1)
-    net = build(name, shape, classes, json.loads(options))
-    rng = generator("estimate", name)
-    tensors = {key: value.to(device) for key, value in initialise(net, rng).items()}
-    weights = {key: tensors[key].requires_grad_() for key, _ in net.named_parameters()}
-    pool = Pool.of(noise(shape, classes, max(batch, 4), rng), torch.device(device), torch.float32)
-    x, y = pool.take(torch.arange(max(batch, 4), device=device))
-
-    def gradient(samples: int) -> None:
-        loss = nn.functional.cross_entropy(functional_call(net, tensors, (x[:samples],)), y[:samples])
-        torch.autograd.grad(loss, list(weights.values()))
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    def evaluation(samples: int) -> None:
-        with torch.no_grad():
-            functional_call(net, tensors, (x[:samples],))
-
-    def seconds(samples: int) -> float:
-        start = time.perf_counter()
-        gradient(samples)
-        return time.perf_counter() - start
-
-    spec = Spec.of(name, net)
-    size = sum(weight.nbytes for weight in weights.values())
-    evaluated = samples_at_once(device, convolutional=is_convolutional(spec))
-    footprint = size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated), better_alone(spec)
-    probe = min(batch, 2)
-    if (slow := seconds(probe)) > _SLOW:
-        return StepCost(slow * batch / probe, *footprint)
-    seconds(batch)
-    return StepCost(sum(seconds(batch) for _ in range(_REPEATS)) / _REPEATS, *footprint)
-
-
-def _bytes_of(work: Callable[[int], None], samples: int) -> float:
-    """Return the peak bytes of work on `samples` samples, extrapolated from two and four samples."""
-    peaks: list[float] = []
-    for few in (2, 4):
-        with MemoryMeter() as footprint:
-            work(few)
-        peaks.append(footprint.peak)
-    return peaks[0] + (peaks[1] - peaks[0]) / 2 * (samples - 2)

@@ -33,12 +33,6 @@ def models(settings: Settings) -> float:
     return anyway.peak + each.between * settings.clients + (each.peak - each.between) * selected
 
 
-def models_on_gpu(settings: Settings, lanes: int) -> float:
-    """Return how many models are on a GPU at a time if models are kept in the host's memory between trainings."""
-    _, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
-    return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
-
-
 def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str, cells: int = 1) -> bool:
     """Return whether a cell has too many models for the GPU, so that they are on it only while they are trained.
 
@@ -52,20 +46,6 @@ def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, devic
     net = build(settings.model, shape, classes, settings.model_options)
     size = getattr(torch, settings.dtype).itemsize * sum(p.numel() for p in net.parameters())
     return bool(models(settings) * size > _SHARE / cells * torch.cuda.mem_get_info()[1])
-
-
-@functools.cache
-def scalars(
-    method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str
-) -> tuple[float, float]:
-    """Count the numbers that a method keeps after a round: a fixed amount, and an amount per client."""
-    counts = []
-    for clients in (1, 2):
-        federation = _small(method, hp, model, shape, classes, options, clients)
-        federation.advance()
-        counts.append(sum(tensor.numel() for tensor in federation.state()[0].values()))
-    each = counts[1] - counts[0]
-    return counts[0] - each, each
 
 
 class HeldModels(NamedTuple):
@@ -93,37 +73,20 @@ def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
     return HeldModels(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
 
 
-@functools.cache
-def in_a_step(method: str, hp: str) -> float:
-    """Return the memory of one client at the peak of a cohort's step, in units of a model.
-
-    It includes the client's model, contexts, gradients and new values, and the activations of two samples in the small
-    network used for counting.
-    """
-    peaks: list[float] = []
-    for lanes in (2, 6):
-        with MemoryMeter() as footprint:
-            federation = _small(method, hp, *STAND_IN, 6, steps=1)
-            federation.engine.lanes = lanes
-            federation.advance()
-            peaks.append(footprint.peak / federation.server.initial_model().weights.nbytes)
-    return (peaks[1] - peaks[0]) / 4
-
-
 def _small(
-    method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str, clients: int, steps: int = 0
+    method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str, clients: int
 ) -> Federation:
-    """Build a federation of few samples. Without steps it costs little even for a large network, and keeps as much."""
+    """Build a federation of few samples that takes no steps."""
     rng = generator("estimate", method)
     own = 2 * clients
     data = replace(noise(shape, classes, own + 4, rng), n_train=own)
     settings = Settings(
         method=method,
-        hp=_fewest(method, json.loads(hp), steps),
+        hp=_fewest(method, json.loads(hp)),
         clients=clients,
         model=model,
         model_options=json.loads(options),
-        steps=steps,
+        steps=0,
         batch_size=2,
     )
     train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
@@ -132,11 +95,11 @@ def _small(
     return Federation(settings, dataset=data, partition=partition, public=data, executor="cohort")
 
 
-def _fewest(method: str, hp: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Return the hyperparameters with their epochs and steps set to `steps`, else to 1, if their class accepts that."""
+def _fewest(method: str, hp: dict[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters with their epochs and steps set to 0, else to 1, if their class accepts that."""
     kind: type[Hyperparameters] = METHODS.get(method).Hyper
     for key in [key for key in hp if key.endswith(("_epochs", "_steps"))]:
-        for count in (steps, 1):
+        for count in (0, 1):
             with contextlib.suppress(ValidationError):
                 hp = kind(**{**hp, key: count}).model_dump()
                 break

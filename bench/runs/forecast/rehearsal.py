@@ -1,33 +1,38 @@
-"""Estimate how long a cell will train by running and timing some rounds of a stand-in for it.
+"""Count what a cell does: a stand-in with few clients goes through two rounds and an evaluation without computing.
 
-The stand-in has the cell's method, model, settings and numbers of clients and samples, but its data are noise. If a
-round would take long, it has only some of the clients with some of their samples. The estimate therefore includes
-second models, personal phases, evaluation and the gains of the executor. It does not include uneven partitions, new
-clients, or cells that slow each other down.
+The stand-in has the cell's method, model and settings, and clients of the size that the cell's have on average. Its
+operations are counted (`bench.engine.counting`), and it is counted with two numbers of clients, so that all amounts
+can be extrapolated to the cell's clients by a straight line. It does not include uneven partitions, new clients, or
+what a method does in later rounds only.
 """
 
-import functools
 import json
 import math
-import time
+import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-import torch._dynamo  # workers have it preloaded; otherwise the first gradient would load it while it is timed
 
-from bench.data import Dataset, Partition, noise
+from bench.data import Dataset, Partition, TokenShape
+from bench.engine.counting import Shadow, Step, Tally
+from bench.engine.device_data import KEEP_NORMALISED
+from bench.engine.executors import GraphCache
+from bench.errors import UserError
+from bench.federation.cell_data import load_partition
 from bench.federation.federation import Federation
 from bench.federation.setup import make_method
 from bench.method import Arrivals
-from bench.rng import generator
+from bench.runs.cell import append_evaluation, append_version
 from bench.settings import Settings
+from bench.store.data_record import partition_record, shown_samples, tests_record
+from bench.store.store import Tables
 
-_ROUND = 0.5  # seconds of plain steps up to which a round is run as it is
-_ENOUGH = 6.0  # seconds of computing after which no more rounds are timed, once there are two
-_SETTLED = 3  # number of last rounds that stand for those that were not run
+_CLIENTS = 2, 4
+_LATER: dict[str, Any] = {"seed": 0, "partition_seed": None, "alpha": None, "label": "", "case": "", "lr": 0.1}
+"""Settings in which cells of equal cost differ, and a value that stands for all."""
 
 
 class DataSize(NamedTuple):
@@ -40,129 +45,237 @@ class DataSize(NamedTuple):
     itemsize: int = 1
 
 
-class Rehearsal(NamedTuple):
-    """Seconds of a cell whose steps have been recorded, and the extra seconds of the first cell of a worker."""
-
-    seconds: float
-    warm_up: float
-
-
-class _Work(NamedTuple):
-    """Work of a round: numbers of clients and of selected clients, and each client's samples and plain steps."""
+class Shares(NamedTuple):
+    """Mean numbers of samples of a client that has some, the common test samples, and the number of such clients."""
 
     clients: int
-    selected: int
-    samples: int
-    steps: int
+    train: int
+    validation: int
+    test: int
+    common: int
 
 
-def rehearse(settings: Settings, size: DataSize, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
-    """Time the stand-in of a cell. Cells that differ only in seed and partition share one measurement.
+class Counted(NamedTuple):
+    """What a stand-in did.
 
-    Args:
-        plain_step: seconds of one gradient step of the cell's model.
-        lanes: clients that train at a time; fewer clients would take as long.
+    Attributes:
+        clients: how many it has; all take part in each round.
+        first, round, evaluation: work of the first round, of the second one, and of an evaluation.
+        steps: client steps of the second round.
+        tests: samples that the generic model is evaluated on.
+        state: bytes of tensors in a checkpoint.
+        live, peak: bytes of tensors between rounds, and at the peak of the second round outside of steps.
+        evaluated, working: bytes more that an evaluation leaves, and at its peak.
+        tables: by file, bytes of a header, of the lines of a round, and of those of an evaluation.
+        records: by file, bytes that are written once.
     """
-    same: dict[str, Any] = {
-        "seed": 0,
-        "partition_seed": None,
-        "alpha": None,
-        "label": "",
-        "case": "",
-        "partition_options": {},
+
+    clients: int
+    first: Tally
+    round: Tally
+    evaluation: Tally
+    steps: int
+    tests: int
+    state: int
+    live: int
+    peak: int
+    evaluated: int
+    working: int
+    tables: dict[str, tuple[int, int, int]]
+    records: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A stand-in with few clients and one with more, and the steps that their tallies refer to.
+
+    Attributes:
+        selected, clients: numbers of the cell's clients that train in a round, and of all.
+    """
+
+    few: Counted
+    more: Counted
+    steps: list[Step]
+    selected: int
+    clients: int
+
+    def at(self, amount: Callable[[Counted], float], clients: int) -> float:
+        """Extrapolate an amount to so many clients."""
+        few, more = amount(self.few), amount(self.more)
+        slope = max(0.0, more - few) / (self.more.clients - self.few.clients)
+        return max(0.0, few + slope * (clients - self.few.clients))
+
+
+class CannotRehearseError(Exception):
+    """The method reads numbers of large tensors, or does something else that cannot be counted."""
+
+
+_KNOWN: dict[tuple[str, DataSize, Shares], Rehearsal] = {}
+
+
+def rehearse(settings: Settings, size: DataSize, shares: Shares) -> Rehearsal:
+    """Count a cell. Cells that differ only in what makes no difference to their cost share one count.
+
+    Raises:
+        CannotRehearseError: the method cannot be counted.
+        UserError: the cell would be refused.
+    """
+    key = plain(settings), size, shares
+    if key not in _KNOWN:
+        _KNOWN[key] = _rehearse(settings, size, shares)
+    return _KNOWN[key]
+
+
+def plain(settings: Settings) -> str:
+    """The settings that decide a cell's cost, as JSON: fractional hyperparameters do not, as steps get them as
+    tensors."""
+    hp = {name: value for name, value in settings.hp.items() if not isinstance(value, float)}
+    same = settings.model_copy(update=_LATER).model_dump(mode="json")
+    return json.dumps({**same, "hp": hp, "partition_options": {}}, sort_keys=True)
+
+
+def _rehearse(settings: Settings, size: DataSize, shares: Shares) -> Rehearsal:
+    unit = len(settings.architectures) or 1  # so that each number of clients has all architectures alike
+    shadow, recordings = Shadow(), GraphCache()
+    try:
+        few, more = (_count(settings, size, shares, unit * clients, shadow, recordings) for clients in _CLIENTS)
+    except UserError:
+        raise
+    except Exception as error:
+        raise CannotRehearseError(f"{type(error).__name__}: {error}") from error
+    return Rehearsal(few, more, shadow.steps, _selected(settings, shares.clients), shares.clients)
+
+
+def _selected(settings: Settings, clients: int) -> int:
+    method = make_method(settings)
+    if isinstance(method.trigger, Arrivals):
+        return min(method.trigger.k, clients)
+    if method.everyone or settings.unselected != "idle":
+        return clients
+    return max(1, round(settings.participation * clients))
+
+
+def _count(
+    settings: Settings, size: DataSize, shares: Shares, clients: int, shadow: Shadow, recordings: GraphCache
+) -> Counted:
+    dataset, partition = samples(size, shares, clients, blank)
+    shadow.tally = Tally()
+    with tempfile.TemporaryDirectory() as scratch, shadow.counting():
+        tables = Tables(Path(scratch))
+        tables.restart()
+        sizes = [_sizes(Path(scratch))]
+        federation = stand_in(settings, size, dataset, partition, recordings=recordings, executor="sequential")
+        federation.advance()
+        first, shadow.tally, shadow.peak = shadow.tally, Tally(), shadow.live
+        federation.advance()
+        append_version(tables, federation)
+        sizes.append(_sizes(Path(scratch)))
+        round_, peak, live = shadow.tally, shadow.peak, shadow.live
+        shadow.tally, shadow.peak = Tally(), live
+        evaluation = federation.evaluate()
+        evaluated, working = shadow.live - live, shadow.peak - shadow.live
+        append_evaluation(tables, federation.version, evaluation)
+        sizes.append(_sizes(Path(scratch)))
+        state = sum(t.nbytes for t in federation.state()[0].values())
+    at_once = len(dataset.y) * dataset.x[0].size * federation.engine.dtype.itemsize
+    if at_once <= KEEP_NORMALISED and not dataset.vocabulary:  # this much of the data lies there as networks see them
+        live, peak = live - at_once, peak - at_once
+    return Counted(
+        clients=clients,
+        first=first,
+        round=round_,
+        evaluation=shadow.tally,
+        steps=federation.work["steps"],
+        tests=max(len(partition.global_test), clients * shares.test),
+        state=state,
+        live=live,
+        peak=peak,
+        evaluated=evaluated,
+        working=working,
+        tables={name: (a, b - a, c - b) for name, a, b, c in ((n, *(s[n] for s in sizes)) for n in sizes[0])},
+        records=_records(settings, dataset, partition, federation.clients.ids),
+    )
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_size for file in folder.iterdir()}
+
+
+def _records(settings: Settings, dataset: Dataset, partition: Partition, ids: list[int]) -> dict[str, int]:
+    records: dict[str, Any] = {
+        "settings.json": settings.model_dump(mode="json"),
+        "partition.json": partition_record(dataset, partition),
+        "tests.json": tests_record(partition, ids),
     }
-    return _rehearse(settings.model_copy(update=same).model_dump_json(), size, plain_step, lanes, device, threads)
+    if settings.shifts and dataset.x.ndim == 4:
+        records["samples.json"] = shown_samples(dataset, partition)
+    return {name: len(json.dumps(record, indent=1)) for name, record in records.items()}
 
 
-@functools.cache
-def _rehearse(plain: str, size: DataSize, plain_step: float, lanes: int, device: str, threads: int) -> Rehearsal:
-    settings = Settings(**json.loads(plain))
-    whole = _work(settings, size)
-    part = _cut(whole, max(1, int(_ROUND / plain_step)), lanes)
-    of_training = whole.selected * whole.steps / max(1, part.selected * part.steps)
-    of_samples = whole.clients * whole.samples / (part.clients * part.samples)
-    tests = max(1, round(size.test / of_samples))
-    rounds, evaluations = _time(_stand_in(settings, size, whole, part, tests, device, threads), settings, device)
-    settled = float(np.median(rounds[-_SETTLED:]))
-    seconds = of_training * settled * settings.rounds
-    seconds += of_samples * float(np.median(evaluations[-_SETTLED:])) * math.ceil(settings.rounds / settings.eval_every)
-    return Rehearsal(seconds, sum(max(0.0, one - settled) for one in rounds))
-
-
-def _work(settings: Settings, size: DataSize) -> _Work:
-    share = 0.0 if settings.protocol == "paper" else settings.validation_share
-    samples = max(1, round((1 - share) * size.train / settings.clients))
-    trigger = make_method(settings).trigger
-    selected = max(1, round(settings.participation * settings.clients))
-    if isinstance(trigger, Arrivals):
-        selected = min(trigger.k, settings.clients)
-    elif make_method(settings).everyone or settings.unselected != "idle":
-        selected = settings.clients
-    epoch = math.ceil(samples / settings.batch_size)
-    return _Work(
-        settings.clients, selected, samples, settings.epochs * epoch if settings.steps is None else settings.steps
-    )
-
-
-def _cut(whole: _Work, affordable: int, lanes: int) -> _Work:
-    """Return a part of a round with at most `affordable` steps: fewer clients first (but two, and one per lane), then
-    fewer samples."""
-    if whole.selected * whole.steps <= affordable:
-        return whole
-    clients = min(whole.selected, max(2, lanes, affordable // whole.steps))
-    steps = min(whole.steps, max(1, affordable // clients))
-    return _Work(clients, clients, max(1, math.ceil(whole.samples * steps / whole.steps)), steps)
-
-
-def _stand_in(
-    settings: Settings, size: DataSize, whole: _Work, part: _Work, tests: int, device: str, threads: int
+def stand_in(
+    settings: Settings, size: DataSize, dataset: Dataset, partition: Partition, **execution: Any
 ) -> Federation:
-    """Build a federation with data of noise that does this part of the cell's work."""
-    changes: dict[str, object] = {"new_clients": 0, "stragglers": {}}
-    if part != whole:
-        changes |= {"clients": part.clients, "participation": 1.0}
-        changes |= {"steps": part.steps} if settings.steps is not None else {}
-    settings = settings.model_copy(update=changes)
-    share = 0.0 if settings.protocol == "paper" else settings.validation_share
-    each = part.samples, round(part.samples * share / (1 - share)), math.ceil(tests / part.clients)
-    train, validation, test = (
-        tuple(np.arange(n) + i * n + part.clients * sum(each[:k]) for i in range(part.clients))
-        for k, n in enumerate(each)
-    )
-    common = np.concatenate(test)
-    public = _noise(size, settings.public.size or min(size.train, 5000)) if settings.public else None
-    data = replace(_noise(size, part.clients * sum(each)), n_train=part.clients * sum(each[:2]))
+    """Build a federation of a few clients, all of which take part."""
+    changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}}
+    wanted = settings.public
+    public = blank(size, wanted.size or min(size.train, 5000)) if wanted else None
     return Federation(
-        settings,
-        dataset=data,
-        partition=Partition(train, validation, test, common),
-        device=device,
-        threads=threads,
-        public=public,
+        settings.model_copy(update=changes), dataset=dataset, partition=partition, public=public, **execution
     )
 
 
-def _noise(size: DataSize, samples: int) -> Dataset:
-    return noise(size.shape, size.classes, samples, generator("estimate", samples))
+def blank(size: DataSize, train: int, test: int = 0) -> Dataset:
+    """Samples that take no memory, with the classes in turn as labels."""
+    samples = train + test
+    y = np.arange(samples) % size.classes
+    tokens = isinstance(size.shape, TokenShape)
+    shape = size.shape[:1] if tokens else size.shape
+    zero = np.zeros(1, np.int32 if tokens else np.uint8)
+    x = np.lib.stride_tricks.as_strided(zero, (samples, *shape), (0,) * (len(shape) + 1))
+    if isinstance(size.shape, TokenShape):
+        return Dataset("blank", x, y, train, size.classes, (), (), "", vocabulary=size.shape.vocabulary)
+    return Dataset("blank", x, y, train, size.classes, (0.5,) * shape[0], (0.25,) * shape[0], "")
 
 
-def _time(federation: Federation, settings: Settings, device: str) -> tuple[list[float], list[float]]:
-    """Return the seconds of each round and of each evaluation."""
-    rounds: list[float] = []
-    evaluations: list[float] = []
-    until = time.process_time() + _ENOUGH  # CPU time of this process, which does not depend on other processes
-    while len(rounds) < settings.rounds and (len(rounds) < 2 or time.process_time() < until):
-        if len(rounds) > _SETTLED and max(rounds[-_SETTLED:]) < rounds[0] / 3:
-            break  # its steps are recorded
-        rounds.append(_seconds(federation.advance, device))
-        if not evaluations or federation.version % settings.eval_every == 0:
-            evaluations.append(_seconds(federation.evaluate, device))
-    return rounds, evaluations
+def samples(
+    size: DataSize, shares: Shares, clients: int, make: Callable[[DataSize, int], Dataset]
+) -> tuple[Dataset, Partition]:
+    """Clients of the mean size, one after the other: training, validation and tests."""
+    each = shares.train, shares.validation, shares.test
+    lists = [tuple(np.arange(n) + i * n + clients * sum(each[:k]) for i in range(clients)) for k, n in enumerate(each)]
+    used = clients * sum(each)
+    common = used + np.arange(round(shares.common * clients / shares.clients))
+    return make(size, used + len(common)), Partition(*lists, common)
 
 
-def _seconds(work: Callable[[], object], device: str) -> float:
-    start = time.perf_counter()
-    work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+def shares(settings: Settings, dataset: Dataset) -> Shares:
+    """Return the mean client of a cell, from one partition for all cells that differ in seed and alpha only.
+
+    Raises:
+        UserError: the data set cannot be divided so.
+    """
+    key = settings.model_dump_json(include=_DIVIDED_BY), dataset.n_train, len(dataset.y)
+    if key not in _SHARES:
+        _SHARES[key] = _mean_client(load_partition(settings, dataset))
+    return _SHARES[key]
+
+
+_DIVIDED_BY = {
+    "dataset",
+    "dataset_options",
+    "partition",
+    "partition_options",
+    "clients",
+    "protocol",
+    "validation_share",
+}
+_SHARES: dict[tuple[str, int, int], Shares] = {}
+
+
+def _mean_client(partition: Partition) -> Shares:
+    clients = [i for i, own in enumerate(partition.train) if len(own)]
+    train, validation, test = (
+        math.ceil(sum(len(part[i]) for i in clients) / max(1, len(clients)))
+        for part in (partition.train, partition.validation, partition.test)
+    )
+    return Shares(len(clients), train, validation, test, len(partition.global_test))
