@@ -71,7 +71,7 @@ class Tally:
     calls: Counter[int] = field(default_factory=Counter)
 
 
-class Shadow(MemoryMeter):
+class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
     """As a context: operations are counted, and their memory too, as in `MemoryMeter`; see the module.
 
     Attributes:

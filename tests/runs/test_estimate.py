@@ -164,7 +164,9 @@ def test_a_cells_folder_is_forecast_as_it_is_written(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run_cell(settings, tmp_path / "cell", Options(device="cpu")).state == "done"
     really = sum(-(-file.stat().st_size // 4096) * 4096 for file in (tmp_path / "cell").iterdir()) + 4096
-    size, dataset = data_size(settings, tmp_path)
+    known = data_size(settings, tmp_path)
+    assert known is not None
+    size, dataset = known
     forecast = folder_bytes(settings, rehearse(settings, size, shares(settings, dataset)))
     assert forecast == pytest.approx(really, rel=0.2)
 

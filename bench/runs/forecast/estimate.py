@@ -265,7 +265,7 @@ def folder_bytes(settings: Settings, rehearsal: Rehearsal) -> int:
     def at(amount: Callable[[Counted], float]) -> float:
         return rehearsal.at(amount, clients)
 
-    files = [_LOG_LINE * (2 + evaluations(settings))]
+    files: list[float] = [_LOG_LINE * (2 + evaluations(settings))]
     for name, (header, _, _) in rehearsal.few.tables.items():
         told = min(rounds, TIMELINE_VERSIONS) if name == "timeline.csv" else rounds
         of_rounds = told * at(lambda c, name=name: c.tables[name][1])  # type: ignore[misc]

@@ -192,13 +192,19 @@ def _count(
         peak=peak,
         evaluated=evaluated,
         working=working,
-        tables={name: (a, b - a, c - b) for name, a, b, c in ((n, *(s[n] for s in sizes)) for n in sizes[0])},
+        tables=_growth(*sizes),
         records=_records(settings, dataset, partition, federation.clients.ids),
     )
 
 
 def _sizes(folder: Path) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in folder.iterdir()}
+
+
+def _growth(
+    header: dict[str, int], round_: dict[str, int], evaluation: dict[str, int]
+) -> dict[str, tuple[int, int, int]]:
+    return {name: (size, round_[name] - size, evaluation[name] - round_[name]) for name, size in header.items()}
 
 
 def _records(settings: Settings, dataset: Dataset, partition: Partition, ids: list[int]) -> dict[str, int]:
@@ -242,10 +248,12 @@ def samples(
 ) -> tuple[Dataset, Partition]:
     """Clients of the mean size, one after the other: training, validation and tests."""
     each = shares.train, shares.validation, shares.test
-    lists = [tuple(np.arange(n) + i * n + clients * sum(each[:k]) for i in range(clients)) for k, n in enumerate(each)]
+    train, validation, test = (
+        tuple(np.arange(n) + i * n + clients * sum(each[:k]) for i in range(clients)) for k, n in enumerate(each)
+    )
     used = clients * sum(each)
     common = used + np.arange(round(shares.common * clients / shares.clients))
-    return make(size, used + len(common)), Partition(*lists, common)
+    return make(size, used + len(common)), Partition(train, validation, test, common)
 
 
 def shares(settings: Settings, dataset: Dataset) -> Shares:
