@@ -150,7 +150,7 @@ class _Forecast:
             cells: each with how often it will run.
         """
         from bench.runs.forecast.rehearsal import plain
-        from bench.runs.timing import measured
+        from bench.runs.forecast.timing import measured
 
         kinds: dict[str, Settings] = {}
         seconds = Counter[str]()

@@ -25,7 +25,7 @@ from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, shortage
 from bench.federation.cell_data import CellData, load_all
-from bench.federation.federation import Diverged, Evaluation, Federation
+from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, file_of, load_file
 from bench.results import saved_models
@@ -256,7 +256,7 @@ class _Run:
     def _record(self, federation: Federation) -> None:
         """Write what the version that has just ended leaves behind."""
         version, now = federation.version, time.monotonic()
-        traffic = append_version(self.tables, federation)
+        traffic = self.tables.append_version(federation)
         scores: list[dict[str, Any]] = []
         if version % self.settings.eval_every == 0 or version == self.settings.rounds:
             if self.options.blind:
@@ -279,7 +279,7 @@ class _Run:
     def _evaluate(self, federation: Federation) -> list[dict[str, Any]]:
         """Write the scores of the version that has just ended, and return those of all clients together."""
         version, evaluation = federation.version, federation.evaluate()
-        append_evaluation(self.tables, version, evaluation)
+        self.tables.append_evaluation(version, evaluation)
         if self.options.keep == "best":
             saved_models.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
         self.figures = headline(evaluation.metrics)
@@ -347,24 +347,6 @@ class _Run:
         }
         store.write_json(self.folder / "timing.json", timing)
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
-
-
-def append_version(tables: Tables, federation: Federation) -> list[dict[str, Any]]:
-    """Add the lines of the version that has just ended, and return those of the ledger."""
-    version = federation.version
-    traffic = [row for row in federation.ledger if row["round"] == version]
-    tables.append("ledger", version, traffic)
-    tables.append("work", version, [federation.work])
-    if federation.spans:
-        tables.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
-    return traffic
-
-
-def append_evaluation(tables: Tables, version: int, evaluation: Evaluation) -> None:
-    """Add the lines of a version's evaluation."""
-    tables.append("metrics", version, evaluation.metrics)
-    tables.append("clients", version, evaluation.clients)
-    tables.append("hits", version, evaluation.hits)
 
 
 def _seen(status: Status, federation: Federation) -> Status:

@@ -5,10 +5,13 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.store import inside
 from bench.store.store import COLUMNS, checksum, write_text
+
+if TYPE_CHECKING:
+    from bench.federation.federation import Evaluation, Federation
 
 
 class Tables:
@@ -37,6 +40,22 @@ class Tables:
             writer.writerow(full[column] for column in COLUMNS[name])
         with inside.append(self._paths[name]) as file:
             file.write(buffer.getvalue())
+
+    def append_version(self, federation: "Federation") -> list[dict[str, Any]]:
+        """Add the lines of the version that has just ended, and return those of the ledger."""
+        version = federation.version
+        traffic = [row for row in federation.ledger if row["round"] == version]
+        self.append("ledger", version, traffic)
+        self.append("work", version, [federation.work])
+        if federation.spans:
+            self.append("timeline", version, [{"round": version} | span._asdict() for span in federation.spans])
+        return traffic
+
+    def append_evaluation(self, version: int, evaluation: "Evaluation") -> None:
+        """Add the lines of a version's evaluation."""
+        self.append("metrics", version, evaluation.metrics)
+        self.append("clients", version, evaluation.clients)
+        self.append("hits", version, evaluation.hits)
 
     def sync(self) -> dict[str, list[Any]]:
         """Bring all tables to the disk and return their sizes in bytes and checksums."""

@@ -16,7 +16,7 @@ from bench.runs.cell import Options, run_cell
 from bench.runs.forecast.estimate import Estimate, data_size, folder_bytes
 from bench.runs.forecast.memory import held, keep_on_host, models
 from bench.runs.forecast.rehearsal import CannotRehearseError, DataSize, Shares, rehearse, shares
-from bench.runs.timing import _alarm, _OutOfTimeError, measured
+from bench.runs.forecast.timing import _alarm, _OutOfTimeError, measured
 from bench.settings import Settings
 from bench.store.checkpoint import Checkpoint, Writer
 from tests.engine.problems import run, toy

@@ -1,6 +1,6 @@
 """Estimate the cost of a grid before it starts, without its data files, for `bench run --dry-run`.
 
-What a cell does is counted (`bench.runs.forecast.rehearsal`) and multiplied by how fast this machine is (`bench.speed.machine`);
+What a cell does is counted (`rehearsal.py`) and multiplied by how fast this machine is (`machine.py`);
 nothing is trained. The speed of writing checkpoints is measured next to the run folder.
 """
 
@@ -26,10 +26,10 @@ from bench.federation.setup import check_batch_size
 from bench.federation.timeline import TIMELINE_VERSIONS
 from bench.models.factory import build
 from bench.params import Spec
+from bench.runs.forecast.machine import Machine, this_machine
 from bench.runs.forecast.memory import keep_on_host
 from bench.runs.forecast.rehearsal import Counted, DataSize, Rehearsal, blank, rehearse, shares
 from bench.settings import Settings
-from bench.speed.machine import Machine, this_machine
 from bench.store import checkpoint
 
 _SIZES = {
@@ -71,7 +71,7 @@ class Estimate:
         gpu: the same of a GPU's memory.
         disk: bytes of checkpoints at the peak: one generation more than stays, as the newest is written before the
             oldest goes.
-        measured: whether rounds were timed (`bench.runs.timing`); else the time is of counted operations.
+        measured: whether rounds were timed (`bench.runs.forecast.timing`); else the time is of counted operations.
     """
 
     steps: int

@@ -19,16 +19,15 @@ import numpy as np
 from bench.data import Dataset, Partition, TokenShape
 from bench.engine.counting import Shadow, Step, Tally
 from bench.engine.device_data import KEEP_NORMALISED
-from bench.engine.executors import GraphCache
+from bench.engine.recorded_steps import GraphCache
 from bench.errors import UserError
 from bench.federation.cell_data import load_partition
 from bench.federation.federation import Federation
 from bench.federation.setup import make_method
 from bench.method import Arrivals
-from bench.runs.cell import append_evaluation, append_version
 from bench.settings import Settings
 from bench.store.data_record import partition_record, shown_samples, tests_record
-from bench.store.store import Tables
+from bench.store.growing_tables import Tables
 
 _CLIENTS = 2, 4
 _LATER: dict[str, Any] = {"seed": 0, "partition_seed": None, "alpha": None, "label": "", "case": "", "lr": 0.1}
@@ -168,13 +167,13 @@ def _count(
         federation.advance()
         first, shadow.tally, shadow.peak = shadow.tally, Tally(), shadow.live
         federation.advance()
-        append_version(tables, federation)
+        tables.append_version(federation)
         sizes.append(_sizes(Path(scratch)))
         round_, peak, live = shadow.tally, shadow.peak, shadow.live
         shadow.tally, shadow.peak = Tally(), live
         evaluation = federation.evaluate()
         evaluated, working = shadow.live - live, shadow.peak - shadow.live
-        append_evaluation(tables, federation.version, evaluation)
+        tables.append_evaluation(federation.version, evaluation)
         sizes.append(_sizes(Path(scratch)))
         state = sum(t.nbytes for t in federation.state()[0].values())
     at_once = len(dataset.y) * dataset.x[0].size * federation.engine.dtype.itemsize

@@ -20,9 +20,9 @@ from bench.data import Dataset, noise
 from bench.engine.backends.backends import EAGER
 from bench.rng import generator
 from bench.runs.forecast.estimate import Estimate, data_size, network_of, round_seconds
+from bench.runs.forecast.machine import Machine, this_machine
 from bench.runs.forecast.rehearsal import DataSize, rehearse, samples, shares, stand_in
 from bench.settings import Settings
-from bench.speed.machine import Machine, this_machine
 
 LIMIT = 60.0
 """Seconds after which measuring ends."""
