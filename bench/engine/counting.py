@@ -51,7 +51,7 @@ class Operation(NamedTuple):
 Operations = Counter[Operation]
 
 
-class Step(NamedTuple):
+class CountedStep(NamedTuple):
     """A traced step: its operations, and the most bytes that lay in its own tensors at one time."""
 
     operations: Operations
@@ -86,7 +86,7 @@ class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()
         self.tally = Tally()
-        self.steps: list[Step] = []
+        self.steps: list[CountedStep] = []
         self._known_steps: dict[tuple[Recorded, tuple[torch.Size, ...]], int] = {}
         self._tracing: Operations | None = None
         self._count_of_operations = 0
@@ -146,11 +146,11 @@ class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
         self.tally.calls[self._known_steps[key]] += calls
         return [t.clone() for t in args[0]]
 
-    def _trace(self, step: Function, examples: list[Tensor]) -> Step:
+    def _trace(self, step: Function, examples: list[Tensor]) -> CountedStep:
         self._tracing, before, self.peak = Counter(), (self.live, self.peak), self.live
         try:
             step([t.detach().to("meta") for t in examples])
-            return Step(self._tracing, self.peak - before[0])
+            return CountedStep(self._tracing, self.peak - before[0])
         finally:
             self._tracing, self.peak = None, before[1]
 

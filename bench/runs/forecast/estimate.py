@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from bench.data import Dataset, TokenShape
-from bench.engine.counting import Operations, Step, Tally
+from bench.engine.counting import CountedStep, Operations, Tally
 from bench.engine.device import lanes_on
 from bench.engine.device_data import KEEP_NORMALISED
 from bench.engine.predict import samples_at_once
@@ -86,7 +86,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkCosts:
     """What decides how a cell's clients go side by side.
 
     Attributes:
@@ -146,13 +146,13 @@ def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] |
     return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize), dataset
 
 
-def network_of(settings: Settings, size: DataSize, device: str) -> Network:
+def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
     """How the clients of a cell train and evaluate on a device."""
     spec = Spec.of(settings.model, build(settings.model, size.shape, size.classes, settings.model_options))
     model = spec.d * getattr(torch, settings.dtype).itemsize
     alone = device == "cpu" and better_alone(spec)
     lanes = 1 if alone else lanes_on(torch.device(device), model)
-    return Network(lanes, alone, samples_at_once(device, convolutional=is_convolutional(spec)), model)
+    return NetworkCosts(lanes, alone, samples_at_once(device, convolutional=is_convolutional(spec)), model)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def evaluations(settings: Settings) -> int:
 
 
 def _seconds(
-    settings: Settings, rehearsal: Rehearsal, network: Network, machine: Machine, threads: int
+    settings: Settings, rehearsal: Rehearsal, network: NetworkCosts, machine: Machine, threads: int
 ) -> tuple[float, float]:
     """Return the seconds of a cell whose steps were recorded before where they can be, and those of recording them."""
     rounds, evaluated = settings.rounds, evaluations(settings)
@@ -193,7 +193,9 @@ def _seconds(
     return seconds, warm_up
 
 
-def round_seconds(rehearsal: Rehearsal, network: Network, machine: Machine, clients: int, *, recorded: bool) -> float:
+def round_seconds(
+    rehearsal: Rehearsal, network: NetworkCosts, machine: Machine, clients: int, *, recorded: bool
+) -> float:
     """Seconds of a round of so many clients, whose steps are recorded or not."""
 
     def of_tally(tally: Tally) -> float:
@@ -206,7 +208,7 @@ def round_seconds(rehearsal: Rehearsal, network: Network, machine: Machine, clie
     return rehearsal.at(lambda c: of_tally(c.round), clients)
 
 
-def _step_seconds(step: Step, network: Network, machine: Machine, *, recorded: bool) -> float:
+def _step_seconds(step: CountedStep, network: NetworkCosts, machine: Machine, *, recorded: bool) -> float:
     """Seconds of a step of as many clients as go side by side."""
     start = _RECORDED if recorded else _EAGER_ALONE if network.alone else _EAGER
     return time_of(step.operations, machine, start, network.lanes)
@@ -252,7 +254,7 @@ def _in_steps(rehearsal: Rehearsal) -> int:
     return max((step.peak for step in rehearsal.steps), default=0)
 
 
-def _in_evaluation(rehearsal: Rehearsal, network: Network) -> float:
+def _in_evaluation(rehearsal: Rehearsal, network: NetworkCosts) -> float:
     """Bytes of activations of as many samples as are evaluated at a time."""
     few = rehearsal.few
     return few.working * network.evaluated / max(1, min(few.tests, network.evaluated))

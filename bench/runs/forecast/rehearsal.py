@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.data import Dataset, Partition, TokenShape
-from bench.engine.counting import Shadow, Step, Tally
+from bench.engine.counting import CountedStep, Shadow, Tally
 from bench.engine.device_data import KEEP_NORMALISED
 from bench.engine.recorded_steps import GraphCache
 from bench.errors import UserError
@@ -44,7 +44,7 @@ class DataSize(NamedTuple):
     itemsize: int = 1
 
 
-class Shares(NamedTuple):
+class ClientShares(NamedTuple):
     """Mean numbers of samples of a client that has some, the common test samples, and the number of such clients."""
 
     clients: int
@@ -94,7 +94,7 @@ class Rehearsal:
 
     few: Counted
     more: Counted
-    steps: list[Step]
+    steps: list[CountedStep]
     selected: int
     clients: int
 
@@ -109,10 +109,10 @@ class CannotRehearseError(Exception):
     """The method reads numbers of large tensors, or does something else that cannot be counted."""
 
 
-_KNOWN: dict[tuple[str, DataSize, Shares], Rehearsal] = {}
+_KNOWN: dict[tuple[str, DataSize, ClientShares], Rehearsal] = {}
 
 
-def rehearse(settings: Settings, size: DataSize, shares: Shares) -> Rehearsal:
+def rehearse(settings: Settings, size: DataSize, shares: ClientShares) -> Rehearsal:
     """Count a cell. Cells that differ only in what makes no difference to their cost share one count.
 
     Raises:
@@ -133,7 +133,7 @@ def plain(settings: Settings) -> str:
     return json.dumps({**same, "hp": hp, "partition_options": {}}, sort_keys=True)
 
 
-def _rehearse(settings: Settings, size: DataSize, shares: Shares) -> Rehearsal:
+def _rehearse(settings: Settings, size: DataSize, shares: ClientShares) -> Rehearsal:
     unit = len(settings.architectures) or 1  # so that each number of clients has all architectures alike
     shadow, recordings = Shadow(), GraphCache()
     try:
@@ -155,7 +155,7 @@ def _selected(settings: Settings, clients: int) -> int:
 
 
 def _count(
-    settings: Settings, size: DataSize, shares: Shares, clients: int, shadow: Shadow, recordings: GraphCache
+    settings: Settings, size: DataSize, shares: ClientShares, clients: int, shadow: Shadow, recordings: GraphCache
 ) -> Counted:
     dataset, partition = samples(size, shares, clients, blank)
     shadow.tally = Tally()
@@ -243,7 +243,7 @@ def blank(size: DataSize, train: int, test: int = 0) -> Dataset:
 
 
 def samples(
-    size: DataSize, shares: Shares, clients: int, make: Callable[[DataSize, int], Dataset]
+    size: DataSize, shares: ClientShares, clients: int, make: Callable[[DataSize, int], Dataset]
 ) -> tuple[Dataset, Partition]:
     """Clients of the mean size, one after the other: training, validation and tests."""
     each = shares.train, shares.validation, shares.test
@@ -255,7 +255,7 @@ def samples(
     return make(size, used + len(common)), Partition(train, validation, test, common)
 
 
-def shares(settings: Settings, dataset: Dataset) -> Shares:
+def shares(settings: Settings, dataset: Dataset) -> ClientShares:
     """Return the mean client of a cell, from one partition for all cells that differ in seed and alpha only.
 
     Raises:
@@ -276,13 +276,13 @@ _DIVIDED_BY = {
     "protocol",
     "validation_share",
 }
-_SHARES: dict[tuple[str, int, int], Shares] = {}
+_SHARES: dict[tuple[str, int, int], ClientShares] = {}
 
 
-def _mean_client(partition: Partition) -> Shares:
+def _mean_client(partition: Partition) -> ClientShares:
     clients = [i for i, own in enumerate(partition.train) if len(own)]
     train, validation, test = (
         math.ceil(sum(len(part[i]) for i in clients) / max(1, len(clients)))
         for part in (partition.train, partition.validation, partition.test)
     )
-    return Shares(len(clients), train, validation, test, len(partition.global_test))
+    return ClientShares(len(clients), train, validation, test, len(partition.global_test))
