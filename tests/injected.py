@@ -215,10 +215,10 @@ FAULTS = [
         "results/test_results.py::test_the_latest_of_the_best_means_of_five",
     ),
     Fault(
-        "a grid takes the folder of a study of its name",
+        "a grid takes the folder of another one without being asked to",
         "bench/runs/run_folder.py",
-        'if (before, info.get("grid", name)) == (kind, name):',
-        'if info.get("grid", name) == name:',
+        "if info is None or take_over:",
+        'if info is None or kind == "grid":',
         "cli/test_doors.py",
     ),
     Fault(
