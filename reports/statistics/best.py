@@ -72,7 +72,7 @@ def logits(percent: Floats) -> Floats:
 
 
 def against_best(tasks: Sequence[Floats], margin: float = MARGIN) -> list[Standing]:
-    """Every method against the best of the others, over all tasks.
+    """Compare every method with the best of the others, over all tasks.
 
     Args:
         tasks: for each task, accuracies in percent, `[methods, units]`; units in one order where tasks share them.
@@ -101,7 +101,7 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN) -> list[Standi
 
 
 def outcomes(task: Floats, comparisons: int, margin: float = MARGIN) -> list[list[TaskOutcome]]:
-    """Every method against every other on one task, by the verdict on the one with the lower mean.
+    """Compare every method with every other on one task, by the verdict on the one with the lower mean.
 
     It has lost where it is worse than the other, a tie is where it is equivalent to it.
 
@@ -111,7 +111,7 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN) -> list[lis
         margin: of equivalence, in percentage points.
 
     Returns:
-        `[one][other]`, of the one; `undecided` everywhere where there is one unit only.
+        `[method][other]`, the outcome for the first; `undecided` everywhere where there is one unit only.
     """
     from scipy import stats
 
@@ -122,16 +122,16 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN) -> list[lis
     mean = scores.mean(axis=1)
     moderated = moderate(*pair_variances([scores], np.ones(1)))
     half = float(stats.t.ppf(1 - LEVEL / (2 * comparisons), moderated.freedom)) * np.sqrt(moderated.variance)
-    found: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
-    for one in range(methods):
+    table: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
+    for method in range(methods):
         for other in range(methods):
-            if one != other:
-                found[one][other] = _outcome(mean[one], mean[other], half[one, other], margin)
-    return found
+            if method != other:
+                table[method][other] = _outcome(mean[method], mean[other], half[method, other], margin)
+    return table
 
 
 def _outcome(mean: float, other: float, half: float, margin: float) -> TaskOutcome:
-    """From two means of logits and half the interval of their difference."""
+    """Decide between two methods, from their mean logits and half the interval of the difference."""
     low, high = (_points(np.array([max(mean, other)]), end - abs(mean - other)) for end in (-half, half))
     match _verdict(low, high, margin):
         case "worse":
@@ -162,22 +162,22 @@ def moderate(variances: Floats, freedom: float) -> Moderated:
 
     Args:
         variances: `[methods, methods]`, symmetric; the diagonal counts nowhere.
-        freedom: of each.
+        freedom: degrees of freedom of each variance.
     """
     from scipy import special
 
     methods = len(variances)
     most = float((methods - 1) * freedom)
-    own = variances[np.triu_indices(methods, 1)]
-    if not own.any():
+    pairs = variances[np.triu_indices(methods, 1)]
+    if not pairs.any():
         return Moderated(variances, most)
-    own = np.maximum(own, 1e-5 * max(float(np.median(own)), float(own.mean())))
+    pairs = np.maximum(pairs, 1e-5 * max(float(np.median(pairs)), float(pairs.mean())))
     if methods < 3:
-        return Moderated(np.broadcast_to(own, variances.shape), most)
-    logs = np.log(own) - special.digamma(freedom / 2) + math.log(freedom / 2)
+        return Moderated(np.broadcast_to(pairs, variances.shape), most)
+    logs = np.log(pairs) - special.digamma(freedom / 2) + math.log(freedom / 2)
     excess = float(logs.var(ddof=1) - special.polygamma(1, freedom / 2))
     if excess <= 0:
-        return Moderated(np.full(variances.shape, own.mean()), most)
+        return Moderated(np.full(variances.shape, pairs.mean()), most)
     prior = 2 * _trigamma_inverse(excess)
     centre = math.exp(float(logs.mean()) + float(special.digamma(prior / 2)) - math.log(prior / 2))
     return Moderated((prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most))
@@ -244,7 +244,7 @@ def _constrained(mean: Floats, half: Floats) -> tuple[Floats, Floats]:
 
 
 def _rivals(mean: Floats) -> list[int]:
-    """For each method, the best of the others."""
+    """Find for each method the best of the others."""
     first, second = np.argsort(-mean, kind="stable")[:2]
     return [int(second if k == first else first) for k in range(len(mean))]
 

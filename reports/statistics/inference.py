@@ -22,7 +22,7 @@ from bench.rng import generator
 LEVEL = 0.05
 """Probability that an interval misses, or that a test is wrong where nothing differs."""
 _ROUNDING = 1e-9
-"""Of a score: what differs by less is equal but for rounding."""
+"""Share of a score: what differs by less is equal but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -247,13 +247,13 @@ def bootstrap(
     value = float(aggregate(tasks))
     if all(len(units) < 2 for units in tasks):
         return Bounded(value, math.nan, math.nan)
-    drawn = [units[rng.integers(len(units), size=(repeats, len(units)))] for units in tasks]
-    aggregates = aggregate(drawn)
-    several = [units for units in drawn if units.shape[-1] > 1]
+    draws = [units[rng.integers(len(units), size=(repeats, len(units)))] for units in tasks]
+    aggregates = aggregate(draws)
+    several = [units for units in draws if units.shape[-1] > 1]
     freedoms = np.array([units.shape[-1] - 1.0 for units in several])
-    seen = np.array([_part(units, aggregates) for units in several])
-    parts = seen * (freedoms + 1) / freedoms
-    error = float(aggregates.std()) * math.sqrt(parts.sum() / seen.sum() if seen.any() else 1)
+    shares = np.array([_part(units, aggregates) for units in several])
+    parts = shares * (freedoms + 1) / freedoms
+    error = float(aggregates.std()) * math.sqrt(parts.sum() / shares.sum() if shares.any() else 1)
     return Bounded(value, *within_percent(value, _t_quantile(satterthwaite(parts, freedoms), LEVEL) * error))
 
 
@@ -262,7 +262,7 @@ def satterthwaite(parts: Floats, freedoms: Floats) -> float:
 
     Args:
         parts: the variances, each with its factor in the sum; all of their freedom where all are 0.
-        freedoms: of each.
+        freedoms: degrees of freedom of each.
     """
     if not parts.any():
         return float(freedoms.sum())
@@ -270,7 +270,7 @@ def satterthwaite(parts: Floats, freedoms: Floats) -> float:
 
 
 def _part(units: Floats, aggregates: Floats) -> float:
-    """What the mean of a task's resampled units, `[draws, units]`, explains of the aggregates' variance, `[draws]`."""
+    """Part of the aggregates' variance, `[draws]`, that the mean of a task's resampled `[draws, units]` explains."""
     means = units.mean(axis=-1)
     spread = float(means.var())
     return float(np.cov(means, aggregates, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
@@ -285,9 +285,9 @@ def unpaired(x: tuple[float, float, int], y: tuple[float, float, int]) -> tuple[
     """
     if min(x[2], y[2]) < 2 or x[1] == y[1] == 0:
         return math.nan, math.nan
-    one, other = x[1] ** 2 / x[2], y[1] ** 2 / y[2]
-    quantile = (one * _t_quantile(x[2] - 1, LEVEL) + other * _t_quantile(y[2] - 1, LEVEL)) / (one + other)
-    half = quantile * math.sqrt(one + other)
+    x_var, y_var = x[1] ** 2 / x[2], y[1] ** 2 / y[2]
+    quantile = (x_var * _t_quantile(x[2] - 1, LEVEL) + y_var * _t_quantile(y[2] - 1, LEVEL)) / (x_var + y_var)
+    half = quantile * math.sqrt(x_var + y_var)
     return x[0] - y[0] - half, x[0] - y[0] + half
 
 
@@ -304,14 +304,14 @@ def within_percent(value: float, half: float) -> tuple[float, float]:
 
 
 def _differences(values: Mapping[str, float], reference: Mapping[str, float]) -> Floats:
-    """By common seed; differences that are equal but for rounding are made equal, and zero where that is all."""
+    """Subtract seed by seed, on common seeds; differences that are rounding only become 0, or equal to each other."""
     seeds = sorted(values.keys() & reference.keys())
     x, y = (np.array([scores[seed] for seed in seeds], dtype=float) for scores in (values, reference))
     return _level_out(x - y, x)
 
 
 def _level_out(differences: Floats, scores: Floats) -> Floats:
-    """Without what is rounding only, at the size of the scores."""
+    """Remove from differences what is rounding only, at the size of the scores."""
     rounding = _ROUNDING * np.abs(scores).max(initial=0.0)
     level = np.where(np.abs(differences) <= rounding, 0.0, differences)
     if len(level) and np.ptp(level) <= rounding:
@@ -377,11 +377,11 @@ def _different_pairs(scores: Floats, level: float) -> npt.NDArray[np.bool_]:
 
 def _cliques(differs: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
     """Longest runs of neighbouring ranks without a differing pair, none inside another, none of one method."""
-    found: list[tuple[int, int]] = []
+    cliques: list[tuple[int, int]] = []
     for first in range(len(differs)):
         last = first
         while last + 1 < len(differs) and not differs[first : last + 1, last + 1].any():
             last += 1
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return tuple(found)
+        if last > first and (not cliques or last > cliques[-1][1]):
+            cliques.append((first, last))
+    return tuple(cliques)

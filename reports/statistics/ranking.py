@@ -37,7 +37,7 @@ def rank(tasks: Sequence[Floats], families: Sequence[str]) -> list[Ranked]:
         families: the data family of each task.
     """
     mean, half = pair_intervals(tasks, families)
-    above = mean[None] - mean[:, None] > half  # [one, other]: the other is surely better
+    above = mean[None] - mean[:, None] > half  # [method, other]: the other is surely better
     firsts, lasts = 1 + above.sum(axis=1), len(mean) - above.sum(axis=0)
     tiers = _tiers(mean, firsts, lasts)
     return [Ranked(float(m), int(a), int(b), tier) for m, a, b, tier in zip(mean, firsts, lasts, tiers, strict=True)]
@@ -63,7 +63,7 @@ def family_weights(families: Sequence[str]) -> Floats:
 
 
 def _tiers(mean: Floats, firsts: "np.ndarray[tuple[int], np.dtype[np.intp]]", lasts: Floats) -> list[int]:
-    """From the best downwards, a tier holds all whose rank intervals overlap that of its first method."""
+    """Divide methods into tiers, from the best down: the rank intervals of a tier overlap that of its first method."""
     tiers = [0] * len(mean)
     tier, end = 0, 0
     for method in np.argsort(-mean, kind="stable"):
