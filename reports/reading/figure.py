@@ -1,4 +1,4 @@
-"""Which accuracy a table or picture is about."""
+"""The accuracy that a table or picture is about."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from reports.reading.load import Store
 
 @dataclass(frozen=True)
 class Figure:
-    """Which accuracy: of which model, on which test data, averaged over clients how."""
+    """The choice of one accuracy: of which model, on which test data, and how it is averaged over clients."""
 
     name: str
     metric: str
@@ -16,7 +16,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """For captions."""
+        """Name and description for captions."""
         models = {"gm": "generic model", "pm": "personalized models", "lm": "models right after local training"}
         means = {"train_size": ", weighted by training size", "equal": ", every client counting the same", "": ""}
         place = "common test set" if self.on == "global" else "clients' local test sets"

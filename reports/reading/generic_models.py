@@ -18,20 +18,23 @@ _KEYS = ["protocol", "row", "task", "seed"]
 
 
 def equal_models(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.Series:
-    """By protocol, row, task and seed: whether PM is GM in every score, at every round, of every client.
+    """Find the cells whose PM is their GM in every score, at every round, of every client.
 
     Args:
         figures: as in `reports.reading.load.Store`; cells without one of the two models are left out, and so is
             derived PM.
         views: the cells by their ids.
+
+    Returns:
+        A truth value by protocol, row, task and seed.
     """
     # rounds chosen on validation data may differ: GM's is chosen on pooled samples, PM's on clients' accuracies
     local = figures[(figures["on"] == "local") & figures["selection"].isin(["last", "tail"])]
     keys = [*_KEYS, "cell", "mean", "selection"]
-    own = local[(local["metric"] == "pm") & ~local["derived"].astype(bool)].set_index(keys)["value"]
+    personalized = local[(local["metric"] == "pm") & ~local["derived"].astype(bool)].set_index(keys)["value"]
     generic = local[local["metric"] == "gm"].set_index(keys)["value"]
-    both = pd.concat([own, generic], axis=1, keys=["own", "generic"], join="inner").astype(float)
-    same = pd.Series(np.isclose(both["own"], both["generic"], rtol=1e-9, atol=0), both.index, dtype=bool)
+    both = pd.concat([personalized, generic], axis=1, keys=["personalized", "generic"], join="inner").astype(float)
+    same = pd.Series(np.isclose(both["personalized"], both["generic"], rtol=1e-9, atol=0), both.index, dtype=bool)
     likely = same.groupby([*_KEYS, "cell"], sort=False).all().reset_index("cell", name="same")
     return pd.Series(
         [bool(same) and _same_counts(views[cell]) for cell, same in likely.itertuples(index=False)],
@@ -40,8 +43,8 @@ def equal_models(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.Ser
     )
 
 
-def without_own(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.DataFrame:
-    """The figures, with PM marked as derived where all cells of a row and protocol have equal models.
+def mark_generic(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.DataFrame:
+    """Mark PM as derived in the figures where all cells of a row and protocol have equal models.
 
     A method that trains personalized models on some tasks and finds the generic one good enough on others, as CFL does
     where it splits no cluster, keeps its figures: that is its answer there.
@@ -56,5 +59,5 @@ def without_own(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.Data
 def _same_counts(view: CellView) -> bool:
     clients = view.table("clients")
     keys = ["round", "client", "split"]
-    own, generic = (clients[clients["metric"] == metric].set_index(keys)["correct"] for metric in ("pm", "gm"))
-    return own.sort_index().equals(generic.sort_index())
+    personalized, generic = (clients[clients["metric"] == metric].set_index(keys)["correct"] for metric in ("pm", "gm"))
+    return personalized.sort_index().equals(generic.sort_index())

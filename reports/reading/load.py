@@ -1,4 +1,4 @@
-"""What a report reads: one or more run folders as one list of cells and one table of figures."""
+"""Reading of what a report is about: run folders as one list of cells and one table of figures."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from bench.settings import Settings
 from bench.store import documents
 from bench.store.store import FINISHED, CellState
 from bench.store.tables import read_tables
-from reports.reading.generic_models import without_own
+from reports.reading.generic_models import mark_generic
 from reports.statistics.best import MARGIN
 
 TASK_FIELDS = (
@@ -40,7 +40,7 @@ _SEED_FIELDS = ("seed", "partition_seed")
 _NAMES = ("row", "task", "seed")
 _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
 """Which copy of a cell is shown where several runs have one."""
-_OWN = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
+_HP = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _SHORT = {"alpha": "α", "participation": "C"}
@@ -67,18 +67,18 @@ class Cell:
 
     @property
     def state(self) -> str:
-        """As in the store, and `missing` where nothing was written."""
+        """State as in the cell store, but `missing` where nothing was written."""
         return "missing" if self.view.status.state == "waiting" else self.view.status.state
 
     @property
     def trained(self) -> int:
-        """How many clients take part in the training of a cell that is done: with samples, and not held out as new."""
+        """Number of clients that train in a cell that is done: they have samples and are not held out as new."""
         sizes: list[int] = self.json("partition")["n_train"]
         return sum(n > 0 for n in sizes) - self.view.settings.new_clients
 
     @property
     def flat(self) -> dict[str, Any]:
-        """Its settings, the method's own as `hp.<name>`."""
+        """Settings of the cell, the method's own as `hp.<name>`."""
         return _flat(self.view.settings)
 
     def json(self, name: str) -> Any:
@@ -134,9 +134,9 @@ class Store:
         names = pd.DataFrame([(cell.row, cell.task, cell.seed) for cell in cells], columns=list(_NAMES))
         return pd.concat([table, names.loc[names.index.repeat(lengths)].reset_index(drop=True)], axis=1)
 
-    def selected(self, task: str, wanted: str) -> str:
-        """Which round a task reports: the wanted one, and the last where the task has no such figure at all."""
-        return wanted if (task, wanted) in self._selections else "last"
+    def selected(self, task: str, selection: str) -> str:
+        """Choose the round that a task reports: by `selection`, or the last where the task has no such figure."""
+        return selection if (task, selection) in self._selections else "last"
 
     def scores(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
         """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
@@ -167,15 +167,15 @@ class Store:
     def by_seed(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
         """Accuracy in percent by seed; a diverged cell counts at chance level."""
         figure = (metric, on, mean, self.selected(task, selection))
-        found = dict(self._scores.get((row, task, *figure), {}))
+        accuracies = dict(self._scores.get((row, task, *figure), {}))
         diverged = [cell.seed for cell in self.of(row, task) if cell.state == "diverged"]
-        if diverged and (found or figure in self._measured[task]) and not math.isnan(chance := self.chance(task)):
-            found |= dict.fromkeys(diverged, chance)
-        return found
+        if diverged and (accuracies or figure in self._measured[task]) and not math.isnan(chance := self.chance(task)):
+            accuracies |= dict.fromkeys(diverged, chance)
+        return accuracies
 
     @cached_property
     def answers(self) -> dict[Any, Any]:
-        """Of `remembered`."""
+        """Answers that functions under `remembered` have given, by function and arguments."""
         return {}
 
     @cached_property
@@ -231,29 +231,29 @@ def remembered(function: Callable[Concatenate[Store, _P], _T]) -> Callable[Conca
     methods dozens of times. The answer is shared, so that nobody may change it."""
 
     @wraps(function)
-    def once(store: Store, /, *args: _P.args, **options: _P.kwargs) -> _T:
-        asked = (function, args, tuple(options.items()))
-        if asked not in store.answers:
-            store.answers[asked] = function(store, *args, **options)
-        answer: _T = store.answers[asked]
+    def recall(store: Store, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        key = (function, args, tuple(options.items()))
+        if key not in store.answers:
+            store.answers[key] = function(store, *args, **options)
+        answer: _T = store.answers[key]
         return answer
 
-    return once
+    return recall
 
 
 def load(runs: Sequence[Path | RunView]) -> Store:
-    """Read what is a path, and merge the runs. Trials of a sweep are left out: they have no test figures.
+    """Merge runs; those given as paths are read. Trials of a sweep are left out: they have no test figures.
 
     Raises:
         UserError: a folder is not a run, or two runs have different cells for one entry of a table.
     """
     views = [run if isinstance(run, RunView) else load_run(run) for run in runs]
-    found: dict[tuple[str, str], CellView] = {}
+    copies: dict[tuple[str, str], CellView] = {}
     for view in (cell for run in views for cell in run.cells if cell.settings.protocol != "tuning"):
-        known = found.setdefault((view.id, view.label), view)
+        known = copies.setdefault((view.id, view.label), view)
         if _PREFERRED.index(view.status.state) < _PREFERRED.index(known.status.state):
-            found[view.id, view.label] = view
-    cells = _named(list(found.values()))
+            copies[view.id, view.label] = view
+    cells = _named(list(copies.values()))
     _refuse_rivals(cells)
     _refuse_unpaired(cells)
     return Store(tuple(view.info for view in views), cells, _figures([tidy(view) for view in views], cells))
@@ -264,13 +264,13 @@ def setting_text(name: str, value: Any) -> str:
     if name == "shifts":
         return " + ".join(_shift_text(dict(shift)) for shift in value) or "no shift"
     shown = f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-    return f"{_SHORT.get(name, name.removeprefix(_OWN))}={shown}"
+    return f"{_SHORT.get(name, name.removeprefix(_HP))}={shown}"
 
 
 def _shift_text(shift: dict[str, Any]) -> str:
     """`label_noise share=0.4`: a shift with its options, but for those that are lists."""
-    given = [setting_text(key, value) for key, value in shift.items() if key != "name" and not isinstance(value, list)]
-    return " ".join([shift["name"], *given])
+    texts = [setting_text(key, value) for key, value in shift.items() if key != "name" and not isinstance(value, list)]
+    return " ".join([shift["name"], *texts])
 
 
 def _named(views: list[CellView]) -> tuple[Cell, ...]:
@@ -291,8 +291,8 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
     vary = {at: [name for name in row_names if _varies(same, name)] for at, same in rivals.items()}
     cells = []
     for view, settings, task in zip(views, flat, tasks, strict=True):
-        own = [name for name in vary[settings["label"], task] if name in settings]
-        row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in own)])
+        suffixes = [name for name in vary[settings["label"], task] if name in settings]
+        row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in suffixes)])
         seed = "/".join(str(settings[name]) for name in _SEED_FIELDS if settings[name] is not None)
         unit = str(_partition_seed(settings) if len(partitions[task]) > 1 else settings["seed"])
         cells.append(Cell(view, row, task, seed, unit))
@@ -324,22 +324,22 @@ def _refuse_unpaired(cells: tuple[Cell, ...]) -> None:
     for cell in cells:
         if cell.state != "done":
             continue
-        found = cell.view.status.partition.get("hash", "")
-        other, expected = known.setdefault((cell.view.settings.protocol, cell.task, cell.seed), (cell, found))
-        if found != expected:
+        partition = cell.view.status.partition.get("hash", "")
+        other, expected = known.setdefault((cell.view.settings.protocol, cell.task, cell.seed), (cell, partition))
+        if partition != expected:
             raise UserError(
                 f"{cell.row} and {other.row} ({cell.task}, seed {cell.seed}) were trained on different partitions of "
-                f"the data ({found} in {cell.view.folder}, {expected} in {other.view.folder}): the data or the "
+                f"the data ({partition} in {cell.view.folder}, {expected} in {other.view.folder}): the data or the "
                 "partition changed in between, so they cannot be compared. Run one of them again with --fresh."
             )
 
 
 def _opened(settings: dict[str, Any]) -> dict[str, Any]:
-    """The task's options one by one."""
+    """Settings with each option of the task as a setting of its own."""
     opened: dict[str, Any] = {}
     for name, value in settings.items():
         if _of_task(name) and isinstance(value, dict):
-            opened |= {f"{name}.{key}": one for key, one in value.items()}
+            opened |= {f"{name}.{key}": option for key, option in value.items()}
         else:
             opened[name] = value
     return opened
@@ -350,27 +350,29 @@ def _of_task(name: str) -> bool:
 
 
 def _task_names(flat: list[dict[str, Any]], dataset: str) -> list[str]:
-    """What tasks of a data set are called by: alpha, settings that vary, options that vary between its cells."""
-    own = [settings for settings in flat if settings["dataset"] == dataset]
+    """List what names the tasks of a data set: alpha, settings that vary, options that vary between its cells."""
+    cells = [settings for settings in flat if settings["dataset"] == dataset]
     names = [name for name in dict.fromkeys(name for settings in flat for name in settings) if _of_task(name)]
     return [
-        name for name in names if name == "alpha" or (name != "dataset" and _varies(own if "." in name else flat, name))
+        name
+        for name in names
+        if name == "alpha" or (name != "dataset" and _varies(cells if "." in name else flat, name))
     ]
 
 
 def _task(settings: dict[str, Any], names: list[str]) -> str:
-    given = [setting_text(name.rpartition(".")[2], settings[name]) for name in names if settings.get(name) is not None]
-    return ", ".join([settings["dataset"], *given])
+    texts = [setting_text(name.rpartition(".")[2], settings[name]) for name in names if settings.get(name) is not None]
+    return ", ".join([settings["dataset"], *texts])
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
     """Settings with the method's own beside the common ones, under names that cannot clash; data by given names."""
     plain = settings.model_dump(exclude={"hp"})
-    return {**plain, "dataset": dataset_name(settings), **{_OWN + name: value for name, value in settings.hp.items()}}
+    return {**plain, "dataset": dataset_name(settings), **{_HP + name: value for name, value in settings.hp.items()}}
 
 
 def _varies(settings: list[dict[str, Any]], name: str) -> bool:
-    values = {repr(value): value for value in (one.get(name) for one in settings)}  # a hundred times as fast as JSON
+    values = {repr(value): value for value in (cell.get(name) for cell in settings)}  # a hundred times as fast as JSON
     return len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1
 
 
@@ -383,5 +385,5 @@ def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFram
     done = [frame[(frame["status"] == "done") & frame["value"].notna()] for frame in frames]
     figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
     once = figures.drop_duplicates(["cell", "label", "metric", "on", "mean", "selection"])
-    named = once.drop(columns="seed").merge(names, on=["cell", "label"])
-    return without_own(named, {cell.view.id: cell.view for cell in cells})
+    merged = once.drop(columns="seed").merge(names, on=["cell", "label"])
+    return mark_generic(merged, {cell.view.id: cell.view for cell in cells})

@@ -1,4 +1,4 @@
-"""What a store's cells were trained on, in one line for headers and captions."""
+"""Description of what a store's cells were trained on, in one line for headers and captions."""
 
 from typing import Any
 
@@ -22,16 +22,16 @@ def described(store: Store) -> str:
 
 
 def _partitions(store: Store) -> dict[str, str]:
-    """By partition rule its concentrations; nothing but the name where it has none."""
-    found: dict[str, list[Any]] = {}
+    """Collect the concentrations of each partition rule; a rule without any has its name alone."""
+    alphas: dict[str, list[Any]] = {}
     for cell in store.cells:
         settings = cell.view.settings
-        values = found.setdefault(settings.partition, [])
+        values = alphas.setdefault(settings.partition, [])
         if settings.alpha is not None and settings.alpha not in values:
             values.append(settings.alpha)
     return {
         name: f"α={_list([f'{value:g}' for value in values])}" if values else "partition"
-        for name, values in found.items()
+        for name, values in alphas.items()
     }
 
 
