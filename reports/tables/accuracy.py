@@ -128,12 +128,13 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
 
 
 def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
-    """Over all tasks: mean rank, interquartile mean, probability of improvement on the reference."""
+    """Aggregates over all tasks: mean rank, interquartile mean, probability of improvement on the reference."""
     base = reference(store)
     names = ("mean rank", "IQM", "95 % low", "95 % high", f"P(better than {base})", "low", "high")
     columns = tuple(Column(name, figure.name) for figure in figures for name in names)
     parts = [
-        {row: _aggregate_entries(one) for row, one in aggregates(store, figure, chosen).items()} for figure in figures
+        {row: _aggregate_entries(values) for row, values in aggregates(store, figure, chosen).items()}
+        for figure in figures
     ]
     rows = [row for row in store.rows if any(row in part for part in parts)]
     blank = (words("–"),) * len(names)
@@ -166,11 +167,11 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *,
     for row in store.rows:
         states = Counter(cell.state for cell in store.of(row, task) if cell.state != "done")
         problems = ", ".join(f"{count} {state}" for state, count in states.items())
-        own = scores(store, row, task, figure, chosen)
-        if not own:
+        units = scores(store, row, task, figure, chosen)
+        if not units:
             column[row] = words(problems or "–")
             continue
-        summary = inference.summarise(list(own.values()))
+        summary = inference.summarise(list(units.values()))
         n = "" if summary.n == usual else f"n={summary.n}"
         same = f"= {clones[row]}" if row in clones else ""
         note = "; ".join(part for part in (n, problems, same) if part)
@@ -182,7 +183,7 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *,
 
 
 def _units(store: Store, usual: int) -> str:
-    """What n counts: seeds, or partitions where several seeds share one."""
+    """Name what n counts: seeds, or partitions where several seeds share one."""
     repeats = max(map(store.repeats, store.tasks))
     if repeats > 1:
         return f"{usual} partition{'s' * (usual != 1)}, each the mean of up to {repeats} seeds,"
@@ -205,7 +206,7 @@ class Aggregate:
 
 
 def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate]:
-    """Of every row without a gap: mean rank, interquartile mean, probability of improvement on the reference."""
+    """Aggregate every row without a gap: mean rank, interquartile mean, probability of improvement on the reference."""
     base = reference(store)
     whole = {
         row: by_unit(store, row, store.tasks, figure, chosen)
@@ -225,8 +226,8 @@ def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate
     }
 
 
-def _aggregate_entries(found: Aggregate) -> tuple[TableEntry, ...]:
-    middle, better = found.middle, found.better
-    entries = [number(x) for x in (found.rank, middle.value, middle.low, middle.high)]
+def _aggregate_entries(aggregate: Aggregate) -> tuple[TableEntry, ...]:
+    middle, better = aggregate.middle, aggregate.better
+    entries = [number(x) for x in (aggregate.rank, middle.value, middle.low, middle.high)]
     last = [words("–")] * 3 if better is None else [number(x) for x in (better.value, better.low, better.high)]
     return (*entries, *last)

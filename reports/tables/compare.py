@@ -1,4 +1,4 @@
-"""What changed between two runs, cell by cell."""
+"""Comparison of two runs, cell by cell: what changed."""
 
 import json
 from collections import defaultdict
@@ -26,7 +26,7 @@ class _Compared:
 
     @property
     def place(self) -> str:
-        """Its label, task and seed as settings: names of tasks depend on what else is in the run."""
+        """The cell's label, task and seed as settings: names of tasks depend on what else is in the run."""
         flat = self.cell.flat
         task = {name: flat[name] for name in (*TASK_FIELDS, "seed", "partition_seed", "protocol")}
         return json.dumps([self.cell.view.label, task], sort_keys=True)
@@ -45,7 +45,7 @@ def compare_runs(before: Path, after: Path) -> Table:
     rows: list[tuple[float, str, tuple[TableEntry, ...]]] = []
     for old, new in pairs:
         (state, figures), (new_state, new_figures) = (
-            _ABSENT if one is None else (one.state, one.figures) for one in (old, new)
+            _ABSENT if entry is None else (entry.state, entry.figures) for entry in (old, new)
         )
         settings = "" if old is None or new is None else _settings_text(old.cell, new.cell)
         if not settings and state == new_state and np.array_equal(figures, new_figures, equal_nan=True):
@@ -66,7 +66,7 @@ def compare_runs(before: Path, after: Path) -> Table:
 
 
 def _cells(run: Path) -> list[_Compared]:
-    found: list[_Compared] = []
+    entries: list[_Compared] = []
     store = load([run])
     for protocol in store.protocols:
         part = store.of_protocol(protocol)
@@ -74,23 +74,23 @@ def _cells(run: Path) -> list[_Compared]:
         for cell in part.cells:
             by_figure = [part.by_seed(cell.row, cell.task, f.metric, f.on, f.mean, chosen) for f in HEADLINE]
             figures = [scores.get(cell.seed, np.nan) for scores in by_figure]
-            found.append(_Compared(cell, cell.state, figures))
-    return found
+            entries.append(_Compared(cell, cell.state, figures))
+    return entries
 
 
 def _pairs(old: list[_Compared], new: list[_Compared]) -> list[tuple[_Compared | None, _Compared | None]]:
-    """Which cell of one run is which of the other, in the order of the first; last what only the second has."""
-    by_id = {(one.cell.view.id, one.cell.view.label): one for one in new}
-    match = {id(one): by_id.pop((one.cell.view.id, one.cell.view.label), None) for one in old}
+    """Pair the cells of two runs, in the order of the first run; cells that only the second has come last."""
+    by_id = {(entry.cell.view.id, entry.cell.view.label): entry for entry in new}
+    match = {id(entry): by_id.pop((entry.cell.view.id, entry.cell.view.label), None) for entry in old}
     left: dict[str, list[_Compared]] = defaultdict(list)
-    for one in by_id.values():
-        left[one.place].append(one)
-    for one in old:
-        if match[id(one)] is None and (rivals := left[one.place]):
-            nearest = min(rivals, key=lambda other: len(_changed(one.cell, other.cell)))
+    for entry in by_id.values():
+        left[entry.place].append(entry)
+    for entry in old:
+        if match[id(entry)] is None and (rivals := left[entry.place]):
+            nearest = min(rivals, key=lambda other: len(_changed(entry.cell, other.cell)))
             rivals.remove(nearest)
-            match[id(one)] = nearest
-    return [*((one, match[id(one)]) for one in old), *((None, one) for rest in left.values() for one in rest)]
+            match[id(entry)] = nearest
+    return [*((entry, match[id(entry)]) for entry in old), *((None, entry) for rest in left.values() for entry in rest)]
 
 
 def _changed(old: Cell, new: Cell) -> dict[str, tuple[Any, Any]]:
@@ -101,7 +101,7 @@ def _changed(old: Cell, new: Cell) -> dict[str, tuple[Any, Any]]:
 
 
 def _settings_text(old: Cell, new: Cell) -> str:
-    """E.g. `lr=0.1 → 0.05`."""
+    """Settings that differ as text, such as `lr=0.1 → 0.05`."""
     texts = [
         f"{setting_text(name, x)} → {setting_text(name, y).partition('=')[2]}"
         for name, (x, y) in _changed(old, new).items()

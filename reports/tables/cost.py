@@ -1,4 +1,4 @@
-"""What an accuracy costs: steps, samples, rounds, bytes and simulated seconds."""
+"""Costs of an accuracy: steps, samples, rounds, bytes and simulated seconds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -49,60 +49,61 @@ def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.Dat
         & (metrics["quantity"] == "accuracy")
     ]
     accuracy = chosen.assign(accuracy=100 * chosen["value"])[[*_KEYS, "round", "accuracy"]]
-    found = accuracy.merge(costs, on=[*_KEYS, "round"], how="left")
-    return found.assign(seconds=found["settled"] if figure.metric == "pm" else found["seconds"])
+    merged = accuracy.merge(costs, on=[*_KEYS, "round"], how="left")
+    return merged.assign(seconds=merged["settled"] if figure.metric == "pm" else merged["seconds"])
 
 
-def read_targets(given: Sequence[str]) -> dict[str, float]:
-    """Targets in percent by task, from `90` (of all tasks, under the name "") or `digits, α=1=90`.
+def read_targets(texts: Sequence[str]) -> dict[str, float]:
+    """Read targets in percent by task, from `90` (of all tasks, under the name "") or `digits, α=1=90`.
 
     Raises:
-        UserError: one is no number from 0 to 100.
+        UserError: a target is no number from 0 to 100.
     """
-    found = {}
-    for one in given:
-        task, _, percent = one.rpartition("=")
+    percents = {}
+    for text in texts:
+        task, _, percent = text.rpartition("=")
         try:
-            found[task] = float(percent)
+            percents[task] = float(percent)
         except ValueError:
-            found[task] = -1.0
-        if not 0 <= found[task] <= 100:
+            percents[task] = -1.0
+        if not 0 <= percents[task] <= 100:
             raise UserError(
-                f"--target {one}: write a percentage such as 90, or TASK=90 with the task as tables name it"
+                f"--target {text}: write a percentage such as 90, or TASK=90 with the task as tables name it"
             )
-    return found
+    return percents
 
 
-def targets(curve: pd.DataFrame, base: str, given: Mapping[str, float]) -> dict[str, float]:
-    """The target of each task: the given one, else the highest multiple of 5 % that the reference method holds in the
-    mean of its last evaluations and of its seeds. So it does not depend on who else is in the table; a task without
-    the reference has none."""
-    own = curve[curve["row"] == base].sort_values("round")
-    held = own.groupby(["task", "seed"])["accuracy"].apply(lambda one: one.iloc[-WINDOW:].mean()).groupby("task").mean()
-    found = {str(task): float(np.floor(value / _STEP) * _STEP) for task, value in held.items()}
-    named = {
-        task: given[task] if task in given else given[""]
+def targets(curve: pd.DataFrame, base: str, choices: Mapping[str, float]) -> dict[str, float]:
+    """Choose the target of each task: that of `choices`, else the highest multiple of 5 % that the reference method
+    holds in the mean of its last evaluations and of its seeds. So it does not depend on the other methods of the
+    table; a task without the reference has none."""
+    base_curve = curve[curve["row"] == base].sort_values("round")
+    accuracies = base_curve.groupby(["task", "seed"])["accuracy"]
+    levels = accuracies.apply(lambda values: values.iloc[-WINDOW:].mean()).groupby("task").mean()
+    defaults = {str(task): float(np.floor(value / _STEP) * _STEP) for task, value in levels.items()}
+    overrides = {
+        task: choices[task] if task in choices else choices[""]
         for task in curve["task"].unique()
-        if {task, ""} & given.keys()
+        if {task, ""} & choices.keys()
     }
-    return found | named
+    return defaults | overrides
 
 
-def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, wanted: Mapping[str, float]) -> Table:
-    """Traffic per client, and what it took each method to reach its task's target accuracy (PM)."""
+def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Mapping[str, float]) -> Table:
+    """Traffic per client, and the costs at which each method reached its task's target accuracy (PM)."""
     rows = []
     for task in store.tasks:
         for row in store.rows:
-            own = curve[(curve["row"] == row) & (curve["task"] == task)]
-            if own.empty:
+            row_curve = curve[(curve["row"] == row) & (curve["task"] == task)]
+            if row_curve.empty:
                 continue
             trained = {cell.seed: cell.trained for cell in store.of(row, task) if cell.state == "done"}
-            mine = costs[(costs["row"] == row) & (costs["task"] == task)]
-            whole = mine.groupby("seed")["megabytes"].max()
+            row_costs = costs[(costs["row"] == row) & (costs["task"] == task)]
+            whole = row_costs.groupby("seed")["megabytes"].max()
             traffic = [megabytes / trained[str(seed)] for seed, megabytes in whole.items()]
-            target = words("–") if task not in wanted else number(wanted[task], decimals=0)
-            runs = [group for _, group in own.groupby("seed")] if task in wanted else []
-            rounds, megabytes, seconds = (_running(runs, wanted.get(task, 0.0), k) for k in range(3))
+            target = words("–") if task not in goals else number(goals[task], decimals=0)
+            runs = [group for _, group in row_curve.groupby("seed")] if task in goals else []
+            rounds, megabytes, seconds = (_running(runs, goals.get(task, 0.0), k) for k in range(3))
             rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
     caption = (
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included, by the number of "
@@ -119,7 +120,7 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, wanted: M
 
 
 def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
-    """What a round of each method takes of all clients, beside its accuracy: equal rounds are no equal budgets.
+    """Costs of a round of each method, all clients together, beside its accuracy: equal rounds are no equal budgets.
 
     Args:
         store: cells of one protocol; those from before work was kept have dashes.
@@ -133,12 +134,12 @@ def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
             done = [cell for cell in store.of(row, task) if cell.state == "done"]
             if not done:
                 continue
-            scores = [store.scores(row, task, one.metric, one.on, one.mean, chosen) for one in (GM, PM)]
-            own = work[(work["row"] == row) & (work["task"] == task)]
-            means = own.groupby("seed")[list(_WORK)].mean() if len(own) else pd.DataFrame(columns=list(_WORK))
+            scores = [store.scores(row, task, figure.metric, figure.on, figure.mean, chosen) for figure in (GM, PM)]
+            row_work = work[(work["row"] == row) & (work["task"] == task)]
+            means = row_work.groupby("seed")[list(_WORK)].mean() if len(row_work) else pd.DataFrame(columns=list(_WORK))
             sent = costs[(costs["row"] == row) & (costs["task"] == task)].groupby("seed")
             megabytes = sent["megabytes"].max() / sent["round"].max()
-            entries = [_mean(list(one.values()), 2) for one in scores]
+            entries = [_mean(list(units.values()), 2) for units in scores]
             entries += [_mean(means[name], 1) for name in _WORK]
             rows.append((row, (words(task), *entries, _mean(megabytes, 2))))
     caption = (
@@ -167,8 +168,8 @@ def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
 
 
 def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int) -> TableEntry:
-    """Cost `k` of `reached`: of a run that misses the target, what it has spent is a lower bound and counts as such."""
-    firsts = [reached(one, target)[k] for one in runs]
+    """Cost `k` of `reached`; a run that misses the target counts with what it has spent, which is a lower bound."""
+    firsts = [reached(run, target)[k] for run in runs]
     hits = [value for value in firsts if not np.isnan(value)]
     decimals = 1 if k == 0 else 2
     if not hits:
@@ -176,7 +177,7 @@ def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int) -> TableEntr
     if len(hits) == len(runs):
         return _mean(hits, decimals)
     name = ("round", "megabytes", "seconds")[k]
-    spent = sum(float(one[name].max()) for one, first in zip(runs, firsts, strict=True) if np.isnan(first))
+    spent = sum(float(run[name].max()) for run, first in zip(runs, firsts, strict=True) if np.isnan(first))
     return TableEntry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{len(runs)})", decimals=decimals)
 
 

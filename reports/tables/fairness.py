@@ -1,4 +1,4 @@
-"""Who gains: personalized accuracy client by client, not only on average.
+"""Fairness: personalized accuracy client by client, not only on average.
 
 The accuracies are those of the round that the table reports, on each client's own test data; a client without test data
 counts nowhere.
@@ -92,7 +92,7 @@ def equal_clients(correct: Floats, samples: Floats, *address: int | str) -> Floa
 
 
 def correlation(correct: Floats, samples: Floats) -> float:
-    """How alike two test samples of one client are: the beta-binomial's rho by moments, 0 to 1 (0: equal clients).
+    """Correlation of two test samples of one client: the beta-binomial's rho by moments, 0 to 1 (0: equal clients).
 
     With p the pooled share and N all samples, the sum of n_k (p_k - p)^2 has the mean
     p (1 - p) sum (1 - n_k / N) (1 + (n_k - 1) rho) (Kleinman 1973, JASA 68, with weights n_k). One sample per client,
@@ -115,8 +115,8 @@ def shrunk(correct: Floats, samples: Floats) -> Floats:
     JASA 79: posterior means are right one by one and too close together as a set).
     """
     share, rho = correct.sum() / samples.sum(), correlation(correct, samples)
-    kept = samples * rho / (1 + (samples - 1) * rho)
-    return np.asarray(100 * (share + np.sqrt(kept) * (correct / samples - share)))
+    part = samples * rho / (1 + (samples - 1) * rho)
+    return np.asarray(100 * (share + np.sqrt(part) * (correct / samples - share)))
 
 
 def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
@@ -160,7 +160,7 @@ def _readings(tested: pd.DataFrame, *address: str) -> list[float]:
         return [np.nan] * (len(MEASURES) * len(_READINGS))
     correct, samples = (tested[name].to_numpy(dtype=float) for name in ("correct", "samples"))
     accuracies = (100 * correct / samples, equal_clients(correct, samples, *address), shrunk(correct, samples))
-    return [float(measure(one).mean()) for measure in MEASURES.values() for one in accuracies]
+    return [float(measure(values).mean()) for measure in MEASURES.values() for values in accuracies]
 
 
 def _over_seeds(values: Floats) -> TableEntry:

@@ -18,7 +18,7 @@ from reports.tables.table import Column, Table
 
 @dataclass(frozen=True)
 class Latex:
-    """What was asked of `main.tex`.
+    """Options of `main.tex`.
 
     Attributes:
         figures: `gm`, `pm` or `both`.
@@ -33,54 +33,54 @@ class Latex:
     names: Mapping[str, str] | None = None
 
 
-def check(asked: Latex, tasks: Sequence[str]) -> None:
+def check(options: Latex, tasks: Sequence[str]) -> None:
     """Refuse columns that no task has.
 
     Raises:
         UserError: a part is in no task's name.
     """
-    for part in asked.columns:
+    for part in options.columns:
         if not any(part in task for task in tasks):
             raise UserError(f"--columns {part}: no task has that in its name. The tasks: {'; '.join(tasks)}")
 
 
-def arranged(table: Table, asked: Latex) -> Table:
-    """The main table (a column per task and figure) as asked."""
+def arranged(table: Table, options: Latex) -> Table:
+    """Arrange the main table (a column per task and figure) as the options say."""
     keep = [
         at
         for at, column in enumerate(table.columns)
-        if asked.figures in (column.name.lower(), "both")
-        and (not asked.columns or any(part in column.group for part in asked.columns))
+        if options.figures in (column.name.lower(), "both")
+        and (not options.columns or any(part in column.group for part in options.columns))
     ]
     columns = [table.columns[at] for at in keep]
-    if asked.figures != "both":
+    if options.figures != "both":
         columns = [Column(column.group) for column in columns]
-    names = asked.names or {}
+    names = options.names or {}
     rows = [(names.get(row, row), tuple(entries[at] for at in keep)) for row, entries in table.rows]
     caption = table.caption
     for figure in HEADLINE:
-        if asked.figures not in (figure.metric, "both"):
+        if options.figures not in (figure.metric, "both"):
             caption = caption.replace(f"{figure.text}; ", "").replace(f"; {figure.text}", "")
     table = replace(table, columns=tuple(columns), rows=tuple(rows), caption=caption)
-    return _transposed(table) if asked.transpose else table
+    return _transposed(table) if options.transpose else table
 
 
 def display_names(store: Store) -> dict[str, str]:
-    """By row, its method's name as the method's file spells it (`fedavg`: FedAvg); a label of one's own stays."""
-    found = {}
+    """Spell each row's method as the method's file does (`fedavg`: FedAvg); rows under another label are left out."""
+    names = {}
     for cell in store.cells:
         settings = cell.view.settings
         if cell.row == settings.method or cell.row.startswith(f"{settings.method}, "):
-            found[cell.row] = _spelling(settings.method) + cell.row.removeprefix(settings.method)
-    return found
+            names[cell.row] = _spelling(settings.method) + cell.row.removeprefix(settings.method)
+    return names
 
 
 def _spelling(method: str) -> str:
     try:
-        made = METHODS.declaration(method)
+        declaration = METHODS.declaration(method)
     except UserError:  # a plugin's, which is not here
         return method
-    text = f"{_module_docstring(made.__module__)} {made.__doc__} {made.__name__}"
+    text = f"{_module_docstring(declaration.__module__)} {declaration.__doc__} {declaration.__name__}"
     plain = method.replace("_", "")
     spelled = (word for word in re.findall(r"\w[\w-]*", text) if word.replace("-", "").lower() == plain)
     return next((word for word in spelled if word != word.lower()), method)

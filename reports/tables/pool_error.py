@@ -1,4 +1,4 @@
-"""How much a report's accuracies depend on which samples happen to be in the test pool.
+"""Errors of a report's accuracies from the choice of the samples in the test pool.
 
 Intervals over seeds say what other partitions and seeds could change; the test pool is the same in all of them. Here
 the seeds are fixed and the pool's photographs are drawn anew. An accuracy, or the difference of two methods' ones,
@@ -23,7 +23,7 @@ def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | 
     None where no cell kept which samples were right.
     """
     parts = {(figure, task): _errors(store, task, figure, chosen) for figure in figures for task in store.tasks}
-    shown = {place: found for place, found in parts.items() if found}
+    shown = {place: errors for place, errors in parts.items() if errors}
     if not shown:
         return None
     names = ("error", "behind the best", "error of that")
@@ -31,8 +31,8 @@ def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | 
     rows = []
     for row in store.rows:
         entries: list[TableEntry] = []
-        for found in shown.values():
-            entries += [number(value) for value in found[row]] if row in found else [words("–")] * len(names)
+        for errors in shown.values():
+            entries += [number(value) for value in errors[row]] if row in errors else [words("–")] * len(names)
         rows.append((row, tuple(entries)))
     caption = (
         "Standard error, in percentage points, from the test samples alone, with seeds and models as they are: of a "
@@ -43,18 +43,18 @@ def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | 
 
 
 def _errors(store: Store, task: str, figure: Figure, chosen: str) -> dict[str, tuple[float, float, float]]:
-    """By row: the error of its accuracy, how far it is behind the best, and the error of that."""
+    """Compute for each row the error of its accuracy, its distance from the best, and the error of this distance."""
     compared = family(store, [task], figure, chosen)
     by_row = {row: _photographs(store, row, task, figure, chosen) for row in (*compared.scores, *compared.clones)}
-    known = {row: found for row, found in by_row.items() if found is not None}
+    known = {row: photographs for row, photographs in by_row.items() if photographs is not None}
     if not known:
         return {}
     best = known[max(known, key=lambda row: float(known[row]["hits"].sum()))]
-    found = {}
-    for row, own in known.items():
-        behind = own.assign(hits=best["hits"] - own["hits"])
-        found[row] = error(own), float(behind["hits"].sum()), error(behind)
-    return found
+    errors = {}
+    for row, photographs in known.items():
+        behind = photographs.assign(hits=best["hits"] - photographs["hits"])
+        errors[row] = error(photographs), float(behind["hits"].sum()), error(behind)
+    return errors
 
 
 def error(photographs: pd.DataFrame) -> float:
@@ -65,12 +65,12 @@ def error(photographs: pd.DataFrame) -> float:
 
 
 def _photographs(store: Store, row: str, task: str, figure: Figure, chosen: str) -> pd.DataFrame | None:
-    """What each photograph adds to a row's accuracy in percent, `hits`, and to the whole, `weight`; means over seeds.
+    """Contribution of each photograph to a row's accuracy in percent, `hits`, and to the whole, `weight`.
 
-    None where a cell kept nothing.
+    Both are means over seeds; None where a cell kept nothing.
     """
     cells = store.of(row, task)
-    kept = [one for one in (_of_cell(store, cell, figure, chosen) for cell in cells) if one is not None]
+    kept = [table for table in (_of_cell(store, cell, figure, chosen) for cell in cells) if table is not None]
     if not kept or len(kept) < len(cells):
         return None
     return pd.concat(kept).groupby("sample").sum() / len(kept)
@@ -78,11 +78,11 @@ def _photographs(store: Store, row: str, task: str, figure: Figure, chosen: str)
 
 def _of_cell(store: Store, cell: Cell, figure: Figure, chosen: str) -> pd.DataFrame | None:
     f = store.figures
-    wanted = (f["cell"] == cell.view.id) & (f["metric"] == figure.metric) & (f["on"] == figure.on)
-    wanted &= (f["mean"] == figure.mean) & (f["selection"] == store.selected(cell.task, chosen))
-    if cell.state != "done" or wanted.sum() != 1:
+    match = (f["cell"] == cell.view.id) & (f["metric"] == figure.metric) & (f["on"] == figure.on)
+    match &= (f["mean"] == figure.mean) & (f["selection"] == store.selected(cell.task, chosen))
+    if cell.state != "done" or match.sum() != 1:
         return None
-    hits = cell.view.hits(figure.metric, figure.on, int(f.loc[wanted, "round"].iloc[0]))
+    hits = cell.view.hits(figure.metric, figure.on, int(f.loc[match, "round"].iloc[0]))
     if hits.empty:
         return None
     weight = 1 / hits.groupby("client")["correct"].transform("size")

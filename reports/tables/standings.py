@@ -1,4 +1,4 @@
-"""Which rows may be compared, and how they stand against the best: per column of a table, and over all tasks."""
+"""Rows that may be compared, and how they stand against the best: per column of a table, and over all tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Family:
     left_out: dict[str, str]
 
     def standings(self, margin: float) -> dict[str, best.Standing]:
-        """Of each row that is compared; empty where one seed, or one row, says nothing.
+        """Compare each row with the best of the others; empty where one seed, or one row, says nothing.
 
         Args:
             margin: of equivalence, in percentage points.
@@ -45,7 +45,7 @@ class Family:
 
     @cached_property
     def _standings(self) -> dict[float, dict[str, best.Standing]]:
-        """Of `standings`, by margin."""
+        """Answers of `standings`, by margin."""
         return {}
 
 
@@ -66,11 +66,11 @@ def _family(store: Store, tasks: tuple[str, ...], figure: Figure, chosen: str) -
         elif not all(complete(store, row, task, figure, chosen) for task in tasks):
             left_out[row] = "incomplete"
         else:
-            own = by_unit(store, row, tasks, figure, chosen)
-            if (first := next((other for other, its in compared.items() if _same(own, its)), None)) is not None:
+            units = by_unit(store, row, tasks, figure, chosen)
+            if (first := next((other for other, rival in compared.items() if _same(units, rival)), None)) is not None:
                 clones[row] = first
             else:
-                compared[row] = own
+                compared[row] = units
     return Family(compared, clones, left_out)
 
 
@@ -92,18 +92,18 @@ def complete(store: Store, row: str, task: str, figure: Figure, chosen: str) -> 
 
 def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> list[Floats]:
     """Accuracies in percent of a row, per task `[units]`, units in one order for all rows."""
-    found = [scores(store, row, task, figure, chosen) for task in tasks]
-    return [np.array([units[unit] for unit in sorted(units)]) for units in found]
+    by_task = [scores(store, row, task, figure, chosen) for task in tasks]
+    return [np.array([units[unit] for unit in sorted(units)]) for units in by_task]
 
 
 def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[dict[str, Mark], dict[str, str]]:
     """The marks of one column by row, and of clones whose they are."""
-    found = family(store, [task], figure, chosen)
-    marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in found.standings(store.margin).items()}
-    means = {row: float(units[0].mean()) for row, units in found.scores.items()}
+    group = family(store, [task], figure, chosen)
+    marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in group.standings(store.margin).items()}
+    means = {row: float(units[0].mean()) for row, units in group.scores.items()}
     if means:
         marks[max(means, key=lambda row: means[row])] = "best"
-    return marks | {row: marks.get(first, "") for row, first in found.clones.items()}, found.clones
+    return marks | {row: marks.get(first, "") for row, first in group.clones.items()}, group.clones
 
 
 def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table:
@@ -124,9 +124,9 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
 
 
 def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEntry, ...]]:
-    found = family(store, store.tasks, figure, chosen)
-    standings = found.standings(store.margin)
-    reasons = {**found.left_out, **{row: f"= {first}" for row, first in found.clones.items()}}
+    group = family(store, store.tasks, figure, chosen)
+    standings = group.standings(store.margin)
+    reasons = {**group.left_out, **{row: f"= {first}" for row, first in group.clones.items()}}
     part: dict[str, tuple[TableEntry, ...]] = {}
     for row in store.rows:
         if (standing := standings.get(row)) is None:
@@ -138,6 +138,6 @@ def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEnt
     return part
 
 
-def _same(one: list[Floats], other: list[Floats]) -> bool:
-    units = np.concatenate(one)
+def _same(first: list[Floats], other: list[Floats]) -> bool:
+    units = np.concatenate(first)
     return len(units) >= _CLONE_UNITS and np.allclose(units, np.concatenate(other), rtol=1e-9, atol=0)

@@ -204,7 +204,7 @@ def markdown_text(text: str) -> str:
 
 def _escaped(text: str) -> str:
     text = re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
-    return re.sub(_MARKUP, lambda found: "\\" + found[0], text)
+    return re.sub(_MARKUP, lambda sign: "\\" + sign[0], text)
 
 
 _MARKUP = re.compile(r"^[#>+=-](?=\s|#)|(?<![^\W_])_|_(?![^\W_])|[\\`*|]|~(?=~)|!(?=\[)|\](?=[(\[:])")
