@@ -1,4 +1,4 @@
-"""The papers' printed tables (`reports/published/*.yaml`), and ours beside them."""
+"""The papers' printed tables (`reports/published/*.yaml`), and our numbers beside theirs."""
 
 import math
 from collections.abc import Iterator
@@ -163,12 +163,12 @@ def _read(path: Path) -> tuple[PublishedTable, ...]:
 def _row_name(row: PublishedRow, printed: PublishedTable) -> str:
     """The printed label, with the method's own axes where the label alone does not tell the rows apart."""
     rivals = [other.axes for other in printed.rows if other.label == row.label]
-    own = [
+    names = [
         name
         for name in row.axes
         if not _is_task(name) and name != "run" and len({str(axes.get(name)) for axes in rivals}) > 1
     ]
-    return ", ".join([row.label, *(setting_text(_setting(name), row.axes[name]) for name in own)])
+    return ", ".join([row.label, *(setting_text(_setting(name), row.axes[name]) for name in names)])
 
 
 def _column_name(row: PublishedRow) -> str:
@@ -186,37 +186,37 @@ def _setting(axis: str) -> str:
 
 
 def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tuple[TableEntry, TableEntry, TableEntry]:
-    """Paper's value, ours, difference."""
+    """Make three entries of one printed number: the paper's value, ours, the difference."""
     if row is None:
         return words("–"), words("–"), words("–")
     _, unit = UNITS.get(row.metric, ("", 1.0))
-    theirs = replace(_in(unit, _theirs(row)), n=printed.runs)
+    paper = replace(_scaled(unit, _printed_entry(row)), n=printed.runs)
     if row.metric not in MEASURES:
-        return theirs, words("–"), words("–")
-    mine = _in(unit, measured(ours, row.metric, _place(ours.store, printed, row)))
-    return theirs, mine, _difference(mine, theirs)
+        return paper, words("–"), words("–")
+    value = _scaled(unit, measured(ours, row.metric, _place(ours.store, printed, row)))
+    return paper, value, _difference(value, paper)
 
 
-def _difference(mine: TableEntry, theirs: TableEntry) -> TableEntry:
-    """Ours minus theirs; their interval where both are means of a known number of runs with a spread."""
-    if mine.value is None or theirs.value is None:
+def _difference(ours: TableEntry, paper: TableEntry) -> TableEntry:
+    """Subtract the paper's value from ours; with an interval where both are means of so many runs with a spread."""
+    if ours.value is None or paper.value is None:
         return words("–")
-    difference = TableEntry(mine.value - theirs.value, signed=True)
-    if mine.spread is None or theirs.spread is None:
+    difference = TableEntry(ours.value - paper.value, signed=True)
+    if ours.spread is None or paper.spread is None:
         return difference
-    low, high = inference.unpaired((mine.value, mine.spread, mine.n), (theirs.value, theirs.spread, theirs.n))
+    low, high = inference.unpaired((ours.value, ours.spread, ours.n), (paper.value, paper.spread, paper.n))
     if math.isnan(low):
         return difference
     ends = (replace(difference, value=end).number for end in (low, high))
     return replace(difference, note=f"({', '.join(ends)})")
 
 
-def _in(unit: float, entry: TableEntry) -> TableEntry:
-    value, spread = (None if one is None else one / unit for one in (entry.value, entry.spread))
+def _scaled(unit: float, entry: TableEntry) -> TableEntry:
+    value, spread = (None if x is None else x / unit for x in (entry.value, entry.spread))
     return replace(entry, value=value, spread=spread)
 
 
-def _theirs(row: PublishedRow) -> TableEntry:
+def _printed_entry(row: PublishedRow) -> TableEntry:
     if row.mean is None:
         return words("–")
     if math.isinf(row.mean):
@@ -225,25 +225,27 @@ def _theirs(row: PublishedRow) -> TableEntry:
 
 
 def _place(store: Store, printed: PublishedTable, row: PublishedRow) -> Place:
-    """Our cells of a printed number: same method and same position on every axis."""
-    wanted = _wanted(printed, row)
-    here = [cell for cell in store.cells if all(_agrees(cell.flat, axis, value) for axis, value in wanted.items())]
+    """Find our cells of a printed number: same method and same position on every axis."""
+    position = _position(printed, row)
+    cells = [cell for cell in store.cells if all(_agrees(cell.flat, axis, value) for axis, value in position.items())]
     labelled = any(cell.view.label == row.method for cell in store.cells)
-    by_method: dict[str, list[Cell]] = {method: [] for method in dict.fromkeys(one.method for one in printed.rows)}
-    for cell in here:
+    by_method: dict[str, list[Cell]] = {
+        method: [] for method in dict.fromkeys(printed_row.method for printed_row in printed.rows)
+    }
+    for cell in cells:
         by_method.get(cell.view.label if labelled else cell.view.settings.method, []).append(cell)
     return Place(row.axes, by_method[row.method], by_method[printed.rows[0].method], list(by_method.values()))
 
 
-def _wanted(printed: PublishedTable, row: PublishedRow) -> dict[str, Any]:
+def _position(printed: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     """Settings of a printed number; where a row varies one (`param`) of several, the others are the table's."""
-    wanted = {**({"alpha": printed.setting["alpha"]} if "alpha" in printed.setting else {}), **row.axes}
-    if "param" in wanted:
-        wanted |= {name: printed.setting[name] for name in printed.axes["param"] if name in printed.setting}
-        wanted[wanted.pop("param")] = wanted.pop("value")
-    if wanted.get("classes") == "k2":  # never defined; its row repeats the default rows (published/spfl.yaml)
-        del wanted["classes"]
-    return {axis: value for axis, value in wanted.items() if axis not in NO_SETTINGS}
+    position = {**({"alpha": printed.setting["alpha"]} if "alpha" in printed.setting else {}), **row.axes}
+    if "param" in position:
+        position |= {name: printed.setting[name] for name in printed.axes["param"] if name in printed.setting}
+        position[position.pop("param")] = position.pop("value")
+    if position.get("classes") == "k2":  # never defined; its row repeats the default rows (published/spfl.yaml)
+        del position["classes"]
+    return {axis: value for axis, value in position.items() if axis not in NO_SETTINGS}
 
 
 def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
@@ -260,13 +262,13 @@ def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
 def _differences(store: Store, printed: PublishedTable) -> Iterator[str]:
     """One sentence on the settings in which our cells are not the paper's; a table of numbers hides them."""
     texts, flat = [], [cell.flat for cell in store.cells]
-    theirs = {"dataset": set(printed.dataset.split(","))}
+    published = {"dataset": set(printed.dataset.split(","))}
     varied = {*printed.axes, *printed.axes.get("param", [])}
-    theirs |= {_setting(name): {value} for name, value in printed.setting.items() if name not in varied}
-    for name, values in theirs.items():
+    published |= {_setting(name): {value} for name, value in printed.setting.items() if name not in varied}
+    for name, values in published.items():
         ours = {settings[name] for settings in flat if isinstance(settings.get(name), str | int | float)}
         if other := ours - values:
-            shown, paper = (" and ".join(sorted(f"{value}" for value in these)) for these in (other, values))
+            shown, paper = (" and ".join(sorted(f"{value}" for value in group)) for group in (other, values))
             texts.append(f"{name} {shown} (paper: {paper})")
     if texts:
         yield f"Ours is not the paper's setting: {'; '.join(texts)}."

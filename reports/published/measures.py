@@ -1,4 +1,4 @@
-"""What the papers' tables print, from our cells: accuracies, rounds to a target, gains, speed, traffic, data."""
+"""Measures that the papers' tables print, from our cells: accuracies, rounds to a target, gains, speed, traffic."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ class Place:
     Attributes:
         axes: the number's position on the table's axes.
         cells: ours there, one per seed; `reference`: those of the table's first method at the same position.
-        rivals: of every method of the table at that position, its cells.
+        rivals: the cells of every method of the table at that position.
     """
 
     axes: dict[str, Any]
@@ -97,19 +97,19 @@ def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
 
 
 def _client_accuracy(ours: Ours, place: Place) -> TableEntry:
-    """Of the client that the paper calls `c1`, `c2` and so on."""
+    """Accuracy of the client that the paper calls `c1`, `c2` and so on."""
     at = int(place.axes["client_id"].removeprefix("c")) - 1
-    own = [_rows_of(ours.clients, cell).sort_values("client")["accuracy"] for cell in place.cells]
-    return _over_seeds([float(one.iloc[at]) for one in own if at < len(one)])
+    by_cell = [_rows_of(ours.clients, cell).sort_values("client")["accuracy"] for cell in place.cells]
+    return _over_seeds([float(accuracies.iloc[at]) for accuracies in by_cell if at < len(accuracies)])
 
 
 def _rounds_to(target: float, ours: Ours, place: Place) -> TableEntry:
     """Rounds until the first evaluation at or above the target; how many seeds got there, if not all."""
-    found = list(_first_rounds(place.cells, target))
-    there = [one for one in found if math.isfinite(one)]
-    if not there:
+    rounds = list(_first_rounds(place.cells, target))
+    hits = [count for count in rounds if math.isfinite(count)]
+    if not hits:
         return words("never")
-    return _over_seeds(there, note=f"({len(there)} of {len(found)} seeds)" if len(there) < len(found) else "")
+    return _over_seeds(hits, note=f"({len(hits)} of {len(rounds)} seeds)" if len(hits) < len(rounds) else "")
 
 
 def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
@@ -119,16 +119,16 @@ def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
     """
     done = [cells for cells in map(_done, [place.cells, *place.rivals]) if cells]
     rounds = [list(_first_rounds(cells, target)) for cells in done]
-    own, *others = (inference.geometric(one)[0] if all(map(math.isfinite, one)) else math.inf for one in rounds)
-    slowest = max((one for one in others if math.isfinite(one)), default=math.nan)
-    there = sum(map(math.isfinite, rounds[0]))
-    if math.isinf(own):
-        return words(f"{there} of {len(rounds[0])} seeds")
-    return TableEntry(slowest / own, note=f"(n={there})")
+    mean, *rivals = (inference.geometric(seeds)[0] if all(map(math.isfinite, seeds)) else math.inf for seeds in rounds)
+    slowest = max((rival for rival in rivals if math.isfinite(rival)), default=math.nan)
+    hits = sum(map(math.isfinite, rounds[0]))
+    if math.isinf(mean):
+        return words(f"{hits} of {len(rounds[0])} seeds")
+    return TableEntry(slowest / mean, note=f"(n={hits})")
 
 
 def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
-    """By seed, the first evaluated round with such a mean personalized accuracy; infinite where there is none."""
+    """Find by seed the first evaluated round with such a mean personalized accuracy; infinite where there is none."""
     for cell in _done(cells):
         metrics = cell.view.table("metrics")
         curve = metrics[
@@ -143,11 +143,13 @@ def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
 
 def _gain(ours: Ours, place: Place) -> TableEntry:
     """Gain over training alone: mean over clients, and standard deviation over clients, both averaged over seeds."""
-    own = [_rows_of(ours.gains, cell)["gain"] for cell in place.cells]
-    own = [one for one in own if len(one)]
-    if not own:
+    by_cell = [_rows_of(ours.gains, cell)["gain"] for cell in place.cells]
+    by_cell = [gains for gains in by_cell if len(gains)]
+    if not by_cell:
         return words("–")
-    return TableEntry(float(np.mean([one.mean() for one in own])), float(np.mean([one.std(ddof=1) for one in own])))
+    return TableEntry(
+        float(np.mean([gains.mean() for gains in by_cell])), float(np.mean([gains.std(ddof=1) for gains in by_cell]))
+    )
 
 
 def _new_clients(ours: Ours, place: Place) -> TableEntry:
@@ -166,11 +168,11 @@ def _images_per_second(ours: Ours, place: Place) -> TableEntry:
 
 
 def _relative_speed(ours: Ours, place: Place) -> TableEntry:
-    """In percent of the table's first method."""
-    base, own = list(_throughput(place.reference)), list(_throughput(place.cells))
+    """Throughput in percent of that of the table's first method."""
+    base, speeds = list(_throughput(place.reference)), list(_throughput(place.cells))
     if not base:
         return words("–")
-    return TableEntry(100 * inference.geometric(own)[0] / inference.geometric(base)[0], note=f"(n={len(own)})")
+    return TableEntry(100 * inference.geometric(speeds)[0] / inference.geometric(base)[0], note=f"(n={len(speeds)})")
 
 
 def _throughput(cells: list[Cell]) -> Iterator[float]:
@@ -195,7 +197,7 @@ def _scalars(ours: Ours, place: Place) -> TableEntry:
 
 
 def _of_partition(count: Callable[[dict[str, Any]], float], ours: Ours, place: Place) -> TableEntry:
-    """Mean over clients."""
+    """Mean over seeds of what `count` reads of a cell's partition, itself a mean over clients."""
     return _over_seeds([count(cell.json("partition")) for cell in _done(place.cells)])
 
 

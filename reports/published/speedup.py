@@ -1,4 +1,4 @@
-"""How much sooner a target is reached by not waiting: Tables 4 and 9 of the SCD paper."""
+"""Speed-up by not waiting, until a target is reached: Tables 4 and 9 of the SCD paper."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ WAITING = ("wait_free", "server", "pm_until_broadcast")
 
 
 def speedup_table(
-    store: Store, curve: pd.DataFrame, printed: list[PublishedTable], own: Mapping[str, float]
+    store: Store, curve: pd.DataFrame, printed: list[PublishedTable], targets: Mapping[str, float]
 ) -> Table | None:
     """Speed-ups over the cell that waits (`wait_free: off`, no server rule), per method and target; None without one.
 
@@ -27,7 +27,7 @@ def speedup_table(
         store: cells of one protocol.
         curve: `reports.tables.cost.curves` of the personalized models.
         printed: published tables of the run; those of speed-ups give targets and their factors.
-        own: target by task, of `reports.tables.cost.targets`.
+        targets: target by task, from `reports.tables.cost.targets`.
     """
     pairs = list(_pairs(store))
     if not pairs:
@@ -39,10 +39,10 @@ def speedup_table(
         if row.metric == "speedup"
     }
     rows = []
-    for task in [task for task in store.tasks if task in own]:  # of an unfinished grid, those with a curve
+    for task in [task for task in store.tasks if task in targets]:  # of an unfinished grid, those with a curve
         for row, base in dict.fromkeys((cell.row, base.row) for cell, base in pairs if cell.task == task):
             cell = store.of(row, task)[0]
-            for target in sorted({target for _, _, target in factors} | {own[task]}):
+            for target in sorted({target for _, _, target in factors} | {targets[task]}):
                 paper = factors.get((cell.view.label, cell.flat.get("hp.personal_epochs"), target))
                 rows.append((row, tuple(_line(curve, task, row, base, target, paper))))
     caption = (
@@ -56,7 +56,7 @@ def speedup_table(
 
 
 def _pairs(store: Store) -> Iterator[tuple[Cell, Cell]]:
-    """Every cell with the one that waits and is the same in all else."""
+    """Pair every cell with the one that waits and is the same in all else."""
     waiting = {_all_else(cell): cell for cell in store.cells if _waits(cell)}
     for cell in store.cells:
         if not _waits(cell) and (base := waiting.get(_all_else(cell))) is not None:
@@ -72,30 +72,30 @@ def _all_else(cell: Cell) -> str:
 
 
 def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, paper: Any) -> Iterator[TableEntry]:
-    found = {name: _by_seed(curve, task, name, target) for name in (row, base)}
+    by_row = {name: _by_seed(curve, task, name, target) for name in (row, base)}
     ratios = [
-        (theirs[0] / ours[0], (theirs[1] / theirs[0]) / (ours[1] / ours[0]), theirs[1] / ours[1])
-        for seed, ours in found[row].items()
-        if (theirs := found[base].get(seed)) is not None
+        (base_run[0] / run[0], (base_run[1] / base_run[0]) / (run[1] / run[0]), base_run[1] / run[1])
+        for seed, run in by_row[row].items()
+        if (base_run := by_row[base].get(seed)) is not None
     ]
-    of = curve[(curve["row"] == row) & (curve["task"] == task)]["seed"].nunique()
+    seeds = curve[(curve["row"] == row) & (curve["task"] == task)]["seed"].nunique()
     yield from (words(task), words(base), number(target, decimals=0))
     for k in range(3):
-        yield _mean([ratio[k] for ratio in ratios], of)
+        yield _mean([ratio[k] for ratio in ratios], seeds)
     yield words("–") if paper is None else number(paper, decimals=2)
 
 
 def _by_seed(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[str, tuple[float, float]]:
     """Rounds and seconds to the target, of the seeds that reach it."""
-    own = curve[(curve["row"] == row) & (curve["task"] == task)]
-    firsts = {str(seed): reached(group, target) for seed, group in own.groupby("seed")}
+    row_curve = curve[(curve["row"] == row) & (curve["task"] == task)]
+    firsts = {str(seed): reached(group, target) for seed, group in row_curve.groupby("seed")}
     return {seed: (first[0], first[2]) for seed, first in firsts.items() if not np.isnan(first[0])}
 
 
-def _mean(ratios: list[float], of: int) -> TableEntry:
-    """Geometric mean: as much faster in one seed and slower in another is no speed-up. `of` seeds were compared."""
+def _mean(ratios: list[float], seeds: int) -> TableEntry:
+    """Geometric mean: as much faster in one seed and slower in another is no speed-up. `seeds` is how many ran."""
     if not ratios:
-        return words(f"– (n=0 of {of})")
+        return words(f"– (n=0 of {seeds})")
     mean, factor = inference.geometric(ratios)
     spread = "" if np.isnan(factor) else f"×/÷ {factor:.2f}; "
-    return TableEntry(mean, note=f"({spread}n={len(ratios)} of {of})", decimals=2)
+    return TableEntry(mean, note=f"({spread}n={len(ratios)} of {seeds})", decimals=2)
