@@ -87,8 +87,8 @@ class Canvas(MatplotlibFigure):
     """A figure that knows its panels, so that they can be laid out twice.
 
     Attributes:
-        blocks, panel, shared: of `drawing`.
-        key: of `legend`.
+        blocks, panel, shared: arguments of `drawing`.
+        key: lines of the legend, by label (`legend`).
         least: inches that it must have, on a phone too: there it is scaled down.
     """
 
@@ -184,7 +184,7 @@ def drawing(
 
 
 def finish(canvas: Canvas, name: str, title: str, caption: str) -> Picture:
-    """The finished drawing, in both formats and both widths."""
+    """Finish a drawing and keep it in both formats and both widths."""
     small = 2 if canvas.panel[0] <= PANEL[0] and sum(map(len, canvas.blocks)) > 2 else 1
     canvas.arrange(_PHONE, small, beside=False)
     narrow = _svg(canvas)
@@ -193,7 +193,7 @@ def finish(canvas: Canvas, name: str, title: str, caption: str) -> Picture:
 
 
 def saved(canvas: MatplotlibFigure, name: str, title: str, caption: str, narrow: bytes = b"") -> Picture:
-    """A drawing as it is laid out, in both formats."""
+    """Keep a drawing as it is laid out, in both formats."""
     png = io.BytesIO()
     canvas.savefig(png, format="png", metadata={"Software": None}, dpi=160)
     share = min(1.0, canvas.get_figwidth() / _PAGE)
@@ -201,7 +201,7 @@ def saved(canvas: MatplotlibFigure, name: str, title: str, caption: str, narrow:
 
 
 def legend(canvas: Canvas, lines: dict[str, dict[str, Any]]) -> None:
-    """One legend for all panels, by label; what is grey is one entry."""
+    """Give all panels one legend, by label; what is grey is one entry."""
     quiet = [style for style in lines.values() if style.get("color") == QUIET]
     canvas.key = {label: style for label, style in lines.items() if style.get("color") != QUIET}
     if quiet:
@@ -248,13 +248,13 @@ def _unordered(count: int) -> list[str]:
 
 
 def _alpha(task: str) -> float:
-    found = re.search(r"α=([^,]*)", task)
-    return float(found[1]) if found else math.inf
+    match = re.search(r"α=([^,]*)", task)
+    return float(match[1]) if match else math.inf
 
 
 def _mean(store: Store, row: str) -> float:
     scores = [store.scores(row, task, PM.metric, PM.on, PM.mean, "last") for task in store.tasks]
-    return float(np.mean([np.mean(list(one.values())) for one in scores])) if all(scores) else -math.inf
+    return float(np.mean([np.mean(list(units.values())) for units in scores])) if all(scores) else -math.inf
 
 
 def _columns(block: Sequence[Any], lines: int) -> int:

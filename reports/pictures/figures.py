@@ -40,10 +40,10 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
     with drawing(store.tasks, len(figures)) as (canvas, axes):
         for axis, (figure, task) in zip(axes, _panels(figures, store.tasks), strict=True):
             curve = curves[figure.name]
-            own = {row: curve[(curve["row"] == row) & (curve["task"] == task)] for row in store.rows}
-            same = coinciding({row: one for row, one in own.items() if len(one)})
+            row_curves = {row: curve[(curve["row"] == row) & (curve["task"] == task)] for row in store.rows}
+            same = coinciding({row: row_curve for row, row_curve in row_curves.items() if len(row_curve)})
             for row in store.rows:
-                band(axis, own[row], x, lines[row] | _alternating(row, same))
+                band(axis, row_curves[row], x, lines[row] | _alternating(row, same))
             _say(axis, same)
             axis.locator_params("x", integer=x == "round")
             axis.set(title=task, xlabel=labels[x], ylabel=f"{figure.name} accuracy (%)")
@@ -60,12 +60,12 @@ def coinciding(curves: dict[str, pd.DataFrame]) -> list[list[str]]:
     """Groups of rows with the same accuracies at the same rounds and seeds: one model under several names."""
     groups: list[list[str]] = []
     values = {
-        row: one.sort_values(["seed", "round"])[["round", "accuracy"]].to_numpy(float) for row, one in curves.items()
+        row: part.sort_values(["seed", "round"])[["round", "accuracy"]].to_numpy(float) for row, part in curves.items()
     }
-    for row, own in values.items():
+    for row, accuracies in values.items():
         for group in groups:
             first = values[group[0]]
-            if first.shape == own.shape and np.allclose(first, own, rtol=1e-9):
+            if first.shape == accuracies.shape and np.allclose(first, accuracies, rtol=1e-9):
                 group.append(row)
                 break
         else:
@@ -94,8 +94,8 @@ def _say(axis: "Axes", groups: list[list[str]]) -> None:
 
 def partitions(store: Store) -> Picture:
     """Clients x classes of each task's first seed; the darker, the more training samples."""
-    found = {task: _counts(store, task) for task in store.tasks}
-    shown = {task: counts for task, counts in found.items() if counts is not None}
+    by_task = {task: _counts(store, task) for task in store.tasks}
+    shown = {task: counts for task, counts in by_task.items() if counts is not None}
     most = max((counts.max() for counts in shown.values()), default=1.0)
     with drawing(list(shown), 1) as (canvas, axes):
         for axis, (task, counts) in zip(axes, shown.items(), strict=True):
@@ -117,9 +117,9 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
     with drawing(store.tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             for row in store.rows:
-                own = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"]
-                if len(own):
-                    axis.ecdf(own.to_numpy(), **lines[row])
+                accuracies = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"]
+                if len(accuracies):
+                    axis.ecdf(accuracies.to_numpy(), **lines[row])
             axis.set(title=task, xlabel="PM accuracy of a client (%)", ylabel="share of clients")
         legend(canvas, lines)
         caption = (
@@ -130,7 +130,7 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
 
 
 def histograms(store: Store, clients: pd.DataFrame) -> Picture:
-    """How the clients of each row are spread over accuracy: a small histogram per row, a panel per task."""
+    """Spread of the clients of each row over accuracy: a small histogram per row, a panel per task."""
     rows = [row for row in store.rows if row in set(clients["row"])]
     lowest = 10 * math.floor(float(clients["accuracy"].quantile(0.01)) / 10)
     edges = np.linspace(min(lowest, 90), 100, 26)
@@ -138,15 +138,15 @@ def histograms(store: Store, clients: pd.DataFrame) -> Picture:
     with drawing(store.tasks, 1, panel=(3.1, 0.5 + 0.24 * len(rows))) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             for at, row in enumerate(reversed(rows)):
-                own = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"].to_numpy(float)
-                if not len(own):
+                accuracies = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"].to_numpy(float)
+                if not len(accuracies):
                     continue
-                counts, _ = np.histogram(np.clip(own, edges[0], 100), edges)
-                heights = at + 0.92 * np.sqrt(counts / len(own))
+                counts, _ = np.histogram(np.clip(accuracies, edges[0], 100), edges)
+                heights = at + 0.92 * np.sqrt(counts / len(accuracies))
                 axis.stairs(
                     heights, edges, baseline=at, fill=True, color=lines[row]["color"], alpha=0.75, zorder=3 - at / 99
                 )
-                axis.plot([np.median(own)] * 2, [at, at + 0.3], color="#111111", linewidth=1.2, zorder=4)
+                axis.plot([np.median(accuracies)] * 2, [at, at + 0.3], color="#111111", linewidth=1.2, zorder=4)
             axis.set(
                 title=task, xlabel="PM accuracy of a client (%)", xlim=(edges[0], 100), ylim=(-0.1, len(rows) + 0.7)
             )
@@ -200,7 +200,7 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
             for k, curve in enumerate(curves):
                 entries = sorted(points.get((curve, panel), {}).items())
                 scores = [store.scores(*names, figure.metric, figure.on, figure.mean, chosen) for _, names in entries]
-                runs = [summarise(list(one.values())) for one in scores]
+                runs = [summarise(list(units.values())) for units in scores]
                 mean, std = [run.mean for run in runs], np.nan_to_num([run.std for run in runs])
                 axis.errorbar(
                     [x for x, _ in entries], mean, std, marker="o", ms=3, capsize=2, label=curve, **style_of(k)
@@ -272,13 +272,13 @@ def _counts(store: Store, task: str) -> Floats | None:
 
 
 def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tuple[str, str]]]:
-    """By (curve, panel): the rows and tasks along it, by the value of `setting`."""
+    """Collect the points of each (curve, panel): their rows and tasks, by the value of `setting`."""
     points: dict[tuple[str, str], dict[float, tuple[str, str]]] = {}
     for cell in store.cells:
-        given = cell.flat.get(setting)
-        value = len(given) if isinstance(given, dict) and all(isinstance(key, int) for key in given) else given
+        option = cell.flat.get(setting)
+        value = len(option) if isinstance(option, dict) and all(isinstance(key, int) for key in option) else option
         if isinstance(value, int | float):
-            text = setting_text(setting, given)
+            text = setting_text(setting, option)
             names = [f"{name}, ".replace(f", {text}, ", ", ")[:-2] for name in (cell.row, cell.task)]
             points.setdefault((names[0], names[1]), {})[value] = (cell.row, cell.task)
     return points

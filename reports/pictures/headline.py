@@ -25,16 +25,16 @@ def headline(store: Store, chosen: str) -> Picture | None:
         store: cells of one protocol.
         chosen: which round is reported.
     """
-    panels = {figure: found for figure in HEADLINE if (found := _measured(store, figure, chosen))}
+    panels = {figure: by_row for figure in HEADLINE if (by_row := _measured(store, figure, chosen))}
     if not panels:
         return None
     colours = task_colours(store)
     rows = max(map(len, panels.values()))
     each = min(0.6, max(0.2, 0.15 + 0.06 * len(store.tasks))) if rows <= 30 else 0.2
-    width = 4.3 + _LETTER * max(len(row) for found in panels.values() for row in found) / 2
+    width = 4.3 + _LETTER * max(len(row) for by_row in panels.values() for row in by_row) / 2
     with drawing(["all"], len(panels), panel=(width, 0.6 + each * rows)) as (canvas, axes):
-        for axis, (figure, found) in zip(axes, panels.items(), strict=True):
-            _panel(axis, found, colours, derived={row for row in found if _derived(store, row, figure)})
+        for axis, (figure, by_row) in zip(axes, panels.items(), strict=True):
+            _panel(axis, by_row, colours, derived={row for row in by_row if _derived(store, row, figure)})
             models = {"gm": "generic model", "pm": "personalized models"}[figure.metric]
             axis.set(title=f"{figure.name}: {models}", xlabel="test accuracy (%)")
         legend(canvas, {task: {"color": colour, "marker": "o", "ls": "-", "ms": 4} for task, colour in colours.items()})
@@ -48,53 +48,53 @@ def headline(store: Store, chosen: str) -> Picture | None:
 
 
 def _measured(store: Store, figure: Figure, chosen: str) -> dict[str, dict[str, inference.Summary]]:
-    """By row, those with the worst mean first: its tasks' accuracies."""
-    found = {}
+    """Summarise the accuracies of each row by task, rows with the worst mean first."""
+    summaries = {}
     for row in store.rows:
-        own = {task: list(scores(store, row, task, figure, chosen).values()) for task in store.tasks}
-        if any(own.values()):
-            found[row] = {task: inference.summarise(values) for task, values in own.items() if values}
-    return dict(sorted(found.items(), key=lambda entry: _mean(entry[1])))
+        by_task = {task: list(scores(store, row, task, figure, chosen).values()) for task in store.tasks}
+        if any(by_task.values()):
+            summaries[row] = {task: inference.summarise(values) for task, values in by_task.items() if values}
+    return dict(sorted(summaries.items(), key=lambda entry: _mean(entry[1])))
 
 
 def _mean(tasks: dict[str, inference.Summary]) -> float:
-    return float(np.mean([one.mean for one in tasks.values()]))
+    return float(np.mean([summary.mean for summary in tasks.values()]))
 
 
 def _panel(
-    axis: "Axes", found: dict[str, dict[str, inference.Summary]], colours: dict[str, str], derived: set[str]
+    axis: "Axes", summaries: dict[str, dict[str, inference.Summary]], colours: dict[str, str], derived: set[str]
 ) -> None:
     tasks = list(colours)
     dots = []
     reach = []  # what the axis must show: all means, and intervals of what was trained
-    for at, (row, own) in enumerate(found.items()):
-        for task, one in own.items():
+    for at, (row, by_task) in enumerate(summaries.items()):
+        for task, summary in by_task.items():
             place = at + 0.6 * (0.5 - (tasks.index(task) + 0.5) / len(tasks))
-            low, high = inference.within_percent(one.mean, (one.high - one.low) / 2)
+            low, high = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
             hollow = row in derived
             if not math.isnan(low):
                 axis.plot([low, high], [place] * 2, color=colours[task], linewidth=1.4, alpha=0.4 if hollow else 0.75)
             face = "white" if hollow else colours[task]
-            axis.plot(one.mean, place, "o", color=colours[task], markerfacecolor=face, markersize=4)
-            dots.append((one.mean, place, colours[task]))
-            reach += [one.mean] if hollow else [one.mean - one.std, min(100, one.mean + one.std)]
-        if len(own) > 1:
-            axis.plot([_mean(own)] * 2, [at - 0.36, at + 0.36], color="#111111", linewidth=1.3)
+            axis.plot(summary.mean, place, "o", color=colours[task], markerfacecolor=face, markersize=4)
+            dots.append((summary.mean, place, colours[task]))
+            reach += [summary.mean] if hollow else [summary.mean - summary.std, min(100, summary.mean + summary.std)]
+        if len(by_task) > 1:
+            axis.plot([_mean(by_task)] * 2, [at - 0.36, at + 0.36], color="#111111", linewidth=1.3)
         if at % 2:
             axis.axhspan(at - 0.5, at + 0.5, color="#f4f6f8", zorder=0, linewidth=0)
-    low, high = max(np.nanmin(reach), _floor([_mean(own) for own in found.values()])), np.nanmax(reach)
+    low, high = max(np.nanmin(reach), _floor([_mean(by_task) for by_task in summaries.values()])), np.nanmax(reach)
     margin = 0.03 * (high - low) + 0.2
-    axis.set(xlim=(low - margin, min(100, high + margin)), ylim=(-0.6, len(found) - 0.4))
+    axis.set(xlim=(low - margin, min(100, high + margin)), ylim=(-0.6, len(summaries) - 0.4))
     for place, colour in ((place, colour) for x, place, colour in dots if x < low - margin):
         axis.plot(low - margin, place, "<", color=colour, markersize=5, clip_on=False)
-    axis.set_yticks(range(len(found)), list(found))
+    axis.set_yticks(range(len(summaries)), list(summaries))
     axis.tick_params("y", length=0)
     axis.grid(visible=False, axis="y")
     axis.spines["left"].set_visible(False)
 
 
 def _floor(means: list[float]) -> float:
-    """Where the axis may begin: a method far below all others does not press them together."""
+    """Accuracy at which the axis may begin: a method far below all others does not press them together."""
     usual = float(np.quantile(means, 0.25))
     return usual - 2 * (max(means) - usual) - 5
 

@@ -27,13 +27,13 @@ def newcomers(store: Store) -> pd.DataFrame:
     return chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])[["row", "task", "seed", "epochs", "accuracy"]]
 
 
-def newcomer_table(store: Store, found: pd.DataFrame) -> Table:
+def newcomer_table(store: Store, accuracies: pd.DataFrame) -> Table:
     """Mean and standard deviation over seeds, a column per number of epochs and task that has new clients."""
-    epochs, tasks = sorted(found["epochs"].unique()), _with_new(store, found)
+    epochs, tasks = sorted(accuracies["epochs"].unique()), _with_new(store, accuracies)
     columns = tuple(Column(_after(k), task) for task in tasks for k in epochs)
     derived = derived_rows(store, store.tasks, PM)
     rows = tuple(
-        (row, tuple(_entry(_of(found, row, task, k), row in derived) for task in tasks for k in epochs))
+        (row, tuple(_entry(_of(accuracies, row, task, k), row in derived) for task in tasks for k in epochs))
         for row in store.rows
     )
     caption = (
@@ -44,21 +44,21 @@ def newcomer_table(store: Store, found: pd.DataFrame) -> Table:
     return Table("newcomers", "New clients", caption, "Method", columns, rows)
 
 
-def _with_new(store: Store, found: pd.DataFrame) -> list[str]:
-    return [task for task in store.tasks if (found["task"] == task).any()]
+def _with_new(store: Store, accuracies: pd.DataFrame) -> list[str]:
+    return [task for task in store.tasks if (accuracies["task"] == task).any()]
 
 
-def newcomer_bars(store: Store, found: pd.DataFrame) -> Picture:
+def newcomer_bars(store: Store, accuracies: pd.DataFrame) -> Picture:
     """A panel per task that has new clients: for each number of epochs a group of bars, one per method."""
     lines = styles(store)
-    epochs = sorted(found["epochs"].unique())
-    width, tasks = 0.8 / len(store.rows), _with_new(store, found)
+    epochs = sorted(accuracies["epochs"].unique())
+    width, tasks = 0.8 / len(store.rows), _with_new(store, accuracies)
     with drawing(tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, tasks, strict=True):
             for k, row in enumerate(store.rows):
-                values = [_of(found, row, task, one) for one in epochs]
-                means = np.array([one.mean() if len(one) else np.nan for one in values])
-                spread = np.array([one.std(ddof=1) if len(one) > 1 else 0.0 for one in values])
+                values = [_of(accuracies, row, task, count) for count in epochs]
+                means = np.array([seeds.mean() if len(seeds) else np.nan for seeds in values])
+                spread = np.array([seeds.std(ddof=1) if len(seeds) > 1 else 0.0 for seeds in values])
                 places = np.arange(len(epochs)) + (k - (len(store.rows) - 1) / 2) * width
                 axis.bar(places, means, width, yerr=spread, color=lines[row]["color"], error_kw={"linewidth": 0.8})
             axis.set_xticks(range(len(epochs)), [_after(k) for k in epochs])
@@ -70,9 +70,9 @@ def newcomer_bars(store: Store, found: pd.DataFrame) -> Picture:
         return finish(canvas, "newcomers", "New clients", caption)
 
 
-def _of(found: pd.DataFrame, row: str, task: str, epochs: int) -> Floats:
-    own = found[(found["row"] == row) & (found["task"] == task) & (found["epochs"] == epochs)]
-    return own["accuracy"].to_numpy(dtype=float)
+def _of(accuracies: pd.DataFrame, row: str, task: str, epochs: int) -> Floats:
+    rows = accuracies[(accuracies["row"] == row) & (accuracies["task"] == task) & (accuracies["epochs"] == epochs)]
+    return rows["accuracy"].to_numpy(dtype=float)
 
 
 def _after(epochs: int) -> str:

@@ -26,15 +26,15 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
     None where no row has all its figures.
     """
     lines = styles(store)
-    found = {}
+    by_figure = {}
     for figure in HEADLINE:
         derived = derived_rows(store, store.tasks, figure)
-        found[figure] = {
+        by_figure[figure] = {
             row: by_unit(store, row, store.tasks, figure, chosen)
             for row in store.rows
             if row not in derived and all(complete(store, row, task, figure, chosen) for task in store.tasks)
         }
-    shown = {figure: rows for figure, rows in found.items() if rows}
+    shown = {figure: rows for figure, rows in by_figure.items() if rows}
     if not shown:
         return None
     with drawing(["all"], len(shown), panel=(4.6, 2.8)) as (canvas, axes):
@@ -74,22 +74,22 @@ def profile(tasks: list[Floats], across: Floats) -> tuple[Floats, Floats, Floats
     """
     rng = generator("profile")
     above = [(units[:, None] > across).astype(float) for units in tasks]
-    drawn = np.zeros((_DRAWS, len(across)))
-    for one in above:
-        picked = rng.multinomial(len(one), np.full(len(one), 1 / len(one)), size=_DRAWS) / len(one)
-        drawn += picked @ one / len(tasks)
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    shares = np.zeros((_DRAWS, len(across)))
+    for runs in above:
+        draws = rng.multinomial(len(runs), np.full(len(runs), 1 / len(runs)), size=_DRAWS) / len(runs)
+        shares += draws @ runs / len(tasks)
+    low, high = np.quantile(shares, [0.025, 0.975], axis=0)
     return share_above(tasks, across), low, high
 
 
 def interval_estimates(store: Store, chosen: str) -> Picture | None:
     """Interquartile means and probabilities of improvement with their intervals; None where no row has all figures."""
-    found = {figure: aggregates(store, figure, chosen) for figure in HEADLINE}
-    shown = {figure: rows for figure, rows in found.items() if rows}
+    by_figure = {figure: aggregates(store, figure, chosen) for figure in HEADLINE}
+    shown = {figure: rows for figure, rows in by_figure.items() if rows}
     if not shown:
         return None
     lines, base = styles(store), reference(store)
-    rows = [row for row in reversed(store.rows) if any(row in one for one in shown.values())]
+    rows = [row for row in reversed(store.rows) if any(row in entries for entries in shown.values())]
     panels = ["IQM", "P"]
     with drawing(panels, len(shown), panel=(3.4, 0.6 + 0.2 * len(rows))) as (canvas, axes):
         for k, (figure, values) in enumerate(shown.items()):
@@ -98,13 +98,15 @@ def interval_estimates(store: Store, chosen: str) -> Picture | None:
                 if row not in values:
                     continue
                 colour = lines[row]["color"]
-                for axis, one in ((middle, values[row].middle), (better, values[row].better)):
-                    if one is not None:
-                        axis.barh(at, one.high - one.low, 0.5, left=one.low, color=colour, alpha=0.55, linewidth=0)
-                        axis.plot([one.value] * 2, [at - 0.3, at + 0.3], color="#111111", linewidth=1.2)
+                for axis, bound in ((middle, values[row].middle), (better, values[row].better)):
+                    if bound is not None:
+                        axis.barh(
+                            at, bound.high - bound.low, 0.5, left=bound.low, color=colour, alpha=0.55, linewidth=0
+                        )
+                        axis.plot([bound.value] * 2, [at - 0.3, at + 0.3], color="#111111", linewidth=1.2)
             middle.set(title=f"{figure.name}: interquartile mean", xlabel="accuracy (%)")
             middle.set_yticks(range(len(rows)), rows)
-            middle.set_xlim(*_limits([one.middle for one in values.values()]))
+            middle.set_xlim(*_limits([aggregate.middle for aggregate in values.values()]))
             better.set(title=f"{figure.name}: P(better than {base})", xlabel="probability", xlim=(0, 1))
             better.axvline(0.5, color="#777777", linewidth=0.8)
         caption = (
@@ -115,7 +117,7 @@ def interval_estimates(store: Store, chosen: str) -> Picture | None:
 
 
 def _limits(estimates: list[inference.Bounded]) -> tuple[float, float]:
-    """All values, and intervals as far as ten points beyond."""
-    values = [one.value for one in estimates]
-    ends = [end for one in estimates for end in (one.low, one.high) if not math.isnan(end)] or values
+    """Limits of an axis that shows all values, and intervals as far as ten points beyond."""
+    values = [estimate.value for estimate in estimates]
+    ends = [end for estimate in estimates for end in (estimate.low, estimate.high) if not math.isnan(end)] or values
     return max(min(values) - 10, min(ends)) - 0.5, min(100.0, max(ends) + 0.5)

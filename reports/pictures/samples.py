@@ -1,4 +1,4 @@
-"""What clients see: images of the first clients of each task whose samples are shifted."""
+"""Images that clients see: those of the first clients of each task whose samples are shifted."""
 
 import base64
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ def pictures(store: Store) -> Iterator[Picture]:
     """A picture for each task with shifts, of its first cell that has kept samples."""
     for number, task in enumerate(store.tasks):
         cells = (cell for cell in store.cells if cell.task == task)
-        kept = next((samples for cell in cells if (samples := cell.json("samples")) is not None), None)
-        if kept is not None and kept["clients"]:
-            yield _picture(task, number, kept)
+        content = next((samples for cell in cells if (samples := cell.json("samples")) is not None), None)
+        if content is not None and content["clients"]:
+            yield _picture(task, number, content)
 
 
 def images(shape: list[int], text: str) -> npt.NDArray[np.uint8]:
@@ -28,17 +28,17 @@ def images(shape: list[int], text: str) -> npt.NDArray[np.uint8]:
     return x[:, 0] if shape[0] == 1 else x[:, :3].transpose(0, 2, 3, 1)
 
 
-def _picture(task: str, number: int, kept: dict[str, Any]) -> Picture:
+def _picture(task: str, number: int, content: dict[str, Any]) -> Picture:
     from matplotlib.figure import Figure
 
-    rows = kept["clients"]
+    rows = content["clients"]
     columns = max(len(row["labels"]) for row in rows)
     canvas = Figure(figsize=(1.2 + _INCH * columns, 0.4 + 1.5 * _INCH * len(rows)), layout="constrained")
     grid = canvas.subplots(len(rows), columns, squeeze=False)
     for axes, row in zip(grid, rows, strict=True):
         for axis in axes:
             axis.axis("off")
-        shown = zip(axes, images(kept["shape"], row["images"]), row["labels"], strict=False)
+        shown = zip(axes, images(content["shape"], row["images"]), row["labels"], strict=False)
         for axis, image, label in shown:
             axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
             axis.set_title(label[:10], fontsize=7, pad=1)

@@ -1,4 +1,4 @@
-"""Who did what when: the first versions of a run on the simulated clock (Figure 2 of the SCD paper)."""
+"""Timelines of clients: the first versions of a run on the simulated clock (Figure 2 of the SCD paper)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -55,12 +55,12 @@ def timelines(store: Store) -> Picture | None:
 def _first_cells(store: Store) -> Iterator[tuple[str, pd.DataFrame]]:
     table = store.table("timeline")
     for row in store.rows:
-        own = table[(table["row"] == row) & (table["task"] == store.tasks[0])]
-        yield row, own[own["seed"] == own["seed"].min()] if len(own) else own
+        spans = table[(table["row"] == row) & (table["task"] == store.tasks[0])]
+        yield row, spans[spans["seed"] == spans["seed"].min()] if len(spans) else spans
 
 
 def _bars(axis: "Axes", place: int, spans: pd.DataFrame) -> None:
-    for kind, own in spans.groupby("kind"):
+    for kind, group in spans.groupby("kind"):
         computing = "training" in str(kind)
-        spaces = [(start, end - start) for start, end in zip(own["start"], own["end"], strict=True)]
+        spaces = [(start, end - start) for start, end in zip(group["start"], group["end"], strict=True)]
         axis.broken_barh(spaces, (place - 0.4 if computing else place + 0.05, 0.4), color=KINDS[str(kind)])

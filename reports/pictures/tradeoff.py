@@ -1,4 +1,4 @@
-"""Accuracy against what it takes: bytes and steps of a round."""
+"""Accuracy against its costs: bytes and steps of a round."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
         costs: `reports.tables.cost.totals`.
         chosen: which round is reported.
     """
-    taken = _taken(store, costs)
-    shown = [name for name in _COSTS if taken[name].notna().any()]
+    means = _mean_costs(store, costs)
+    shown = [name for name in _COSTS if means[name].notna().any()]
     if not shown:
         return None
     lines = styles(store)
@@ -35,14 +35,14 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
     with drawing(shown, len(HEADLINE), panel=(4.2, 2.6)) as (canvas, axes):
         for axis, (figure, name) in zip(axes, [(f, n) for f in HEADLINE for n in shown], strict=True):
             for k, row in enumerate(store.rows):
-                found = [list(scores(store, row, task, figure, chosen).values()) for task in store.tasks]
-                cost = float(taken[name].get(row, np.nan))
-                if not all(found) or np.isnan(cost) or row in derived[figure]:
+                by_task = [list(scores(store, row, task, figure, chosen).values()) for task in store.tasks]
+                cost = float(means[name].get(row, np.nan))
+                if not all(by_task) or np.isnan(cost) or row in derived[figure]:
                     continue
                 quiet = lines[row]["color"] == QUIET
                 marker = "." if quiet else MARKERS[k % len(MARKERS)]
                 points[row] = {"color": lines[row]["color"], "marker": marker, "ls": ""}
-                axis.plot(cost, float(np.mean([np.mean(one) for one in found])), **points[row])
+                axis.plot(cost, float(np.mean([np.mean(units) for units in by_task])), **points[row])
             axis.set(title="", xlabel=_COSTS[name], ylabel=f"{figure.name} accuracy (%)")
             axis.margins(0.08)
         legend(canvas, points)
@@ -54,8 +54,8 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
         return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption)
 
 
-def _taken(store: Store, costs: pd.DataFrame) -> pd.DataFrame:
-    """By row: megabytes and steps of a round, mean over seeds, then over tasks."""
+def _mean_costs(store: Store, costs: pd.DataFrame) -> pd.DataFrame:
+    """Average each row's megabytes and steps of a round over seeds, then over tasks."""
     last = costs.groupby(["row", "task", "seed"]).agg(megabytes=("megabytes", "max"), rounds=("round", "max"))
     sent = (last["megabytes"] / last["rounds"]).groupby(["row", "task"]).mean().groupby("row").mean()
     work = store.table("work")
