@@ -1,4 +1,4 @@
-"""How every cell was set and how it ended: the tables that the numbers of a page are traced back to."""
+"""Settings and states of all cells: the tables that the numbers of a page are traced back to."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,15 +13,15 @@ Recompute = Callable[[Sequence[Cell]], str]
 
 
 def anchor(row: str, task: str) -> str:
-    """Where on the page the settings of a row and task stand."""
+    """Anchor on the page at which the settings of a row and task stand."""
     return re.sub(r"\s+", "-", f"{row}/{task}")
 
 
 def cells_section(store: Store, recompute: Recompute | None = None) -> Section:
-    """Settings, states, paths and partitions; what is not done stands in plain sight."""
+    """Section of settings, states, paths and partitions; cells that are not done stand in plain sight."""
     undone = [cell for cell in store.cells if cell.state != "done"]
     letters = {path: f"path {k}" for k, path in enumerate(dict.fromkeys(map(_path, store.cells)), start=1)}
-    seen = (_cells_table("undone", "Cells that are not done", undone, letters),) if undone else ()
+    tables = (_cells_table("undone", "Cells that are not done", undone, letters),) if undone else ()
     more = (
         _tasks_table(store),
         _settings_table(store, recompute),
@@ -29,7 +29,7 @@ def cells_section(store: Store, recompute: Recompute | None = None) -> Section:
         _partitions_table(store.cells),
         _paths_table(letters),
     )
-    return Section("all_cells", "Cells", tables=seen, more=more)
+    return Section("all_cells", "Cells", tables=tables, more=more)
 
 
 def _cells_table(name: str, title: str, cells: Sequence[Cell], letters: dict[str, str]) -> Table:
@@ -50,12 +50,12 @@ def _cell_entries(cell: Cell, letters: dict[str, str]) -> Iterator[TableEntry]:
 
 
 def _partitions_table(cells: Sequence[Cell]) -> Table:
-    """Each partition once: all methods of a task and seed have the same one."""
-    found = {(cell.task, cell.seed): status for cell in cells if (status := cell.view.status.partition)}
+    """Table of partitions, each once: all methods of a task and seed have the same one."""
+    partitions = {(cell.task, cell.seed): status for cell in cells if (status := cell.view.status.partition)}
     heads = tuple(map(Column, ("seed", "partition", "summary")))
     rows = tuple(
-        (task, tuple(words(str(text)) for text in (seed, one.get("hash", "–"), one.get("summary", "–"))))
-        for (task, seed), one in found.items()
+        (task, tuple(words(str(text)) for text in (seed, partition.get("hash", "–"), partition.get("summary", "–"))))
+        for (task, seed), partition in partitions.items()
     )
     caption = "How the samples are spread over the clients, the same for all methods of a task and seed."
     return Table("partitions", "Partitions", caption, "Task", heads, rows)
@@ -76,12 +76,12 @@ def _tasks_table(store: Store) -> Table:
     flat = _flat(store)
     names = [name for name in _names(flat) if _shared(flat, name) and _fixed_by_task(flat, name)]
     common = [name for name in names if len({str(settings[name]) for settings in flat.values()}) == 1]
-    own = [name for name in names if name not in common]
+    columns = [name for name in names if name not in common]
     of_task = {task: settings for (_, task), settings in flat.items()}
-    rows = tuple((task, tuple(words(_setting(of[name])) for name in own)) for task, of in of_task.items())
+    rows = tuple((task, tuple(words(_setting(of[name])) for name in columns)) for task, of in of_task.items())
     first = next(iter(flat.values()))
     caption = f"Common to all cells: {', '.join(setting_text(name, first[name]) for name in common)}."
-    return Table("tasks", "Settings of tasks", caption, "Task", tuple(map(Column, own)), rows)
+    return Table("tasks", "Settings of tasks", caption, "Task", tuple(map(Column, columns)), rows)
 
 
 def _settings_table(store: Store, recompute: Recompute | None) -> Table:
@@ -91,16 +91,16 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
     """
     flat = _flat(store)
     shared = [name for name in _names(flat) if _shared(flat, name)]
-    own = [name for name in shared if not _fixed_by_task(flat, name)]
-    own = [name for name in own if any(str(settings[name]) != row for (row, _), settings in flat.items())]
+    names = [name for name in shared if not _fixed_by_task(flat, name)]
+    names = [name for name in names if any(str(settings[name]) != row for (row, _), settings in flat.items())]
     rows = []
     for (row, task), settings in flat.items():
         cells = store.of(row, task)
-        entries = [task, *(_setting(settings[name]) for name in own), _special(settings, shared)]
+        entries = [task, *(_setting(settings[name]) for name in names), _special(settings, shared)]
         entries += [recompute(cells)] if recompute else []
         rows.append((row, tuple(map(words, (*entries, " ".join(cell.view.id for cell in cells))))))
     again = ["computed again by"] if recompute else []
-    heads = ("task", *(name.removeprefix("hp.") for name in own), "hyperparameters", *again, "cells")
+    heads = ("task", *(name.removeprefix("hp.") for name in names), "hyperparameters", *again, "cells")
     columns = tuple(map(Column, heads))
     anchors = tuple(anchor(*key) for key in flat)
     caption = (
@@ -134,8 +134,8 @@ def _fixed_by_task(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> bo
 def _special(settings: dict[str, Any], shared: Collection[str]) -> str:
     """Settings that not all methods have."""
     skipped = {*shared, *_SKIPPED}
-    found = [setting_text(name, value) for name, value in settings.items() if name not in skipped and value is not None]
-    return ", ".join(found) or "–"
+    texts = [setting_text(name, value) for name, value in settings.items() if name not in skipped and value is not None]
+    return ", ".join(texts) or "–"
 
 
 def _setting(value: Any) -> str:

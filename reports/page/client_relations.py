@@ -1,4 +1,4 @@
-"""How clients relate by the methods' own account: what `Method.relations` left in a cell's `relations.json`.
+"""Relations of clients as the methods report them: what `Method.relations` left in a cell's `relations.json`.
 
 PGFed's coefficients (its poster's heat map, and coefficient against local size) and the gradient similarities of SPFL,
 layer by layer (its Figures 4 and 5).
@@ -38,10 +38,10 @@ def weight_of_others(matrix: Floats) -> Floats:
 
 
 def _first_cells(store: Store, row: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """The first seed of each task that left matrices, and those."""
+    """Find the first seed of each task that left matrices, with these matrices."""
     for task in store.tasks:
-        found = ((cell, cell.json("relations")) for cell in store.of(row, task) if cell.state == "done")
-        first = next(((cell, content) for cell, content in found if content is not None), None)
+        contents = ((cell, cell.json("relations")) for cell in store.of(row, task) if cell.state == "done")
+        first = next(((cell, content) for cell, content in contents if content is not None), None)
         if first is not None:
             yield first
 
@@ -64,7 +64,7 @@ def _heat_maps(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> P
 
 
 def _means(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> Picture:
-    """What all others make of a client: against its training samples, or by matrix where all have about as many."""
+    """Draw what all others make of a client: over its training samples, or by matrix where all have about as many."""
     by_size = any(max(content["n_train"]) > _UNEQUAL * min(content["n_train"]) for _, content in shown)
     names = list(dict.fromkeys(name for _, content in shown for name in content["matrices"]))
     styles: dict[str, dict[str, Any]] = {

@@ -22,8 +22,8 @@ def portraits(store: Store, curves: dict[str, pd.DataFrame], clients: pd.DataFra
     """
     for at, row in enumerate(store.rows):
         cells = [cell for cell in store.cells if cell.row == row]
-        own = {name: curve[curve["row"] == row] for name, curve in curves.items()}
-        pictures = (_picture(at, row, store, own, clients[clients["row"] == row]),) if _drawable(own) else ()
+        by_model = {name: curve[curve["row"] == row] for name, curve in curves.items()}
+        pictures = (_picture(at, row, store, by_model, clients[clients["row"] == row]),) if _drawable(by_model) else ()
         yield Section(f"method_{at}", row, _troubles(cells), pictures=pictures, more=(_settings(at, row, cells),))
 
 
@@ -64,9 +64,9 @@ def _picture(at: int, row: str, store: Store, curves: dict[str, pd.DataFrame], c
         for task, line in lines.items():
             for axis, name in zip(axes, panels, strict=False):
                 band(axis, curves[name][curves[name]["task"] == task], "round", line)
-            own = clients[clients["task"] == task]["accuracy"]
-            if len(own):
-                axes[-1].ecdf(own.to_numpy(), color=line["color"])
+            accuracies = clients[clients["task"] == task]["accuracy"]
+            if len(accuracies):
+                axes[-1].ecdf(accuracies.to_numpy(), color=line["color"])
         for axis, name in zip(axes, panels, strict=False):
             axis.set(title=f"{name} accuracy (%)", xlabel="rounds")
             axis.locator_params("x", integer=True, min_n_ticks=1)

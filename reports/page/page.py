@@ -58,7 +58,7 @@ def write_report(
         runs: run folders.
         out: where to write; default: `report` in the first run.
         selection: which round is reported instead of the protocol's choice: a key of `accuracy.SELECTION_TEXT`.
-        targets: of `cost.read_targets`.
+        targets: target accuracy in percent by task, from `cost.read_targets`.
         tuned: what a study tuned for, `gm`, `pm` or both: the main table marks these alone; empty: all.
         extra: parts that stand before all others.
         latex: how `main.tex` is arranged.
@@ -77,15 +77,15 @@ def write_report(
             counts = _counts(store) or "no cells"
             again = "The same `bench run` goes on where it stopped."
             raise UserError(f"{runs[0]}: no cell is done yet ({counts}). {again}")
-        asked = replace(latex or Latex(), names=display_names(store))
-        check(asked, store.tasks)
+        options = replace(latex or Latex(), names=display_names(store))
+        check(options, store.tasks)
         sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned, step), cells_section(store)]
         title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
         remarks = run_remarks([cell.view for cell in store.cells])
         step("writing the files")
         page = write_page(store, folder, title, _summary(store), sections, remarks)
         for table in (table for section in sections for table in section.tables if table.id.startswith("main")):
-            _write(page.with_name(f"{table.id}.tex"), to_latex(arranged(table, asked)).encode())
+            _write(page.with_name(f"{table.id}.tex"), to_latex(arranged(table, options)).encode())
     return page
 
 
@@ -117,7 +117,7 @@ def write_page(
 
 
 def _write_files(out: Path, sections: Sequence[Section]) -> None:
-    """Tables and pictures; those of an earlier report that are no longer made go."""
+    """Write tables and pictures, and remove those of an earlier report that are no longer made."""
     files: dict[Path, bytes] = {}
     for section in sections:
         for table in (*section.tables, *section.more):
@@ -137,7 +137,7 @@ def _write_files(out: Path, sections: Sequence[Section]) -> None:
 def _protocol_sections(
     store: Store, selection: str | None, targets: Mapping[str, float], tuned: Sequence[str], step: Callable[[str], None]
 ) -> Iterator[Section]:
-    """Everything that compares cells, for each protocol on its own."""
+    """Make all sections that compare cells, for each protocol by itself."""
     done = [protocol for protocol in store.protocols if len(store.of_protocol(protocol).figures)]
     for position, protocol in enumerate(done):
         part = store.of_protocol(protocol)
@@ -151,12 +151,12 @@ def _protocol_sections(
 
 @dataclass(frozen=True)
 class _Compared:
-    """What the sections are made from: the cells of one protocol, what was asked for, and tables that several read.
+    """Material of the sections: the cells of one protocol, the caller's choices, and tables that several sections read.
 
     Attributes:
         store: the cells.
         chosen: which round is reported.
-        targets, tuned: of `write_report`.
+        targets, tuned: arguments of `write_report`.
     """
 
     store: Store
@@ -166,18 +166,18 @@ class _Compared:
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        """Of `cost.totals`."""
+        """Costs up to the end of every round (`cost.totals`)."""
         return cost.totals(self.store)
 
     @cached_property
     def curves(self) -> dict[str, pd.DataFrame]:
-        """Of `cost.curves`, by figure."""
+        """Accuracies by round with their costs (`cost.curves`), by figure."""
         metrics = self.store.table("metrics")
         return {figure.name: cost.curves(metrics, self.costs, figure) for figure in accuracy.HEADLINE}
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Of `fairness.client_accuracies`."""
+        """Accuracies of all clients (`fairness.client_accuracies`)."""
         return fairness.client_accuracies(self.store, self.chosen)
 
     @cached_property
@@ -222,22 +222,26 @@ def _convergence_section(part: _Compared) -> Section | None:
 
 def _statistics_section(part: _Compared) -> Section:
     store, chosen = part.store, part.chosen
-    drawn = [one for one in (interval_estimates(store, chosen), performance_profiles(store, chosen)) if one is not None]
-    said: dict[str, list[str]] = {}
+    pictures = [
+        picture
+        for picture in (interval_estimates(store, chosen), performance_profiles(store, chosen))
+        if picture is not None
+    ]
+    reasons: dict[str, list[str]] = {}
     for figure in accuracy.HEADLINE:
         result = accuracy.ranking(store, figure, chosen)
         if result.too_few:
-            said.setdefault(result.too_few, []).append(figure.name)
+            reasons.setdefault(result.too_few, []).append(figure.name)
         else:
-            drawn.append(figures.critical_difference(result, figure))
+            pictures.append(figures.critical_difference(result, figure))
     aggregates = accuracy.aggregate_table(store, chosen)
     by_samples = pool_table(store, chosen, accuracy.HEADLINE)
     return Section(
         "statistics",
         "Statistics",
-        " ".join(f"{' and '.join(names)}: {reason}." for reason, names in said.items()),
+        " ".join(f"{' and '.join(names)}: {reason}." for reason, names in reasons.items()),
         (standings_table(store, chosen, accuracy.HEADLINE), *([aggregates] if aggregates.rows else [])),
-        tuple(drawn),
+        tuple(pictures),
         (accuracy.comparison_table(store, chosen), *([by_samples] if by_samples else [])),
     )
 
@@ -258,12 +262,12 @@ def _cost_section(part: _Compared) -> Section | None:
     store, costs, curve = part.store, part.costs, part.curves["PM"]
     if not len(curve):
         return None
-    drawn = [tradeoff(store, costs, part.chosen)]
-    drawn += [figures.convergence(store, part.curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
-    wanted = cost.targets(curve, accuracy.reference(store), part.targets)
-    shown = [cost.cost_table(store, curve, costs, wanted), speedup.speedup_table(store, curve, part.printed, wanted)]
+    pictures = [tradeoff(store, costs, part.chosen)]
+    pictures += [figures.convergence(store, part.curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
+    goals = cost.targets(curve, accuracy.reference(store), part.targets)
+    shown = [cost.cost_table(store, curve, costs, goals), speedup.speedup_table(store, curve, part.printed, goals)]
     table = tuple(table for table in shown if table is not None)
-    return Section("cost", "Cost", tables=table, pictures=tuple(picture for picture in drawn if picture is not None))
+    return Section("cost", "Cost", tables=table, pictures=tuple(picture for picture in pictures if picture is not None))
 
 
 def _timeline_section(part: _Compared) -> Section | None:
@@ -272,10 +276,10 @@ def _timeline_section(part: _Compared) -> Section | None:
 
 
 def _newcomer_section(part: _Compared) -> Section | None:
-    found = new_clients.newcomers(part.store)
-    if not len(found):
+    accuracies = new_clients.newcomers(part.store)
+    if not len(accuracies):
         return None
-    table, bars = new_clients.newcomer_table(part.store, found), new_clients.newcomer_bars(part.store, found)
+    table, bars = new_clients.newcomer_table(part.store, accuracies), new_clients.newcomer_bars(part.store, accuracies)
     return Section("newcomers", "New clients", tables=(table,), pictures=(bars,))
 
 
@@ -326,9 +330,9 @@ def _counts(store: Store) -> str:
 
 
 def _provenance(run: dict[str, Any]) -> list[tuple[str, str]]:
-    """What `run.json` says of where the run comes from, as lines of text."""
+    """Origin of a run as lines of text, from its `run.json`."""
     shown = {name: value for name, value in run.items() if name not in ("cells", "history") and value is not None}
-    history = [f"{one['time']}  {one['command']}" for one in run.get("history", [])]
+    history = [f"{entry['time']}  {entry['command']}" for entry in run.get("history", [])]
     lines = {**shown, **({"all commands": "\n".join(history)} if len(history) > 1 else {})}
     return [
         (name, value if isinstance(value, str) else yaml.safe_dump(value, sort_keys=False, allow_unicode=True).strip())

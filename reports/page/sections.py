@@ -21,7 +21,7 @@ class Section:
     points: tuple[str, ...] = ()
 
     def named(self, suffix: str) -> "Section":
-        """The same with names that clash with no other protocol's."""
+        """Copy of the section whose names, with `suffix`, clash with no other protocol's."""
         return replace(
             self,
             id=self.id + suffix,
@@ -32,7 +32,7 @@ class Section:
         )
 
     def all(self) -> Iterator["Section"]:
-        """It and its parts."""
+        """The section itself and all parts below it."""
         yield self
         for part in self.parts:
             yield from part.all()
