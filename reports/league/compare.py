@@ -1,4 +1,4 @@
-"""How far two computations of a league agree: `bench league compare OLD NEW`."""
+"""Agreement of two computations of a league: `bench league compare OLD NEW`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _MOVED = 10
 
 
 def compare_leagues(old: Sequence[Path], new: Sequence[Path]) -> list[Table]:
-    """For PM and GM, the correlation of two rankings and the methods that moved most.
+    """Compare two rankings, for PM and GM: their correlation, and the methods that moved most.
 
     Args:
         old, new: run folders of entries. Methods that are not in both do not count.
@@ -25,12 +25,12 @@ def compare_leagues(old: Sequence[Path], new: Sequence[Path]) -> list[Table]:
     Raises:
         UserError: fewer than two methods are in both, or a folder is not a run.
     """
-    labels = [[(view, {cell.label for cell in view.cells}) for view in map(load_run, runs)] for runs in (old, new)]
-    both = set.intersection(*(set().union(*(own for _, own in found)) for found in labels))
-    if len(both) < 2:
-        raise UserError(f"the two have {len(both)} methods in common, and ranks are compared from two methods up")
-    stores = [by_case(load([view for view, own in found if own & both])) for found in labels]
-    counts = [sum(len(own) for _, own in found) for found in labels]
+    entries = [[(view, {cell.label for cell in view.cells}) for view in map(load_run, runs)] for runs in (old, new)]
+    common = set.intersection(*(set().union(*(names for _, names in labels)) for labels in entries))
+    if len(common) < 2:
+        raise UserError(f"the two have {len(common)} methods in common, and ranks are compared from two methods up")
+    stores = [by_case(load([view for view, names in labels if names & common])) for labels in entries]
+    counts = [sum(len(names) for _, names in labels) for labels in entries]
     return [_table(stores[0], stores[1], figure, counts) for figure in (PM, GM)]
 
 
@@ -68,10 +68,10 @@ def _correlation(old: Sequence[int], new: Sequence[int]) -> str:
 
 
 def _places(old: Store, new: Store, figure: Figure) -> list[dict[str, Ranked]]:
-    """Of both, the ranks among the rows that have one in both."""
+    """Rank, in either league, the rows that have a rank in both."""
     stores = (old, new)
-    both = set.intersection(*(set(ranked(store, figure, selection(store))[1]) for store in stores))
-    return [ranked(_only(store, both), figure, selection(store))[1] for store in stores]
+    common = set.intersection(*(set(ranked(store, figure, selection(store))[1]) for store in stores))
+    return [ranked(_only(store, common), figure, selection(store))[1] for store in stores]
 
 
 def _only(store: Store, rows: set[str]) -> Store:

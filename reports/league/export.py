@@ -1,4 +1,4 @@
-"""What is published of a league's entry: a folder from which somebody else can verify it (docs/league.md)."""
+"""Export of a league's entry: a folder from which somebody else can verify it (docs/league.md)."""
 
 import csv
 import importlib.metadata
@@ -28,7 +28,7 @@ _BEST = 3
 
 @dataclass(frozen=True)
 class Exported:
-    """A folder to publish, and what its reader will find wanting."""
+    """A folder to publish, and warnings of what its reader will miss."""
 
     folder: Path
     warnings: tuple[str, ...]
@@ -64,9 +64,9 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    texts |= {one: engine.get_template(one).render(facts) for one in engine.list_templates()}
-    for one, text in texts.items():
-        inside.replace(out / one, text.encode())
+    texts |= {template: engine.get_template(template).render(facts) for template in engine.list_templates()}
+    for file_name, text in texts.items():
+        inside.replace(out / file_name, text.encode())
     return Exported(out, tuple(facts["warnings"]))
 
 
@@ -81,19 +81,19 @@ def _check_code(entry: Path, run: RunView) -> None:
 
 
 def _own_files(method: str) -> dict[Path, Path]:
-    """The files of a plug-in's method and their places in the folder, its own first; none for a method that is
+    """List the files of a plug-in's method and their places in the folder, its own first; none for a method that is
     installed."""
     item = METHODS.get(method)
     if not item.__module__.startswith(FILE_MODULE):
         return {}
     file = Path(inspect.getfile(item))
-    found = sources(item.__module__, file)
-    own = [path for module, path in found.items() if module.partition(".")[0] not in OURS]
-    return {path: path.relative_to(file.parent) for path in own if path.is_relative_to(file.parent)}
+    modules = sources(item.__module__, file)
+    paths = [path for module, path in modules.items() if module.partition(".")[0] not in OURS]
+    return {path: path.relative_to(file.parent) for path in paths if path.is_relative_to(file.parent)}
 
 
 def _beside(file: Path, method: str, figure: str, study: str) -> Table:
-    """The method beside a few others as a table of the width of a page: tasks below each other.
+    """Set the method beside a few others in a table of the width of a page: tasks below each other.
 
     Args:
         file: the page's main table, the best method first.
@@ -142,12 +142,12 @@ def _settings(run: RunView) -> str:
 
 
 def _installed() -> str:
-    names = sorted(f"{one.name}=={one.version}" for one in importlib.metadata.distributions())
+    names = sorted(f"{package.name}=={package.version}" for package in importlib.metadata.distributions())
     return "".join(f"{name}\n" for name in names)
 
 
 def _facts(run: RunView) -> dict[str, Any]:
-    """What the templates say of an entry, all of it read from the entry."""
+    """Collect what the templates say of an entry; all of it is read from the entry."""
     done = [cell for cell in run.cells if cell.status.state in FINISHED]
     info, commit = run.info, run.info["commit"] or ""
     warnings = []

@@ -1,4 +1,4 @@
-"""Is personalizing worth it? Against what needs no method, and on the way to what no method may do."""
+"""Gains of personalized models over simple references, and scores up to a bound that uses all clients' data."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Gains:
     Attributes:
         compared: which rows may be compared.
         gain: points above the better of `ALONE`.
-        p: that the mean gain is 0, with Holm's correction; of the rows that are compared.
+        p: p value of a mean gain of 0, with Holm's correction; of the rows that are compared.
         score: the gain as a share of the way to `BOUND`, nan where there is no room; None where the store has no bound.
     """
 
@@ -67,7 +67,7 @@ def gains(store: Store, chosen: str) -> Gains | None:
     if means.empty or means.isna().all(axis="columns").any():
         return None
     best = pd.DataFrame({task: accuracies[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
-    above = {row: own - best for row, own in accuracies.items() if row not in simple}
+    above = {row: accuracy - best for row, accuracy in accuracies.items() if row not in simple}
     compared = family(store, store.tasks, PM, chosen)
     tested = [row for row in above if row in compared.scores]
     gain = _measure(store, above, tested)
@@ -84,37 +84,37 @@ def _scores(above: Mapping[str, pd.DataFrame], room: pd.DataFrame) -> dict[str, 
     Their mean over seeds is the ratio of the means. Ratios seed by seed would be of seeds without room, too.
     """
     wide = room.mean().where(room.mean() >= LEAST_ROOM)
-    scores = {row: one.mean() / wide for row, one in above.items()}
-    return {row: scores[row] + (one - room * scores[row]) / wide for row, one in above.items()}
+    scores = {row: points.mean() / wide for row, points in above.items()}
+    return {row: scores[row] + (points - room * scores[row]) / wide for row, points in above.items()}
 
 
 def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence[str]) -> Measure:
-    """From values by row, units x tasks, and the rows that are compared."""
-    by_task = pd.DataFrame({row: one.mean() for row, one in by_seed.items()}).T
+    """Average values by row, units x tasks, with intervals; corrected ones for the rows that are compared."""
+    by_task = pd.DataFrame({row: values.mean() for row, values in by_seed.items()}).T
     tasks = [task for task in store.tasks if task in by_task and by_task[task].notna().any()]
     weights = task_weights(store, tasks)
     values = {
-        row: (one[tasks] @ weights).dropna().to_numpy() if tasks else np.array([]) for row, one in by_seed.items()
+        row: (values[tasks] @ weights).dropna().to_numpy() if tasks else np.array([]) for row, values in by_seed.items()
     }
     corrected = {row: summarise(values[row], LEVEL / len(tested)) for row in tested}
-    return Measure(by_task, {row: summarise(one) for row, one in values.items()}, corrected)
+    return Measure(by_task, {row: summarise(means) for row, means in values.items()}, corrected)
 
 
 def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame:
     """Accuracy in percent, units x tasks; nan where there is none."""
-    found = {task: scores(store, row, task, figure, chosen) for task in store.tasks}
-    return pd.DataFrame({task: pd.Series(units, dtype=float) for task, units in found.items()}).sort_index()
+    by_task = {task: scores(store, row, task, figure, chosen) for task in store.tasks}
+    return pd.DataFrame({task: pd.Series(units, dtype=float) for task, units in by_task.items()}).sort_index()
 
 
-def gain_section(store: Store, found: Gains | None) -> Section:
-    """The two tables, where the store has what they compare with."""
-    tables = [] if found is None else [_gain_table(store, found)]
-    if found is not None and found.score is not None:
-        tables.append(_score_table(store, found.compared, found.score))
+def gain_section(store: Store, comparison: Gains | None) -> Section:
+    """Section of the two tables, where the store has the rows that they compare with."""
+    tables = [] if comparison is None else [_gain_table(store, comparison)]
+    if comparison is not None and comparison.score is not None:
+        tables.append(_score_table(store, comparison.compared, comparison.score))
     return Section("gain", "Is it worth it?", tables=tuple(tables))
 
 
-def _gain_table(store: Store, found: Gains) -> Table:
+def _gain_table(store: Store, comparison: Gains) -> Table:
     caption = (
         "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
         "(`finetune`) on each task, each tuned with the same budget. Below 0, a method is not worth its trouble there. "
@@ -123,9 +123,9 @@ def _gain_table(store: Store, found: Gains) -> Table:
         f"of each method by itself: of many, some miss. {_CORRECTED} p: that the mean is 0, with Holm's correction "
         "over the methods."
     )
-    rows = _rows(store, found.compared, found.gain)
+    rows = _rows(store, comparison.compared, comparison.gain)
     tested = tuple(
-        (row, (*entries[:5], probability(found.p.get(row, np.nan)), *entries[5:])) for row, entries in rows.items()
+        (row, (*entries[:5], probability(comparison.p.get(row, np.nan)), *entries[5:])) for row, entries in rows.items()
     )
     columns = _columns(*_INTERVALS, "p (Holm)", *store.tasks)
     return Table("gain", "Gain over what needs no method", caption + _BRACKETS, "Method", columns, tested)
@@ -157,23 +157,23 @@ def _columns(*names: str) -> tuple[Column, ...]:
     return tuple(map(Column, names))
 
 
-def _rows(store: Store, compared: Family, found: Measure) -> dict[str, tuple[TableEntry, ...]]:
+def _rows(store: Store, compared: Family, measure: Measure) -> dict[str, tuple[TableEntry, ...]]:
     """Mean with its two intervals, then a number per task; rows that are compared first, the best first."""
 
     def place(row: str) -> tuple[bool, float, str]:
-        mean = found.means[row].mean
+        mean = measure.means[row].mean
         return row in compared.left_out, math.inf if math.isnan(mean) else -mean, row
 
     rows = {}
-    for row in sorted(found.means, key=place):
-        one = found.means[row]
-        entries = [number(value, signed=True) for value in (one.mean, one.low, one.high)]
-        all_hold = found.corrected.get(row)
+    for row in sorted(measure.means, key=place):
+        summary = measure.means[row]
+        entries = [number(value, signed=True) for value in (summary.mean, summary.low, summary.high)]
+        all_hold = measure.corrected.get(row)
         entries += (
             [words("–")] * 2 if all_hold is None else [number(x, signed=True) for x in (all_hold.low, all_hold.high)]
         )
         entries += [
-            replace(number(float(found.by_task[task][row]), signed=True), link=anchor(row, task))
+            replace(number(float(measure.by_task[task][row]), signed=True), link=anchor(row, task))
             for task in store.tasks
         ]
         derived = compared.left_out.get(row) == "derived"

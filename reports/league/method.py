@@ -33,7 +33,7 @@ def method_section(store: Store, method: str, chosen: str) -> Section:
             points.append(f"{figure.name}: not compared ({compared.left_out.get(method, 'no other method is')}).")
             continue
         pairs = _pairs(store, compared, method, figure, chosen)
-        points.append(_said(method, figure, places, pairs))
+        points.append(_sentence(method, figure, places, pairs))
         tables.append(_table(store, compared, places, method, figure, pairs))
         pictures.append(_picture(store, compared, method, figure, chosen))
     return Section(
@@ -45,14 +45,14 @@ def _pairs(store: Store, compared: Family, method: str, figure: Figure, chosen: 
     """The method's mean over tasks minus that of each other model, paired by seed, p corrected for their number."""
     weights = task_weights(store, store.tasks)
     accuracies = {row: by_seed(store, row, figure, chosen) for row in compared.scores}
-    seeds = {row: dict(zip(one.index, one.to_numpy() @ weights, strict=True)) for row, one in accuracies.items()}
-    mine = seeds.pop(compared.clones.get(method, method))
-    pairs = {row: paired(mine, other) for row, other in seeds.items()}
+    seeds = {row: dict(zip(table.index, table.to_numpy() @ weights, strict=True)) for row, table in accuracies.items()}
+    method_seeds = seeds.pop(compared.clones.get(method, method))
+    pairs = {row: paired(method_seeds, other) for row, other in seeds.items()}
     corrected = holm([pair.p for pair in pairs.values()])
     return {row: replace(pair, p=p) for (row, pair), p in zip(pairs.items(), corrected, strict=True)}
 
 
-def _said(method: str, figure: Figure, places: dict[str, Ranked], pairs: dict[str, Comparison]) -> str:
+def _sentence(method: str, figure: Figure, places: dict[str, Ranked], pairs: dict[str, Comparison]) -> str:
     place = places[method]
     sure = [pair.difference > 0 for pair in pairs.values() if pair.p < LEVEL]
     return (
@@ -70,19 +70,19 @@ def _table(
     figure: Figure,
     pairs: dict[str, Comparison],
 ) -> Table:
-    own = compared.clones.get(method, method)
-    tasks = counted(compared.scores, own, store.margin)
+    model = compared.clones.get(method, method)
+    tasks = counted(compared.scores, model, store.margin)
     rows = []
     for row in sorted(places, key=lambda row: (-places[row].mean, row)):
         first = compared.clones.get(row, row)
         if row == method:
             continue
-        if first == own:
+        if first == model:
             rows.append((row, (words(f"= {method}"), *[words("–")] * 7)))
             continue
         pair = pairs[first]
         points = [number(x, signed=True) for x in (pair.difference, pair.low, pair.high)]
-        counts = [TableEntry(tasks[first][one], decimals=0) for one in ("win", "tie", "undecided", "loss")]
+        counts = [TableEntry(tasks[first][outcome], decimals=0) for outcome in ("win", "tie", "undecided", "loss")]
         rows.append((row, (*points, probability(pair.p), *counts)))
     caption = (
         f"{figure.text}. Difference: percentage points of {method} above the other, mean over the tasks of a data "
@@ -99,8 +99,8 @@ def _table(
 
 def _picture(store: Store, compared: Family, method: str, figure: Figure, chosen: str) -> Picture:
     """The method on each task, beside the best of the others and the references."""
-    own = compared.clones.get(method, method)
-    others = means(store, [row for row in compared.scores if row != own], figure, chosen)
+    model = compared.clones.get(method, method)
+    others = means(store, [row for row in compared.scores if row != model], figure, chosen)
     trained = [row for row in REFERENCES if row in compared.scores and row != method]
     generic = [row for row in REFERENCES if figure == PM and compared.left_out.get(row) == "derived"]
     shown = means(store, [method, *trained, *generic], figure, chosen)

@@ -54,12 +54,12 @@ def write_league(runs: Sequence[Path | RunView], out: Path, title: str, method: 
         step("reading the entries' cells")
         store = by_case(load(runs))
         chosen = selection(store)
-        found = gains(store, chosen)
+        comparison = gains(store, chosen)
         parts: dict[str, Callable[[], Iterable[Section]]] = {
-            "in short": lambda: [findings(store, chosen, found)],
+            "in short": lambda: [findings(store, chosen, comparison)],
             **({} if method is None else {method: lambda: [method_section(store, method, chosen)]}),
             **{figure.text: partial(_by_figure, store, figure, chosen, method) for figure in (PM, GM)},
-            "is it worth it?": lambda: [gain_section(store, found)],
+            "is it worth it?": lambda: [gain_section(store, comparison)],
             "who loses": lambda: _clients(store, chosen),
             "new clients": lambda: _newcomers(store),
             "how often, and at what cost": lambda: [_spread(store, chosen, method)],
@@ -90,18 +90,18 @@ def _recompute(store: Store) -> Recompute:
 
 
 def _common(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `run.json` says alike in all entries: the league's definition. The rest stands in the table of entries."""
+    """Entries of `run.json` that all runs share: the league's definition. The rest stands in the table of entries."""
     return {name: value for name, value in runs[0].items() if all(run.get(name) == value for run in runs)}
 
 
 def _entries(store: Store) -> Table:
-    """Who computed what."""
+    """Table of the league's entries: their commands, commits, machines and versions."""
     columns = ("created", "commit", "machine", "versions")
     cells = {cell.view.id: cell.view for cell in store.cells}
     rows = []
     for run in store.runs:
-        own = (cells[entry["id"]] for entry in run["cells"] if entry["id"] in cells)
-        tests = number(sum(map(evaluations_on_tests, own)), decimals=0)
+        views = (cells[entry["id"]] for entry in run["cells"] if entry["id"] in cells)
+        tests = number(sum(map(evaluations_on_tests, views)), decimals=0)
         rows.append((str(run.get("command", "–")), (tests, *(words(_text(run.get(name, "–"))) for name in columns))))
     caption = (
         "The commands behind the entries; `bench verify ENTRY` computes cells again. Test evaluations: rounds of all "
@@ -112,20 +112,20 @@ def _entries(store: Store) -> Table:
 
 
 def _text(value: Any) -> str:
-    return ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
+    return ", ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _by_figure(store: Store, figure: Figure, chosen: str, method: str | None) -> tuple[Section, Section]:
     standing, leaders = _standing(store, figure, chosen), _best_by_task(store, figure, chosen)
-    found = wins(store, figure, chosen, method)
-    return standing, leaders if found.empty else replace(leaders, pictures=(win_matrix(store, found, figure),))
+    matrix = wins(store, figure, chosen, method)
+    return standing, leaders if matrix.empty else replace(leaders, pictures=(win_matrix(store, matrix, figure),))
 
 
 def _standing(store: Store, figure: Figure, chosen: str) -> Section:
     compared, places = ranked(store, figure, chosen)
     by_task = means(store, store.rows, figure, chosen)
     mean = {str(row): float(value) for row, value in family_mean(store, by_task).items()}
-    order = sorted(store.rows, key=lambda row: (row not in places, *_falling(places.get(row), mean[row]), row))
+    order = sorted(store.rows, key=lambda row: (row not in places, *_order(places.get(row), mean[row]), row))
     accuracies = _accuracies(store, figure, chosen)
     rows = []
     for row in order:
@@ -151,8 +151,8 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
     )
 
 
-def _falling(place: Ranked | None, mean: float) -> tuple[float, ...]:
-    """By log-odds where there is a rank, else by the mean; what has none comes last."""
+def _order(place: Ranked | None, mean: float) -> tuple[float, ...]:
+    """Key that sorts rows by log-odds where they have a rank, else by the mean; rows without a mean come last."""
     value = mean if place is None else place.mean
     return (math.isnan(value), -value)
 
@@ -172,7 +172,7 @@ def _caption(figure: Figure) -> str:
 
 
 def _accuracies(store: Store, figure: Figure, chosen: str) -> dict[str, list[TableEntry]]:
-    """By row, an entry for each task."""
+    """Make an entry for each task, by row."""
     generic = _generic(store) if figure == PM else set()
     entries: dict[str, list[TableEntry]] = {row: [] for row in store.rows}
     for task in store.tasks:
@@ -202,15 +202,15 @@ def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry
 
 
 def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> TableEntry:
-    found = list(scores(store, row, task, figure, chosen).values())
-    if not found:
+    accuracies = list(scores(store, row, task, figure, chosen).values())
+    if not accuracies:
         return words("–")
-    spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
-    return TableEntry(float(np.mean(found)), spread, mark=mark, n=len(found), link=anchor(row, task))
+    spread = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
+    return TableEntry(float(np.mean(accuracies)), spread, mark=mark, n=len(accuracies), link=anchor(row, task))
 
 
 def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
-    """Which methods lead under which heterogeneity, and how many cannot be told apart from the first."""
+    """Section of the methods that lead on each task, and how many cannot be told apart from the first."""
     table_of_means = means(store, store.rows, figure, chosen)
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     generic = _generic(store) if figure == PM else set()
@@ -256,11 +256,11 @@ def _ahead(standing: Standing | None) -> list[TableEntry]:
 
 
 def _clients(store: Store, chosen: str) -> list[Section]:
-    """Share of clients that are worse off than alone."""
-    found = fairness.gains(fairness.client_accuracies(store, chosen), store)
-    if found.empty:
+    """Section of the share of clients that are worse off than alone."""
+    clients = fairness.gains(fairness.client_accuracies(store, chosen), store)
+    if clients.empty:
         return []
-    share = found.assign(worse=100.0 * (found["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
+    share = clients.assign(worse=100.0 * (clients["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
     share = share.reindex(columns=store.tasks)
     worse = share.assign(mean=family_mean(store, share))
     derived = derived_rows(store, store.tasks, PM)
@@ -280,17 +280,17 @@ def _clients(store: Store, chosen: str) -> list[Section]:
 
 
 def _newcomers(store: Store) -> list[Section]:
-    """The clients that no training saw, where a task has some: its column above is of those that took part."""
-    found = new_clients.newcomers(store)
-    return (
-        [Section("newcomers", "New clients", tables=(new_clients.newcomer_table(store, found),))] if len(found) else []
-    )
+    """Section of the clients that no training saw, where a task has some: its column above is of those that trained."""
+    accuracies = new_clients.newcomers(store)
+    if not len(accuracies):
+        return []
+    return [Section("newcomers", "New clients", tables=(new_clients.newcomer_table(store, accuracies),))]
 
 
 def _spread(store: Store, chosen: str, method: str | None) -> Section:
-    """How often a method is good, and what it takes: bytes, steps, trials."""
-    drawn = (performance_profiles(store, chosen), tradeoff(store, cost.totals(store), chosen))
-    pictures = tuple(one for one in drawn if one is not None)
+    """Section of how often a method is good, and of its costs: bytes, steps, trials."""
+    choices = (performance_profiles(store, chosen), tradeoff(store, cost.totals(store), chosen))
+    pictures = tuple(picture for picture in choices if picture is not None)
     trials = best_by_trials(store)
     tables = () if trials.empty else (trials_table(store, trials),)
     if tables:

@@ -17,13 +17,14 @@ _SHOWN = 15.0  # points below the best of a task at which the heat map's colour 
 
 def means(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> pd.DataFrame:
     """Mean accuracy in percent, rows x tasks; nan where there is none."""
-    found = {
+    columns = {
         task: [
-            np.mean(list(got.values())) if (got := scores(store, row, task, figure, chosen)) else np.nan for row in rows
+            np.mean(list(units.values())) if (units := scores(store, row, task, figure, chosen)) else np.nan
+            for row in rows
         ]
         for task in store.tasks
     }
-    return pd.DataFrame(found, index=list(rows))
+    return pd.DataFrame(columns, index=list(rows))
 
 
 def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
@@ -55,22 +56,22 @@ def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
         return finish(canvas, f"ranks_{figure.name.lower()}", f"{figure.name}: ranks", caption)
 
 
-def heat_map(found: pd.DataFrame, figure: Figure) -> Picture:
+def heat_map(accuracies: pd.DataFrame, figure: Figure) -> Picture:
     """Points below the best of each task.
 
     Args:
-        found: of `means`, methods in the order of their ranks.
+        accuracies: from `means`, methods in the order of their ranks.
     """
-    below = found.max() - found
-    size = (2.2 + 0.55 * found.shape[1], 2.5 + 0.19 * found.shape[0])
+    below = accuracies.max() - accuracies
+    size = (2.2 + 0.55 * accuracies.shape[1], 2.5 + 0.19 * accuracies.shape[0])
     with drawing([""], 1, size, share=False) as (canvas, axes):
         image = axes[0].imshow(below, aspect="auto", cmap="viridis_r", vmin=0, vmax=_SHOWN)
-        axes[0].set_xticks(range(found.shape[1]), found.columns)
+        axes[0].set_xticks(range(accuracies.shape[1]), accuracies.columns)
         axes[0].tick_params(axis="x", top=True, labeltop=True)  # the map is long: names at both ends
         for tick in axes[0].xaxis.get_major_ticks():
             tick.label1.set(rotation=40, ha="right", rotation_mode="anchor")
             tick.label2.set(rotation=40, ha="left", rotation_mode="anchor")
-        axes[0].set_yticks(range(found.shape[0]), found.index, fontsize=7)
+        axes[0].set_yticks(range(accuracies.shape[0]), accuracies.index, fontsize=7)
         axes[0].grid(visible=False)
         canvas.colorbar(image, ax=axes[0], shrink=0.6, label="points below the task's best", extend="max")
         caption = (

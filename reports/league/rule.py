@@ -20,7 +20,7 @@ REFERENCES = ("fedavg", "local", "finetune")
 
 
 def by_case(store: Store) -> Store:
-    """The same cells with each task called by its case's name alone, as a league names its tasks.
+    """Rename each task of the cells to its case's name alone, as a league names its tasks.
 
     Where several data sets have a case of one name, tasks keep their whole names.
     """
@@ -33,26 +33,26 @@ def by_case(store: Store) -> Store:
 
 def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
     """The data set behind each task: its tasks count together as much as another data set's."""
-    found = {cell.task: cell.view.settings.dataset for cell in store.cells}
-    return [found[task] for task in tasks]
+    datasets = {cell.task: cell.view.settings.dataset for cell in store.cells}
+    return [datasets[task] for task in tasks]
 
 
 def task_weights(store: Store, tasks: Sequence[str]) -> Floats:
-    """What each task counts where these tasks are averaged; sum 1."""
+    """Weight of each task in a mean over these tasks; the sum is 1."""
     return family_weights(data_families(store, tasks))
 
 
-def family_mean(store: Store, found: pd.DataFrame) -> pd.Series:
+def family_mean(store: Store, values: pd.DataFrame) -> pd.Series:
     """Mean over tasks of a data family, then over families; nan for a row without a task that others have.
 
     Args:
-        found: rows x tasks; a task that is nan in all rows does not count.
+        values: rows x tasks; a task that is nan in all rows does not count.
     """
-    whole = found.dropna(axis="columns", how="all")
+    whole = values.dropna(axis="columns", how="all")
     tasks = [str(task) for task in whole.columns]
     if not tasks:
-        return pd.Series(np.nan, found.index)
-    return pd.Series(whole.to_numpy(dtype=float) @ task_weights(store, tasks), found.index)
+        return pd.Series(np.nan, values.index)
+    return pd.Series(whole.to_numpy(dtype=float) @ task_weights(store, tasks), values.index)
 
 
 def positions(places: Mapping[str, Ranked]) -> dict[str, int]:
@@ -70,12 +70,12 @@ def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str,
     if len(compared.scores) < 2:
         return compared, {}
     tasks = [np.array(rows) for rows in zip(*compared.scores.values(), strict=True)]
-    found = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks)), strict=True))
-    return compared, found | {row: found[first] for row, first in compared.clones.items()}
+    places = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks)), strict=True))
+    return compared, places | {row: places[first] for row, first in compared.clones.items()}
 
 
 def evaluations_on_tests(cell: CellView) -> int:
-    """In how many rounds a cell's models were evaluated on test samples."""
+    """Number of rounds in which a cell's models were evaluated on test samples."""
     file = cell.folder / "metrics.csv"
     if not file.exists():
         return 0

@@ -20,7 +20,7 @@ from reports.tables.table import Column, Table, number
 _LEADING = 6
 """Methods that are drawn besides the references."""
 _OBJECTIVE = "PM"
-"""By which the league's trials are judged: a column of their tables."""
+"""Accuracy by which the league's trials are judged: a column of their tables."""
 
 
 def best_by_trials(store: Store) -> pd.DataFrame:
@@ -29,14 +29,14 @@ def best_by_trials(store: Store) -> pd.DataFrame:
     A trial that was pruned or diverged has no accuracy; nan where a task has none so far. Without the rows whose entry
     has no tables of trials.
     """
-    found = {}
+    accuracies = {}
     for row in store.rows:
         cells = [cell for cell in store.cells if cell.row == row]
         tasks = {task_name(cell.view.settings): cell.task for cell in cells}
         by_task = _running_best(cells[0].view.folder.parent)
         if not by_task.empty:
-            found[row] = family_mean(store, by_task.rename(columns=tasks).reindex(columns=store.tasks))
-    return pd.DataFrame(found).T
+            accuracies[row] = family_mean(store, by_task.rename(columns=tasks).reindex(columns=store.tasks))
+    return pd.DataFrame(accuracies).T
 
 
 def _running_best(entry: Path) -> pd.DataFrame:
@@ -45,66 +45,66 @@ def _running_best(entry: Path) -> pd.DataFrame:
         return pd.DataFrame()
     with open(entry / TUNING.name, encoding="utf-8", newline="") as file:
         tasks = [line["note"] for line in csv.DictReader(file) if line["column"] == "task"]
-    found = {}
+    columns = {}
     for at, task in enumerate(tasks):
         with open(entry / TRIALS.replace("*", str(at)), encoding="utf-8", newline="") as file:
             lines = [line for line in csv.DictReader(file) if line["column"] == _OBJECTIVE]
         values = pd.Series({int(line["row"]): float(line["value"] or "nan") for line in lines}, dtype=float)
-        found[task] = values.sort_index().cummax().ffill()
-    return pd.DataFrame(found).rename(index=lambda trial: int(trial) + 1)
+        columns[task] = values.sort_index().cummax().ffill()
+    return pd.DataFrame(columns).rename(index=lambda trial: int(trial) + 1)
 
 
-def trials_table(store: Store, found: pd.DataFrame) -> Table:
-    """All rows of `best_by_trials`, the best first, those that train no personalized models last."""
+def trials_table(store: Store, accuracies: pd.DataFrame) -> Table:
+    """Table of all rows of `best_by_trials`, the best first, those that train no personalized models last."""
     derived = derived_rows(store, store.tasks, PM)
-    after_all = found[found.columns[-1]].fillna(-math.inf)
-    order = sorted(map(str, found.index), key=lambda row: (row in derived, -after_all[row], row))
+    after_all = accuracies[accuracies.columns[-1]].fillna(-math.inf)
+    order = sorted(map(str, accuracies.index), key=lambda row: (row in derived, -after_all[row], row))
     caption = (
         "Best validation accuracy (PM, percent) of the trials so far, mean over the tasks of a data family, then over "
         "families, after each number of trials. Trials are judged by it, on two seeds, at the best round; it is no "
         "test figure, and the best of several is too high. Pruned and diverged trials have none. –: on some task no "
         "trial had come to its end. [ ]: generic models, or `centralized`."
     )
-    columns = tuple(Column(str(trials), "trials") for trials in found.columns)
+    columns = tuple(Column(str(trials), "trials") for trials in accuracies.columns)
     rows = tuple(
-        (row, tuple(replace(number(value), derived=row in derived) for value in found.T[row])) for row in order
+        (row, tuple(replace(number(value), derived=row in derived) for value in accuracies.T[row])) for row in order
     )
     return Table("trials", "Validation accuracy by number of trials", caption, "Method", columns, rows)
 
 
-def trials_picture(store: Store, found: pd.DataFrame, chosen: str, method: str | None = None) -> Picture:
-    """The leading methods of the ranking and the references, a line each.
+def trials_picture(store: Store, accuracies: pd.DataFrame, chosen: str, method: str | None = None) -> Picture:
+    """Draw the leading methods of the ranking and the references, a line each.
 
     Args:
         store: cells of a league.
-        found: of `best_by_trials`, not empty.
+        accuracies: from `best_by_trials`, not empty.
         chosen: which round is reported.
-        method: is drawn, too.
+        method: a method that is drawn, too.
     """
-    shown = _shown(store, found, chosen, method)
+    shown = _shown(store, accuracies, chosen, method)
     derived = derived_rows(store, store.tasks, PM)
     lines = {
         f"[{row}]" if row in derived else row: style_of(k) | {"marker": "o", "ms": 3} for k, row in enumerate(shown)
     }
     with drawing([""], 1, (6.5, 3.4), share=False) as (canvas, axes):
         for row, style in zip(shown, lines.values(), strict=True):
-            axes[0].plot(found.columns, found.loc[row], **style)
-        axes[0].set(xlabel="trials", ylabel="best validation PM (%)", xticks=list(found.columns))
+            axes[0].plot(accuracies.columns, accuracies.loc[row], **style)
+        axes[0].set(xlabel="trials", ylabel="best validation PM (%)", xticks=list(accuracies.columns))
         legend(canvas, lines)
-        without = len(store.rows) - len(found)
+        without = len(store.rows) - len(accuracies)
         leading = sum(row not in (*REFERENCES, method) for row in shown)
         caption = (
             "Best validation accuracy (PM) of the trials so far, in their order, mean over the tasks of a data family, "
-            f"then over families: the first {leading} by rank, and the references, of the {len(found)} entries with "
-            f"tables of their trials{f' ({without} without them are left out)' if without else ''}. By this accuracy "
-            "tuning chooses; tests are not read. Where a line begins later, on some task no trial before "
+            f"then over families: the first {leading} by rank, and the references, of the {len(accuracies)} entries "
+            f"with tables of their trials{f' ({without} without them are left out)' if without else ''}. By this "
+            "accuracy tuning chooses; tests are not read. Where a line begins later, on some task no trial before "
             "had come to its end. [ ]: generic models."
         )
         return finish(canvas, "trials", "Accuracy against trials", caption)
 
 
-def _shown(store: Store, found: pd.DataFrame, chosen: str, method: str | None) -> Sequence[str]:
+def _shown(store: Store, accuracies: pd.DataFrame, chosen: str, method: str | None) -> Sequence[str]:
     _, places = ranked(store, PM, chosen)
-    named = [row for row in dict.fromkeys([method, *REFERENCES]) if row in found.index]
-    others = (row for row in found.index if row in places and row not in named)
+    named = [row for row in dict.fromkeys([method, *REFERENCES]) if row in accuracies.index]
+    others = (row for row in accuracies.index if row in places and row not in named)
     return [*named, *sorted(others, key=lambda row: -places[row].mean)[:_LEADING]]
