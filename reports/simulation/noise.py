@@ -55,13 +55,13 @@ def _of_tasks(*deviations: float) -> Callable[[np.random.Generator, int], Floats
 
 
 def _of_entries(rng: np.random.Generator, methods: int) -> Floats:
-    """Those of entries drawn at random."""
+    """Standard deviations of entries drawn at random."""
     noise = _entries_noise()
     return noise[:, rng.choice(noise.shape[1], methods, replace=methods > noise.shape[1])]
 
 
 def _of_entries_tasks(rng: np.random.Generator, methods: int) -> Floats:
-    """Root mean squares of the entries' by task."""
+    """Root mean squares of the entries' standard deviations, by task."""
     return np.repeat(np.sqrt(np.square(_entries_noise()).mean(axis=1, keepdims=True)), methods, axis=1)
 
 
@@ -74,11 +74,11 @@ def _wild(rng: np.random.Generator, methods: int) -> Floats:
 
 @dataclass(frozen=True)
 class Noise:
-    """How the noise of equal methods differs.
+    """Noise of equal methods, and how it differs over tasks and methods.
 
     Attributes:
         deviations: from a generator and a number of methods, standard deviations `[tasks, methods]`.
-        families: of the tasks.
+        families: data family of each task.
         common: share of a method's variance that all its tasks have in common in a seed.
     """
 
@@ -99,7 +99,7 @@ NOISES = {
     "10 + 2, one method 8 times as noisy on one of the two": Noise(_wild, _TWO_FAMILIES),
 }
 SHAPES = ("normal", "uneven", "uneven, log-normal 0.5", "uneven, t3", "uneven, log-normal 1")
-"""Of the noise; uneven: the methods' standard deviations differ up to 7 times."""
+"""Shapes of the noise; uneven: the methods' standard deviations differ up to 7 times."""
 _EVERY_SHAPE = (
     "10 + 2, the two 3 times as noisy",
     "10 + 2, the two a third as noisy",
@@ -110,7 +110,7 @@ ROWS = tuple((noise, shape) for noise in NOISES for shape in (SHAPES if noise in
 
 
 def unequal_noise(noise: str, shape: str, methods: int, seeds: int, repeats: int) -> tuple[float, float]:
-    """Equal methods: how often the league's rank intervals tell any two apart, and how wide they are.
+    """Simulate equal methods: how often the league's rank intervals tell any two apart, and how wide they are.
 
     Args:
         noise: a name of `NOISES`.
@@ -130,8 +130,8 @@ def unequal_noise(noise: str, shape: str, methods: int, seeds: int, repeats: int
         deviations = _NOISE * kind.deviations(rng, methods)
         if shape != "normal":
             deviations = deviations * np.exp(rng.uniform(-1, 1, methods))
-        own, common = (_standard(rng, shape, (tasks, methods, seeds)) for tasks in (len(weights), 1))
-        drawn = np.sqrt(1 - kind.common) * own + np.sqrt(kind.common) * common
+        task_noise, common = (_standard(rng, shape, (tasks, methods, seeds)) for tasks in (len(weights), 1))
+        drawn = np.sqrt(1 - kind.common) * task_noise + np.sqrt(kind.common) * common
         accuracies = 100 * special.expit(_LEVEL + deviations[:, :, None] * drawn)
         mean, half = ranking.pair_intervals(list(accuracies), kind.families)
         apart += bool((np.abs(mean[:, None] - mean[None]) > half)[pairs].any())
@@ -154,11 +154,11 @@ def _standard(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> Fl
 
 
 def print_table(repeats: int) -> None:
-    """Percent told apart, * above 7, and the median width in brackets."""
+    """Print the percentage told apart, * above 7, and the median width in brackets."""
     columns = [(methods, seeds) for methods in METHODS for seeds in SEEDS]
     heads = " | ".join(f"{methods} methods, {seeds} seeds" for methods, seeds in columns)
     print(f"| noise over tasks | over methods, shape | {heads} |\n|---|---|{'---:|' * len(columns)}")
     for noise, shape in ROWS:
-        found = [unequal_noise(noise, shape, methods, seeds, repeats) for methods, seeds in columns]
-        shown = " | ".join(f"{100 * apart:.1f}{'*' * (apart > 0.07)} ({width:.2f})" for apart, width in found)
+        results = [unequal_noise(noise, shape, methods, seeds, repeats) for methods, seeds in columns]
+        shown = " | ".join(f"{100 * apart:.1f}{'*' * (apart > 0.07)} ({width:.2f})" for apart, width in results)
         print(f"| {noise} | {shape} | {shown} |", flush=True)

@@ -1,4 +1,4 @@
-"""What the intervals and tests of a report cover, in simulations.
+"""Simulations of what the intervals and tests of a report cover.
 
 `python -m reports.simulation.simulate` prints the table of docs/statistics.md.
 
@@ -45,7 +45,7 @@ class Rates:
 
 
 def with_the_best(methods: int, seeds: int, repeats: int, tasks: int = 1) -> Rates:
-    """Simultaneous comparisons with the best (`reports.statistics.best`)."""
+    """Simulate the simultaneous comparisons with the best (`reports.statistics.best`)."""
     rng = generator("simulate", "best", methods, seeds, tasks)
     equal, even = np.zeros(methods), np.ones(methods)
     ahead = equal.copy()
@@ -73,8 +73,8 @@ def single(seeds: int, repeats: int) -> dict[str, float]:
         x, y = rng.normal(90, 1, seeds), rng.normal(90, 1, seeds)
         summary = inference.summarise(x)
         note("mean (t on logits)", *inference.within_percent(summary.mean, (summary.high - summary.low) / 2), 90)
-        one, other = ({str(seed): value for seed, value in enumerate(values)} for values in (x + 1, y))
-        paired = inference.paired(one, other)
+        method, reference = ({str(seed): value for seed, value in enumerate(values)} for values in (x + 1, y))
+        paired = inference.paired(method, reference)
         note("paired difference (t)", paired.low, paired.high, 1)
         note("effect size d_z (noncentral t)", paired.effect_low, paired.effect_high, 1 / np.sqrt(2))
         better = inference.probability_of_improvement([x + 1], [y])
@@ -91,29 +91,29 @@ def single(seeds: int, repeats: int) -> dict[str, float]:
 
 
 def family_errors(methods: int, seeds: int, repeats: int) -> float:
-    """Equal methods: how often a test of the report calls any two of them different."""
+    """Simulate equal methods: how often a test of the report calls any two of them different."""
     rng = generator("simulate", "family", methods, seeds)
-    found = 0
+    errors = 0
     for _ in range(repeats):
         scores = rng.normal(90, 1, (methods, seeds))
         p_values = inference.holm([inference.p_value(row - scores[0]) for row in scores[1:]])
-        found += min(p_values) < inference.LEVEL
-    return found / repeats
+        errors += min(p_values) < inference.LEVEL
+    return errors / repeats
 
 
 def ranks_errors(methods: int, repeats: int) -> float:
-    """Equal methods on as few tasks as suffice: how often the critical-difference diagram tells any two apart."""
+    """Simulate equal methods on as few tasks as suffice: how often critical differences tell any two apart."""
     rng = generator("simulate", "ranks", methods)
-    tasks, found = inference.tasks_needed(methods), 0
+    tasks, errors = inference.tasks_needed(methods), 0
     names = [str(k) for k in range(methods)]
     for _ in range(repeats):
         result = inference.critical_difference(names, rng.normal(90, 1, (tasks, methods)))
-        found += result.cliques != ((0, methods - 1),)
-    return found / repeats
+        errors += result.cliques != ((0, methods - 1),)
+    return errors / repeats
 
 
 def rank_intervals(methods: int, seeds: int, repeats: int, tasks: int = 4) -> tuple[float, float]:
-    """The league's rank intervals: how often equal methods are told apart, and how often all hold the true rank.
+    """Simulate rank intervals: how often equal methods are told apart, and how often all hold the true rank.
 
     In the second, methods differ and so do their standard deviations; a true rank is 1 plus the number of better ones.
     """
@@ -121,22 +121,22 @@ def rank_intervals(methods: int, seeds: int, repeats: int, tasks: int = 4) -> tu
     equal, even = np.zeros(methods), np.ones(methods)
     apart = held = 0
     for _ in range(repeats):
-        found = ranking.rank(_draw(rng, equal, even, seeds, tasks), ["one"] * tasks)
-        apart += any(one.first > 1 or one.last < methods for one in found)
+        places = ranking.rank(_draw(rng, equal, even, seeds, tasks), ["one"] * tasks)
+        apart += any(place.first > 1 or place.last < methods for place in places)
         levels = -rng.exponential(2 * _NOISE, methods)
-        found = ranking.rank(_draw(rng, levels, np.exp(rng.uniform(-1, 1, methods)), seeds, tasks), ["one"] * tasks)
+        places = ranking.rank(_draw(rng, levels, np.exp(rng.uniform(-1, 1, methods)), seeds, tasks), ["one"] * tasks)
         truth = 1 + (levels[None] > levels[:, None]).sum(axis=1)
-        held += all(one.first <= at <= one.last for one, at in zip(found, truth, strict=True))
+        held += all(place.first <= at <= place.last for place, at in zip(places, truth, strict=True))
     return apart / repeats, held / repeats
 
 
 def winners(methods: int, seeds: int, repeats: int) -> tuple[float, float]:
-    """Methods without any gain: how often the interval of the one with the highest mean leaves out 0.
+    """Simulate methods without any gain: how often the interval of the one with the highest mean leaves out 0.
 
     Gains are paired with one reference, whose noise they share.
 
     Returns:
-        Of the interval by itself, and of that corrected for the number of methods.
+        The share for the interval by itself, and for that corrected for the number of methods.
     """
     rng = generator("simulate", "winners", methods, seeds)
     missed = np.zeros(2)
@@ -146,29 +146,29 @@ def winners(methods: int, seeds: int, repeats: int) -> tuple[float, float]:
         for k, level in enumerate((inference.LEVEL, inference.LEVEL / methods)):
             summary = inference.summarise(winner, level)
             missed[k] += not summary.low <= 0 <= summary.high
-    own, corrected = (missed / repeats).tolist()
-    return own, corrected
+    single_rate, corrected_rate = (missed / repeats).tolist()
+    return single_rate, corrected_rate
 
 
 def clients_spread(samples: int, differ: float, repeats: int, clients: int = 20) -> dict[str, float]:
-    """Mean spread over clients, in points: the truth, as seen, of equal clients (the null), and of shrunk accuracies.
+    """Simulate the mean spread over clients, in points: true, seen, of equal clients, and of shrunk accuracies.
 
     Args:
         samples: test samples of each client.
         differ: true standard deviation of the clients' accuracies, in points around 80 %.
     """
     rng = generator("simulate", "clients", samples, str(differ))
-    found: dict[str, list[float]] = {"truth": [], "seen": [], "equal clients": [], "shrunk": []}
+    spreads: dict[str, list[float]] = {"truth": [], "seen": [], "equal clients": [], "shrunk": []}
     for k in range(repeats):
         true = np.clip(rng.normal(0.8, differ / 100, clients), 0, 1)
         sizes = np.full(clients, float(samples))
         correct = rng.binomial(samples, true).astype(float)
         null = fairness.equal_clients(correct, sizes, "simulate", samples, k)
         for name, accuracies in zip(
-            found, (100 * true, 100 * correct / sizes, null, fairness.shrunk(correct, sizes)), strict=True
+            spreads, (100 * true, 100 * correct / sizes, null, fairness.shrunk(correct, sizes)), strict=True
         ):
-            found[name].append(float(fairness.spread(accuracies).mean()))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+            spreads[name].append(float(fairness.spread(accuracies).mean()))
+    return {name: float(np.mean(values)) for name, values in spreads.items()}
 
 
 _IQM_TRUTH = float(
@@ -180,12 +180,12 @@ _IQM_TRUTH = float(
 
 def _draw(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int, tasks: int) -> list[Floats]:
     """Accuracies in percent, per task `[methods, seeds]`."""
-    drawn = []
+    tables = []
     for task in range(tasks):
         shared = _LEVEL + 0.3 * task / tasks + 2 * _NOISE * rng.normal(size=seeds)
-        own = _NOISE * noise[:, None] * rng.normal(size=(len(levels), seeds))
-        drawn.append(100 * special.expit(shared + levels[:, None] + own))
-    return drawn
+        residuals = _NOISE * noise[:, None] * rng.normal(size=(len(levels), seeds))
+        tables.append(100 * special.expit(shared + levels[:, None] + residuals))
+    return tables
 
 
 def _standings(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int, tasks: int) -> list[best.Standing]:
@@ -193,7 +193,7 @@ def _standings(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: i
 
 
 def _differ(standings: list[best.Standing]) -> bool:
-    return any(one.verdict in ("better", "worse") for one in standings)
+    return any(standing.verdict in ("better", "worse") for standing in standings)
 
 
 def _covers(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int, tasks: int) -> bool:
@@ -218,7 +218,7 @@ def _print_single(repeats: int) -> None:
     print("| interval holds the truth | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
     by_seeds = [single(seeds, repeats) for seeds in SEEDS]
     for name in by_seeds[0]:
-        print(f"| {name} | {' | '.join(f'{100 * one[name]:.1f}' for one in by_seeds)} |")
+        print(f"| {name} | {' | '.join(f'{100 * rates[name]:.1f}' for rates in by_seeds)} |")
 
 
 def _print_families(repeats: int) -> None:
@@ -238,25 +238,28 @@ def _print_ranks(repeats: int) -> None:
 def _print_rank_intervals(repeats: int) -> None:
     print("| rank intervals, 4 tasks | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
     for methods in METHODS:
-        found = [rank_intervals(methods, seeds, repeats) for seeds in SEEDS]
+        results = [rank_intervals(methods, seeds, repeats) for seeds in SEEDS]
         for k, name in enumerate(("equal methods told apart", "all hold the true rank")):
-            print(f"| {methods} methods, {name} | {' | '.join(f'{100 * one[k]:.1f}' for one in found)} |", flush=True)
+            print(
+                f"| {methods} methods, {name} | {' | '.join(f'{100 * rates[k]:.1f}' for rates in results)} |",
+                flush=True,
+            )
 
 
 def _print_winners(repeats: int) -> None:
     print("| interval of the best of equal methods leaves out 0 | 3 seeds | 5 seeds | 10 seeds |\n|---|---:|---:|---:|")
     for methods in (5, 20, 66):
-        found = [winners(methods, seeds, repeats) for seeds in SEEDS]
+        results = [winners(methods, seeds, repeats) for seeds in SEEDS]
         for k, name in enumerate(("by itself", "corrected")):
-            print(f"| {methods} methods, {name} | {' | '.join(f'{100 * rates[k]:.1f}' for rates in found)} |")
+            print(f"| {methods} methods, {name} | {' | '.join(f'{100 * rates[k]:.1f}' for rates in results)} |")
 
 
 def _print_clients(repeats: int) -> None:
     print("| test samples of a client | truth | seen | equal clients | shrunk |\n|---:|---:|---:|---:|---:|")
     for samples in (5, 20, 100):
         for differ in (0.0, 5.0, 10.0):
-            found = clients_spread(samples, differ, repeats)
-            print(f"| {samples} | {' | '.join(f'{value:.1f}' for value in found.values())} |", flush=True)
+            spreads = clients_spread(samples, differ, repeats)
+            print(f"| {samples} | {' | '.join(f'{value:.1f}' for value in spreads.values())} |", flush=True)
 
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -278,10 +281,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=500)
     parser.add_argument("--methods", type=int, nargs="+", help="of the parts `best` and `noise`")
     parser.add_argument("--seeds", type=int, nargs="+", help="of the parts `best` and `noise`")
-    given = parser.parse_args()
-    for name in given.parts or PARTS:
-        chosen = {"counts": given.methods, "runs": given.seeds} if name in ("best", "noise") else {}
-        PARTS[name](given.repeats, **{key: numbers for key, numbers in chosen.items() if numbers})
+    options = parser.parse_args()
+    for name in options.parts or PARTS:
+        chosen = {"counts": options.methods, "runs": options.seeds} if name in ("best", "noise") else {}
+        PARTS[name](options.repeats, **{key: numbers for key, numbers in chosen.items() if numbers})
         print(flush=True)
 
 
