@@ -18,11 +18,11 @@ from reports.tables.standings import Family, family
 from reports.tables.table import Column, Table, TableEntry, number, probability, words
 
 ALONE = ("local", "finetune")
-"""What a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
+"""Methods that a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
 BOUND = "centralized"
-"""What no method may do: pool all clients' data."""
+"""Method beyond the rules, as a bound: it pools all clients' data."""
 LEAST_ROOM = 1.0
-"""Percentage points between the two, for a personalization score."""
+"""Percentage points that `BOUND` must lie above `ALONE` for a personalization score."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _columns(*names: str) -> tuple[Column, ...]:
 
 
 def _rows(store: Store, compared: Family, measure: Measure) -> dict[str, tuple[TableEntry, ...]]:
-    """Mean with its two intervals, then a number per task; rows that are compared first, the best first."""
+    """Make each row's entries: mean with its two intervals, a number per task; first the compared rows, best first."""
 
     def place(row: str) -> tuple[bool, float, str]:
         mean = measure.means[row].mean

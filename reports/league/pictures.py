@@ -57,7 +57,7 @@ def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
 
 
 def heat_map(accuracies: pd.DataFrame, figure: Figure) -> Picture:
-    """Points below the best of each task.
+    """Heat map of the points below the best of each task.
 
     Args:
         accuracies: from `means`, methods in the order of their ranks.

@@ -40,7 +40,7 @@ def best_by_trials(store: Store) -> pd.DataFrame:
 
 
 def _running_best(entry: Path) -> pd.DataFrame:
-    """Trials x tasks, these called as in `tuning.csv`; empty where the entry has no tables of trials."""
+    """Best accuracy so far, trials x tasks as `tuning.csv` calls them; empty where an entry has no tables of trials."""
     if not any(entry.glob(TRIALS)):
         return pd.DataFrame()
     with open(entry / TUNING.name, encoding="utf-8", newline="") as file:

@@ -113,16 +113,16 @@ class Canvas(MatplotlibFigure):
         room = (width - (aside if beside else 0)) / columns
         self._fold_titles(int((room - _TICKS / columns) / _BOLD))
         scale = min(1.35, max(0.85, room / self.panel[0]))
-        taken = columns * min(room, 1.7 * self.panel[0]) + (aside if beside else 0)
+        total = columns * min(room, 1.7 * self.panel[0]) + (aside if beside else 0)
         below = 0.0
         handles, labels = self._handles(), list(self.key)
         if beside:
             self.legend(handles, labels, loc="outside right upper")
         elif labels:
-            beside_each_other = max(1, int(taken / aside))
+            beside_each_other = max(1, int(total / aside))
             below = 0.1 + _LINE * math.ceil(len(labels) / beside_each_other)
             self.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), beside_each_other))
-        self.set_size_inches(taken, rows * self.panel[1] * (scale if self.shared else 1) + 0.25 + below)
+        self.set_size_inches(total, rows * self.panel[1] * (scale if self.shared else 1) + 0.25 + below)
         self._place(rows, columns, lines, one_row=one_row)
         engine = self.get_layout_engine()
         assert engine is not None

@@ -41,10 +41,10 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
         for axis, (figure, task) in zip(axes, _panels(figures, store.tasks), strict=True):
             curve = curves[figure.name]
             row_curves = {row: curve[(curve["row"] == row) & (curve["task"] == task)] for row in store.rows}
-            same = coinciding({row: row_curve for row, row_curve in row_curves.items() if len(row_curve)})
+            groups = coinciding({row: row_curve for row, row_curve in row_curves.items() if len(row_curve)})
             for row in store.rows:
-                band(axis, row_curves[row], x, lines[row] | _alternating(row, same))
-            _say(axis, same)
+                band(axis, row_curves[row], x, lines[row] | _alternating(row, groups))
+            _say(axis, groups)
             axis.locator_params("x", integer=x == "round")
             axis.set(title=task, xlabel=labels[x], ylabel=f"{figure.name} accuracy (%)")
         legend(canvas, lines)
@@ -165,10 +165,10 @@ def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
     lines = {row: style for row, style in styles(store).items() if row in set(gains["row"])}
     with drawing(store.tasks, 1) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
-            here = gains[gains["task"] == task]
-            fifth = np.ceil(5 * here["n_train"].rank(pct=True))
+            task_gains = gains[gains["task"] == task]
+            fifth = np.ceil(5 * task_gains["n_train"].rank(pct=True))
             for row in lines:
-                groups = here[here["row"] == row].groupby(fifth)[["n_train", "gain"]].mean()
+                groups = task_gains[task_gains["row"] == row].groupby(fifth)[["n_train", "gain"]].mean()
                 axis.plot(groups["n_train"], groups["gain"], marker="o", markersize=3, **lines[row])
             axis.axhline(0, color="#777777", linewidth=0.8)
             axis.set(title=task, xlabel="training samples of a client", ylabel="gain over local (points)")

@@ -17,7 +17,7 @@ KINDS = {
     "personal training": COLOURS[5],
     "upload": COLOURS[2],
 }
-"""Idle is what is left white."""
+"""Kinds of work with their colours; idle time is left white."""
 
 CLIENTS = 8
 """Clients in a picture: enough to see who waits for whom."""

@@ -236,4 +236,4 @@ MEASURES: dict[str, Callable[[Ours, Place], TableEntry]] = {
     "train_samples": partial(_of_partition, lambda partition: float(np.mean(partition["n_train"]))),
     "test_samples": partial(_of_partition, lambda partition: float(np.mean(partition["n_test"]))),
 }
-"""What the papers' metrics are called here. Their speed-ups by not waiting have a table of their own."""
+"""Measures by the names of the papers' metrics. Speed-ups by not waiting have another table (`speedup`)."""

@@ -105,7 +105,7 @@ _EVERY_SHAPE = (
     "10 + 2, the two a third as noisy",
     "10 + 2, tasks and methods as in the entries",
 )
-"""The others are printed for normal noise alone."""
+"""Kinds of noise that are printed in all shapes; the others are printed in the first two."""
 ROWS = tuple((noise, shape) for noise in NOISES for shape in (SHAPES if noise in _EVERY_SHAPE else SHAPES[:2]))
 
 
@@ -131,14 +131,14 @@ def unequal_noise(noise: str, shape: str, methods: int, seeds: int, repeats: int
         if shape != "normal":
             deviations = deviations * np.exp(rng.uniform(-1, 1, methods))
         task_noise, common = (_standard(rng, shape, (tasks, methods, seeds)) for tasks in (len(weights), 1))
-        drawn = np.sqrt(1 - kind.common) * task_noise + np.sqrt(kind.common) * common
-        accuracies = 100 * special.expit(_LEVEL + deviations[:, :, None] * drawn)
+        draws = np.sqrt(1 - kind.common) * task_noise + np.sqrt(kind.common) * common
+        accuracies = 100 * special.expit(_LEVEL + deviations[:, :, None] * draws)
         mean, half = ranking.pair_intervals(list(accuracies), kind.families)
         apart += bool((np.abs(mean[:, None] - mean[None]) > half)[pairs].any())
         alone, together = weights**2 @ deviations**2, np.square(weights @ deviations)
         variance = ((1 - kind.common) * alone + kind.common * together) / seeds
-        known = quantile * np.sqrt(variance[:, None] + variance[None])
-        widths.append(np.median((half / known)[pairs]))
+        reference = quantile * np.sqrt(variance[:, None] + variance[None])
+        widths.append(np.median((half / reference)[pairs]))
     return apart / repeats, float(np.median(widths))
 
 
@@ -149,8 +149,8 @@ def _standard(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> Fl
     if "log-normal" not in shape:
         return rng.normal(size=size)
     variance = float(shape.rsplit(maxsplit=1)[-1]) ** 2
-    drawn = np.exp(np.sqrt(variance) * rng.normal(size=size) - variance / 2)
-    return np.asarray((drawn - 1) / np.sqrt(np.expm1(variance)))
+    draws = np.exp(np.sqrt(variance) * rng.normal(size=size) - variance / 2)
+    return np.asarray((draws - 1) / np.sqrt(np.expm1(variance)))
 
 
 def print_table(repeats: int) -> None:

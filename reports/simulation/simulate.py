@@ -64,10 +64,10 @@ def with_the_best(methods: int, seeds: int, repeats: int, tasks: int = 1) -> Rat
 def single(seeds: int, repeats: int) -> dict[str, float]:
     """Coverage of the intervals that are about one method, or one pair, at a time."""
     rng = generator("simulate", "single", seeds)
-    held: dict[str, list[bool]] = {}
+    hits: dict[str, list[bool]] = {}
 
     def note(name: str, low: float, high: float, truth: float) -> None:
-        held.setdefault(name, []).append(low <= truth <= high)
+        hits.setdefault(name, []).append(low <= truth <= high)
 
     for k in range(repeats):
         x, y = rng.normal(90, 1, seeds), rng.normal(90, 1, seeds)
@@ -87,7 +87,7 @@ def single(seeds: int, repeats: int) -> dict[str, float]:
         note("IQM, 4 tasks (bootstrap t)", middle.low, middle.high, _IQM_TRUTH)
         middle = inference.bootstrap(tasks[2:3], inference.iqm, "simulate", k, repeats=400)
         note("IQM, 1 task (bootstrap t)", middle.low, middle.high, 90)
-    return {name: float(np.mean(values)) for name, values in held.items()}
+    return {name: float(np.mean(values)) for name, values in hits.items()}
 
 
 def family_errors(methods: int, seeds: int, repeats: int) -> float:
@@ -139,14 +139,14 @@ def winners(methods: int, seeds: int, repeats: int) -> tuple[float, float]:
         The share for the interval by itself, and for that corrected for the number of methods.
     """
     rng = generator("simulate", "winners", methods, seeds)
-    missed = np.zeros(2)
+    misses = np.zeros(2)
     for _ in range(repeats):
         gains = rng.normal(size=(methods, seeds)) - rng.normal(size=seeds)
         winner = gains[gains.mean(axis=1).argmax()]
         for k, level in enumerate((inference.LEVEL, inference.LEVEL / methods)):
             summary = inference.summarise(winner, level)
-            missed[k] += not summary.low <= 0 <= summary.high
-    single_rate, corrected_rate = (missed / repeats).tolist()
+            misses[k] += not summary.low <= 0 <= summary.high
+    single_rate, corrected_rate = (misses / repeats).tolist()
     return single_rate, corrected_rate
 
 

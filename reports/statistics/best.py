@@ -284,8 +284,8 @@ def _seeds_needed(level: Floats, variance: float, critical: float) -> int:
 
     below = np.clip(special.expit(level) - 0.01, 1e-4, None)
     gap = float((level - special.logit(below)).mean())
-    needed = (critical + float(stats.norm.ppf(0.8))) ** 2 * variance / gap**2
-    return max(2, math.ceil(needed)) if needed <= _MOST_SEEDS else 0
+    units = (critical + float(stats.norm.ppf(0.8))) ** 2 * variance / gap**2
+    return max(2, math.ceil(units)) if units <= _MOST_SEEDS else 0
 
 
 def _trigamma_inverse(value: float) -> float:

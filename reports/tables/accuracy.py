@@ -21,7 +21,7 @@ PM_EQUAL = Figure("PM", "pm", "local", "equal")
 HEADLINE = (GM, PM)
 
 SELECTION = {"honest": "validation", "paper": "best"}
-"""Which round a protocol reports."""
+"""Round that a protocol reports."""
 
 SELECTION_TEXT = {
     "validation": f"the round was chosen on validation data (best mean of its last {WINDOW} evaluations)",
@@ -32,10 +32,10 @@ SELECTION_TEXT = {
 }
 
 
-def selection(store: Store, asked: str | None = None) -> str:
-    """The selection asked for, else what the store's protocol reports; the last round where there was no such data."""
-    wanted = asked or SELECTION[store.protocols[0]]
-    return wanted if (store.figures["selection"] == wanted).any() else "last"
+def selection(store: Store, choice: str | None = None) -> str:
+    """Choose the reported round: by `choice`, else by the store's protocol; the last where there was no such data."""
+    name = choice or SELECTION[store.protocols[0]]
+    return name if (store.figures["selection"] == name).any() else "last"
 
 
 def reference(store: Store) -> str:
@@ -52,7 +52,7 @@ def main_table(
     title: str = "Generic and personalized models",
     tuned: Sequence[str] = (),
 ) -> Table:
-    """Method x (task, figure): mean and standard deviation over units, the best and what equals it marked.
+    """Main table, methods x (task, figure): mean and standard deviation over units, the best and its equals marked.
 
     Args:
         store: cells of one protocol.
@@ -76,8 +76,8 @@ def main_table(
         f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}. Data and settings: "
         f"{described(store)}."
     )
-    said = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
-    return Table(name, title, caption, "Method", heads, rows, (LEGEND, said) if tuned else (LEGEND,))
+    note = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
+    return Table(name, title, caption, "Method", heads, rows, (LEGEND, note) if tuned else (LEGEND,))
 
 
 def all_figures_table(store: Store) -> Table:
@@ -173,8 +173,8 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *,
             continue
         summary = inference.summarise(list(units.values()))
         n = "" if summary.n == usual else f"n={summary.n}"
-        same = f"= {clones[row]}" if row in clones else ""
-        note = "; ".join(part for part in (n, problems, same) if part)
+        clone = f"= {clones[row]}" if row in clones else ""
+        note = "; ".join(part for part in (n, problems, clone) if part)
         spread = None if math.isnan(summary.std) else summary.std
         column[row] = TableEntry(
             summary.mean, spread, f"({note})" if note else "", marks.get(row, "") if marked else "", row in derived

@@ -51,8 +51,8 @@ def compare_runs(before: Path, after: Path) -> Table:
         if not settings and state == new_state and np.array_equal(figures, new_figures, equal_nan=True):
             continue
         cell = (old or new).cell  # type: ignore[union-attr]  # one of them is there
-        named = (cell.task, cell.seed, cell.view.settings.protocol, settings or "–", state, new_state)
-        entries = [words(text) for text in named]
+        texts = (cell.task, cell.seed, cell.view.settings.protocol, settings or "–", state, new_state)
+        entries = [words(text) for text in texts]
         for x, y in zip(figures, new_figures, strict=True):
             entries += [number(x), number(y), number(y - x, decimals=3, signed=True)]
         differences = np.abs(np.subtract(new_figures, figures))

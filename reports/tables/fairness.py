@@ -87,8 +87,8 @@ def equal_clients(correct: Floats, samples: Floats, *address: int | str) -> Floa
         address: where the draws come from (`bench.rng.generator`).
     """
     chance = correct.sum() / samples.sum()
-    drawn = generator("equal clients", *address).binomial(samples.astype(int), chance, size=(_DRAWS, len(samples)))
-    return np.asarray(100 * drawn / samples)
+    draws = generator("equal clients", *address).binomial(samples.astype(int), chance, size=(_DRAWS, len(samples)))
+    return np.asarray(100 * draws / samples)
 
 
 def correlation(correct: Floats, samples: Floats) -> float:

@@ -70,10 +70,10 @@ def _photographs(store: Store, row: str, task: str, figure: Figure, chosen: str)
     Both are means over seeds; None where a cell kept nothing.
     """
     cells = store.of(row, task)
-    kept = [table for table in (_of_cell(store, cell, figure, chosen) for cell in cells) if table is not None]
-    if not kept or len(kept) < len(cells):
+    parts = [table for table in (_of_cell(store, cell, figure, chosen) for cell in cells) if table is not None]
+    if not parts or len(parts) < len(cells):
         return None
-    return pd.concat(kept).groupby("sample").sum() / len(kept)
+    return pd.concat(parts).groupby("sample").sum() / len(parts)
 
 
 def _of_cell(store: Store, cell: Cell, figure: Figure, chosen: str) -> pd.DataFrame | None:

@@ -97,7 +97,7 @@ def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen
 
 
 def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[dict[str, Mark], dict[str, str]]:
-    """The marks of one column by row, and of clones whose they are."""
+    """Marks of one column by row, and for each clone the row whose model it has."""
     group = family(store, [task], figure, chosen)
     marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in group.standings(store.margin).items()}
     means = {row: float(units[0].mean()) for row, units in group.scores.items()}
@@ -107,7 +107,7 @@ def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[
 
 
 def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table:
-    """Every method against the best of the others over all tasks, in one word and with its interval."""
+    """Table of every method against the best of the others over all tasks, in one word and with its interval."""
     names = ("verdict", "difference", "low", "high", "seeds for 1 point")
     columns = tuple(Column(name, figure.name) for figure in figures for name in names)
     parts = [_part(store, figure, chosen) for figure in figures]

@@ -123,7 +123,7 @@ def number(value: float, *, decimals: int = 2, signed: bool = False) -> TableEnt
 
 
 def probability(p: float) -> TableEntry:
-    """A p value."""
+    """An entry of a p value."""
     return words("<0.001") if p < 0.001 else number(p, decimals=3)
 
 
