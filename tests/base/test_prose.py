@@ -30,7 +30,7 @@ PUBLIC_OPTIONS = {("datasets/markov.py", "own"), ("datasets/shifts.py", "own")}
 
 LATER = {
     "bench/cli", "bench/runs/forecast",
-    "bench/runs/tracking", "reports",
+    "reports",
 }  # fmt: skip
 """Rooms whose prose is still to be mended."""
 
