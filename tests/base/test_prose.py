@@ -29,8 +29,7 @@ PUBLIC_OPTIONS = {("datasets/markov.py", "own"), ("datasets/shifts.py", "own")}
 """Parameters that users' grids and shifts name, so that they cannot have another name."""
 
 LATER = {
-    "bench/cli", "bench/runs/forecast",
-    "reports",
+    "bench/runs/forecast", "reports",
 }  # fmt: skip
 """Rooms whose prose is still to be mended."""
 
