@@ -15,7 +15,7 @@ from bench.results.remarks import fallbacks
 from bench.results.results import load_run
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan, planned_remarks
-from bench.runs.run_folder import STUDY, called, make_folder, write_run
+from bench.runs.run_folder import STUDY, call_text, make_folder, write_run
 from bench.runs.session import Session, Stopped, print_notes
 from bench.runs.session_options import SessionOptions
 from bench.runs.tracking.mirror import shown
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyEnd:
-    """How a session with a study ended.
+    """The end of a session with a study.
 
     Attributes:
         failed: whether a cell failed; the next call tries it again.
@@ -96,7 +96,9 @@ def run_study(
     check_blind(study, session.options.data_root)
     with storage_problems(storage or study_storage(folder)):
         studies = _open(folder, study, name, overrides, storage)
-        write_run(folder, study.described_grid, trial_cells(study, studies), session.command or called("bench.sweep"))
+        write_run(
+            folder, study.described_grid, trial_cells(study, studies), session.command or call_text("bench.sweep")
+        )
         with _followed(folder, mirror):
             said = _quiet if quiet else _say
             outcome = tune(study, studies, folder, options=options, runner=runner, timeout=timeout, say=said)
@@ -167,8 +169,8 @@ def _report(folder: Path, study: Study, studies: "dict[str, optuna.Study]", *, p
     choices = choose(study, studies, folder)
     budget = budget_table(study, choices)
     if page:
-        made = write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)
-        return StudyEnd(failed=False, budget=budget, page=made)
+        file = write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)
+        return StudyEnd(failed=False, budget=budget, page=file)
     inside.make_folder(folder, (folder / TUNING).parent)
     for table in (budget, *(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices))):
         store.write_text((folder / TUNING).with_stem(table.id), to_csv(table))

@@ -28,12 +28,6 @@ PRONOUNS = {"found", "one", "own", "made", "theirs"}
 PUBLIC_OPTIONS = {("datasets/markov.py", "own"), ("datasets/shifts.py", "own")}
 """Parameters that users' grids and shifts name, so that they cannot have another name."""
 
-LATER = {
-    "bench/cli", "bench/runs", "bench/runs/forecast",
-    "bench/runs/tracking",
-}  # fmt: skip
-"""Rooms whose prose is still to be mended."""
-
 
 class Prose(NamedTuple):
     """What a reader sees of one file."""
@@ -117,15 +111,11 @@ def rooms() -> dict[str, list[Path]]:
 ROOMS = rooms()
 
 
-@pytest.mark.parametrize("name", sorted(ROOMS.keys() - LATER))
+@pytest.mark.parametrize("name", sorted(ROOMS))
 def test_sources_read_well(name: str) -> None:
     parts = [read(file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()) for file in ROOMS[name]]
     faults = [fault for part in parts for faults_of_kind in part for fault in faults_of_kind]
     assert not faults, "\n" + "\n".join(faults)
-
-
-def test_every_room_that_is_still_to_be_mended_exists() -> None:
-    assert ROOMS.keys() >= LATER
 
 
 SAMPLE = '''"""As the module beside it."""

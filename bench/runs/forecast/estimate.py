@@ -87,7 +87,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NetworkCosts:
-    """What decides how a cell's clients go side by side.
+    """The figures that decide how a cell's clients go side by side.
 
     Attributes:
         lanes: clients that take a step at a time.
@@ -147,7 +147,7 @@ def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] |
 
 
 def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
-    """How the clients of a cell train and evaluate on a device."""
+    """Derive how the clients of a cell train and evaluate on a device."""
     spec = Spec.of(settings.model, build(settings.model, size.shape, size.classes, settings.model_options))
     model = spec.d * getattr(torch, settings.dtype).itemsize
     alone = device == "cpu" and better_alone(spec)
@@ -159,7 +159,7 @@ def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
 
 
 def evaluations(settings: Settings) -> int:
-    """How often a cell is evaluated: the last version always is."""
+    """Count a cell's evaluations: the last version always has one."""
     return math.ceil(settings.rounds / settings.eval_every)
 
 
@@ -244,8 +244,8 @@ def memory(
     if device != "cuda":
         return max(2 * data, data + held + threads * working), 0
     if keep_on_host(settings, size.shape, size.classes, device, cells):
-        one = (at(lambda c: c.peak - c.live, 2) - at(lambda c: c.peak - c.live, 0)) / 2
-        return max(2 * data, data + held), data + one * min(network.lanes, selected) + working
+        client = (at(lambda c: c.peak - c.live, 2) - at(lambda c: c.peak - c.live, 0)) / 2
+        return max(2 * data, data + held), data + client * min(network.lanes, selected) + working
     return 2 * data, data + held + working
 
 

@@ -61,16 +61,16 @@ def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
 
     They are counted with a small network, because a large one would need the time and memory that are to be estimated.
     """
-    found = []
+    counts = []
     for clients in (6, 9):  # with fewer clients, what is held per client does not determine the peak yet
         with MemoryMeter() as footprint:
             federation = _small(method, hp, *STAND_IN, clients)
             for _ in range(2):  # in the first round there is nothing old that new values replace
                 federation.advance()
             unit = federation.server.initial_model().weights.nbytes
-            found.append(HeldModels(footprint.live / unit, footprint.peak / unit))
-    each = HeldModels(*((more - few) / 3 for few, more in zip(*found, strict=True)))
-    return HeldModels(*(few - 6 * one for few, one in zip(found[0], each, strict=True))), each
+            counts.append(HeldModels(footprint.live / unit, footprint.peak / unit))
+    each = HeldModels(*((more - few) / 3 for few, more in zip(*counts, strict=True)))
+    return HeldModels(*(few - 6 * rate for few, rate in zip(counts[0], each, strict=True))), each
 
 
 def _small(
@@ -78,8 +78,8 @@ def _small(
 ) -> Federation:
     """Build a federation of few samples that takes no steps."""
     rng = generator("estimate", method)
-    own = 2 * clients
-    data = replace(noise(shape, classes, own + 4, rng), n_train=own)
+    n_train = 2 * clients
+    data = replace(noise(shape, classes, n_train + 4, rng), n_train=n_train)
     settings = Settings(
         method=method,
         hp=_fewest(method, json.loads(hp)),
@@ -91,7 +91,7 @@ def _small(
     )
     train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
     empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
-    partition = Partition(train, empty, empty, np.arange(own, own + 4))
+    partition = Partition(train, empty, empty, np.arange(n_train, n_train + 4))
     return Federation(settings, dataset=data, partition=partition, public=data, executor="cohort")
 
 

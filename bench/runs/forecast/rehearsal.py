@@ -55,7 +55,7 @@ class ClientShares(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a stand-in did.
+    """The work of a stand-in.
 
     Attributes:
         clients: how many it has; all take part in each round.
@@ -280,7 +280,7 @@ _SHARES: dict[tuple[str, int, int], ClientShares] = {}
 
 
 def _mean_client(partition: Partition) -> ClientShares:
-    clients = [i for i, own in enumerate(partition.train) if len(own)]
+    clients = [i for i, samples in enumerate(partition.train) if len(samples)]
     train, validation, test = (
         math.ceil(sum(len(part[i]) for i in clients) / max(1, len(clients)))
         for part in (partition.train, partition.validation, partition.test)
