@@ -119,10 +119,10 @@ class Registry(Generic[T]):
         Raises:
             UserError: it is of another module and not registered there, or another factory has the name.
         """
-        own = [name for (kind, name), known in INTERACTIVE.items() if kind == self.kind and known.item is item]
-        own += [name for name, known in self._items.items() if known is item]
-        if own:
-            return own[0]
+        names = [name for (kind, name), known in INTERACTIVE.items() if kind == self.kind and known.item is item]
+        names += [name for name, known in self._items.items() if known is item]
+        if names:
+            return names[0]
         name, label = item.__name__.lower(), f"{self.kind} {item.__name__}"
         if item.__module__ != "__main__" and not is_interactive(item.__module__):
             raise UserError(
@@ -257,7 +257,7 @@ def file_path(file: Path | str) -> Path:
     """
     path = Path(file).resolve()
     if not path.is_file():
-        beside = [one.name for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        beside = [sibling.name for sibling in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise UserError(f"there is no file {file}.{did_you_mean(path.name, beside) or ' Give the path of a .py file'}")
     return path
 

@@ -306,7 +306,7 @@ Request = Train | Gradient | Predict | Evaluate | ClassStats | Upload | Exchange
 
 
 def not_a_request(yielded: Any) -> str:
-    """What is wrong with a value that a program yielded; empty for a request whose values have names."""
+    """Say what is wrong with a value that a program yielded; empty for a request whose values have names."""
     kind = type(yielded).__name__
     if isinstance(yielded, Request):
         values = getattr(yielded, "values", {})
@@ -317,6 +317,6 @@ def not_a_request(yielded: Any) -> str:
         return f"the class {yielded.__name__} was yielded, not a request: write {yielded.__name__}(...)"
     if isinstance(yielded, Generator):
         return f"the program {getattr(yielded, '__name__', kind)} was yielded: write `yield from`"
-    if isinstance(yielded, tuple | list) and any(isinstance(one, Request) for one in yielded):
+    if isinstance(yielded, tuple | list) and any(isinstance(part, Request) for part in yielded):
         return f"a {kind} was yielded: yield requests one by one, without a comma after them"
     return f"a {kind} was yielded, which is no request: yield Train(...), Upload(...), Predict(...) or another one"

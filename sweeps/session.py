@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyEnd:
-    """How a session with a study ended.
+    """The end of a session with a study.
 
     Attributes:
         failed: whether a cell failed; the next call tries it again.
@@ -167,8 +167,8 @@ def _report(folder: Path, study: Study, studies: "dict[str, optuna.Study]", *, p
     choices = choose(study, studies, folder)
     budget = budget_table(study, choices)
     if page:
-        made = write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)
-        return StudyEnd(failed=False, budget=budget, page=made)
+        file = write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)
+        return StudyEnd(failed=False, budget=budget, page=file)
     inside.make_folder(folder, (folder / TUNING).parent)
     for table in (budget, *(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices))):
         store.write_text((folder / TUNING).with_stem(table.id), to_csv(table))

@@ -197,7 +197,7 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     """
     if not isinstance(document.data, dict):
         raise UserError(f"{document.source}:1: a study is keys with values; write for instance `grid: quickstart`")
-    for_grid = [one for one in overrides if not _override(document, one)]
+    for_grid = [override for override in overrides if not _override(document, override)]
     content = _content(document)
     name = content.name or stem
     if problem := name_problem(name):

@@ -1,1 +1,1 @@
-"""What Python's front door (`import bench`) offers beside the parts of a cell: runs, sweeps, reports, verification."""
+"""Functions of `import bench` that run grids and studies, write reports and verify runs."""

@@ -1,4 +1,4 @@
-"""What runs the cells of a session: processes of this machine, or a Ray cluster."""
+"""Choice of the runner of a session's cells: processes of this machine, or a Ray cluster."""
 
 from bench.runs.cell_runner import CellRunner
 from bench.runs.session_options import SessionOptions

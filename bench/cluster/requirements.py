@@ -77,7 +77,7 @@ def versions() -> dict[str, str]:
 
 
 def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
-    """What cells require on every node, as it is here, where the command was given."""
+    """Collect what cells require on every node, in the versions of the machine where the command was given."""
     from bench.config.code_digests import used_code
     from bench.config.file_digests import content
     from bench.federation.cell_data import data_of, read_data

@@ -111,9 +111,9 @@ def code_digest(registry: Registry[Any], name: str) -> str:
         raise UserError(
             f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
         )
-    found = sources(item.__module__, Path(file))
+    files = sources(item.__module__, Path(file))
     # sorted by name but without the names, so that it has no effect where a package is installed or imported from
-    trees = digest(json.dumps([_tree(*version(found[module])) for module in sorted(found)]))
+    trees = digest(json.dumps([_tree(*version(files[module])) for module in sorted(files)]))
     return _MOVED.get(trees, trees)
 
 
@@ -125,16 +125,16 @@ def sources(module: str, file: Path) -> dict[str, Path]:
     roots = {"methods", module.partition(".")[0]}
     if module.startswith(FILE_MODULE):
         roots |= {path.stem for path in file.parent.iterdir()}
-    found: dict[str, Path] = {module: file}
+    files: dict[str, Path] = {module: file}
     queue = [module]
     while queue:
-        one = queue.pop()
-        for imported in _imports(*version(found[one]), one):
-            source = _source(imported) if imported.partition(".")[0] in roots and imported not in found else None
+        importer = queue.pop()
+        for imported in _imports(*version(files[importer]), importer):
+            source = _source(imported) if imported.partition(".")[0] in roots and imported not in files else None
             if source:
-                found[imported] = source
+                files[imported] = source
                 queue.append(imported)
-    return found
+    return files
 
 
 @functools.lru_cache
@@ -157,7 +157,7 @@ def _plain(node: Any) -> Any:
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             fields["body"] = _plain(node.body[1:])
         return [type(node).__name__, fields]
-    return [_plain(one) for one in node] if isinstance(node, list) else repr(node)
+    return [_plain(child) for child in node] if isinstance(node, list) else repr(node)
 
 
 @functools.lru_cache

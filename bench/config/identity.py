@@ -71,8 +71,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["rule"] = code_digest(SERVER_RULES, settings.server["name"])
     if settings.selection != DEFAULT_SELECTION:
         identity["selection"] = code_digest(SELECTIONS, settings.selection)
-    if own := own_code(settings):
-        identity["own"] = own
+    if digests := own_code(settings):
+        identity["own"] = digests
     if settings.precision in _PRECISION_VERSIONS:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
@@ -149,10 +149,10 @@ def _declared(name: str, options: dict[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def _reading(name: str, options: str, version_digest: str) -> str:
-    """What our loader reads in a user's file otherwise than its first version did, by its module's `reading`.
+    """Name what our loader reads in a user's file otherwise than its first version did, by its module's `reading`.
 
-    Those cells get new ids. Of a file that cannot be read, nothing: loading it says why. `options` are JSON;
-    `version_digest` identifies the file's version in the cache.
+    Cells of such files get new ids. The text is empty for a file that cannot be read: loading it says why. `options`
+    are JSON; `version_digest` identifies the file's version in the cache.
     """
     reading = getattr(inspect.getmodule(DATASETS.get(name)), "reading", None)
     if reading is None or is_own(DATASETS, name):

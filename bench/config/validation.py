@@ -164,7 +164,7 @@ def conflicts(cell: Settings) -> Problems:
 
 
 def completed(cell: Settings) -> dict[str, Any]:
-    """What a user left out of the settings of a cell: hyperparameters and options, with their defaults.
+    """Fill in what a user left out of the settings of a cell: hyperparameters and options, with their defaults.
 
     Returns:
         New values by the setting's name.
@@ -279,7 +279,7 @@ def _sentence(key: str, value: Any, loc: tuple[int | str, ...], error: ErrorDeta
 
 
 def problem_text(error: ErrorDetails) -> str:
-    """What a problem that pydantic reports says of the value, e.g. `should be an integer`."""
+    """The words of a problem that pydantic reports, to follow the value, e.g. `should be an integer`."""
     if error["type"] == "missing":
         last = error["loc"][-1]
         return f"is too short: value {last + 1} is missing" if isinstance(last, int) else f"needs {last!r}"

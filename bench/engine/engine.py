@@ -308,7 +308,7 @@ class Engine:
 
     @property
     def calls(self) -> Counter[str]:
-        """How often steps of training were called on each backend; one of a cohort counts once."""
+        """Number of calls of training steps on each backend; a cohort's step counts once."""
         return self._trainer.steps.calls
 
     @property

@@ -22,8 +22,10 @@ from bench.nested import filled, tensors_of
 
 @dataclass
 class GraphCache:
-    """What is known of the steps of a method, on one device and in one type. Cells of equal plain hyperparameters may
-    share it: those that a loss receives as tensors are arguments of a recorded step.
+    """Recorded steps of a method on one device and in one type, and what is known of them.
+
+    Cells of equal plain hyperparameters may share it: those that a loss receives as tensors are arguments of a recorded
+    step.
 
     Attributes:
         steps: recorded steps, by recipe and by whether they are for a single client.
@@ -71,9 +73,9 @@ class RecordedSteps:
         self._earlier = {step: Counter(step.calls) for step in recordings.steps.values()}  # calls by earlier cells
 
     def samples(self, group: list[Prepared]) -> list[int]:
-        """For each trained client: the number of samples in its gradients, counted once per gradient."""
+        """Count the samples in the gradients of each trained client, once per gradient."""
         reads = self._reads.get(group[0].recipe, {}).items()
-        return [sum([n * one.samples[name] for name, n in reads]) for one in group]
+        return [sum([n * client.samples[name] for name, n in reads]) for client in group]
 
     @property
     def records(self) -> bool:
@@ -83,7 +85,7 @@ class RecordedSteps:
 
     @property
     def calls(self) -> Counter[str]:
-        """How often its steps were called on each backend; one of a cohort counts once."""
+        """Number of calls of the cell's steps on each backend; a cohort's step counts once."""
         in_this_cell = (step.calls - self._earlier.get(step, Counter()) for step in self.by_recipe.values())
         return sum(in_this_cell, Counter())
 

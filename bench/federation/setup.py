@@ -75,7 +75,7 @@ def check_batch_size(settings: Settings, name: str, net: nn.Module, shape: tuple
 
 
 def warnings(method: Method, settings: Settings, clients: int, device: str) -> list[str]:
-    """What the user should know before a cell of so many training clients runs."""
+    """Collect what the user should know before a cell with `clients` training clients runs, as sentences."""
     texts = degenerate(method)
     if isinstance(method.trigger, Arrivals) and (k := method.trigger.k) > clients:
         texts.append(

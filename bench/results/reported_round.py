@@ -36,8 +36,10 @@ def choose_round(validation: pd.Series) -> int:
 
 
 def trailing_means(curve: pd.Series) -> pd.Series:
-    """At each round, in order, the mean of the last `WINDOW` values, or of as many as there are; values that differ by
-    rounding only count as equal."""
+    """Mean of the last `WINDOW` values at each round, in order, or of as many as there are by then.
+
+    Means are rounded, so that those that differ by rounding only are equal.
+    """
     ordered = _in_order(curve)
     values = ordered.to_numpy(float)
     means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]

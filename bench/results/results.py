@@ -128,7 +128,7 @@ class RunView:
         return tidy(self.path)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
+        """The table that a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
         return to_html(self.path, self.results)
 
     def __repr__(self) -> str:
@@ -237,7 +237,7 @@ def reported_figures(cell: CellView) -> list[dict[str, Any]]:
 
 
 def cell_columns(id: str, settings: Settings) -> dict[str, Any]:
-    """What tells a cell apart in tables, by `CELL_COLUMNS`."""
+    """The columns that tell a cell apart in tables, by the names in `CELL_COLUMNS`."""
     return {
         "label": settings.name,
         "dataset": dataset_name(settings),
@@ -289,7 +289,7 @@ def _figures(cells: Sequence[CellView]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _cell_figures(cell: CellView, curves: Curves, alike: set[int]) -> list[dict[str, Any]]:
-    """Of one cell; `alike`: of `_rounds_alike`."""
+    """The figures of one cell; `alike`: its rounds from `_rounds_alike`, for the accuracy of local models."""
     figures = []
     rounds: dict[tuple[Any, ...], dict[str, int]] = {}  # what was chosen: the same for all curves of a model
     for (split, metric, on, mean), curve in curves.items():
@@ -316,7 +316,7 @@ def _cell_figures(cell: CellView, curves: Curves, alike: set[int]) -> list[dict[
 
 
 def _rounds_alike(cells: Sequence[CellView]) -> list[set[int]]:
-    """Of each cell the rounds in which the same number of local models was scored as in the last one."""
+    """The rounds of each cell in which as many local models were scored as in its last round."""
     clients, lengths = read_tables([cell.folder for cell in cells], "clients")
     local = clients.assign(cell=np.repeat(np.arange(len(cells)), lengths))[clients["metric"] == "lm"]
     scored = local.groupby(["cell", "round"])["client"].nunique()

@@ -1,4 +1,4 @@
-"""What commands cost before they train: each runs in a process of its own, of this installation and of another one."""
+"""The cost of commands before they train: each runs in its own process, of this installation and of another one."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class TimedCommand:
 
 @dataclass(frozen=True)
 class CommandCost:
-    """What a command cost, with all processes that it started.
+    """Time and memory that a command took, with all processes that it started.
 
     Attributes:
         cpu, wall: seconds, of the processors and on the clock.

@@ -171,8 +171,8 @@ def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
 @custom_op("pfleague::lane_convolution", mutates_args=())
 def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
     if _has_kernel(x, w):
-        found: Tensor = _kernels().convolve(x, w, _geometry(kernel, stride, padding))
-        return found
+        products: Tensor = _kernels().convolve(x, w, _geometry(kernel, stride, padding))
+        return products
     return in_order(functional.conv2d(x, _in_groups(w), None, stride, padding, groups=len(w)))
 
 
