@@ -72,7 +72,7 @@ class Tally:
 
 
 class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
-    """As a context: operations are counted, and their memory too, as in `MemoryMeter`; see the module.
+    """A context in which operations are counted, and their memory too, as in `MemoryMeter`; see the module.
 
     Attributes:
         tally: what was counted; replace it to begin a new count.
@@ -159,7 +159,7 @@ def _size(func: Any, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> int:
     """Numbers that an operation reads, or that it makes from nothing."""
     size = sum(t.numel() for t in tensors)
     if not tensors or func.__name__.startswith("new_"):
-        size += sum(math.prod(one) for one in args if isinstance(one, (list, tuple)) and _whole(one))
+        size += sum(math.prod(shape) for shape in args if isinstance(shape, (list, tuple)) and _whole(shape))
     return size
 
 
@@ -175,12 +175,12 @@ def _aliases(func: Any) -> bool:
 def _operation(func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor], results: Any) -> Operation:
     if _aliases(func) and not func._schema.is_mutable:
         return Operation("view", 0, 0)
-    made = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
-    moved = sum(t.nbytes for t in made)
+    outputs = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
+    moved = sum(t.nbytes for t in outputs)
     moved = 2 * moved if func.__name__.startswith(_PICKING) else moved + sum(t.nbytes for t in tensors)
     if "fft" in func.__name__:
-        numbers = max(t.numel() for t in (*tensors, *made))
-        length = max(2, *(side for t in made for side in t.shape))
+        numbers = max(t.numel() for t in (*tensors, *outputs))
+        length = max(2, *(side for t in outputs for side in t.shape))
         return Operation("transform", round(5 * numbers * math.log2(length)), moved)
     formula = flop_registry.get(func._overloadpacket)
     if formula is None:

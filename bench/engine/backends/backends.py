@@ -295,8 +295,8 @@ _STAND_IN: ContextVar[StandIn | None] = ContextVar("stand-in", default=None)
 
 @contextlib.contextmanager
 def not_run(stand_in: StandIn) -> Iterator[None]:
-    """In this context no loop of a `Recorded` runs: `stand_in` answers. It gets the step, its function and the
-    arguments of `run`."""
+    """Answer by `stand_in` in this context, in place of every loop of a `Recorded`. It gets the step, its function and
+    the arguments of `run`."""
     token = _STAND_IN.set(stand_in)
     try:
         yield

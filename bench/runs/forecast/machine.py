@@ -1,4 +1,4 @@
-"""How fast this machine computes: a second of measurements, kept in the user's cache folder."""
+"""Speed of this machine's computing: a second of measurements, kept in the user's cache folder."""
 
 import contextlib
 import json
@@ -106,7 +106,7 @@ def _measure(device: str, scale: int) -> Machine:
     size, images = 384 * scale, 10 * scale
     a, few, many = torch.ones(size, size), torch.ones(2**14), torch.ones(2**22 * scale)
     out, sums, few_sums = torch.empty_like(a), torch.empty_like(many), torch.empty_like(few)
-    one, wave = torch.ones(4), torch.ones(9_690 * scale)
+    tiny, wave = torch.ones(4), torch.ones(9_690 * scale)
     layer = nn.Conv2d(64, 64, 3, padding=1, bias=False)
     x = torch.ones(images, 64, 16, 16, requires_grad=True)
 
@@ -120,5 +120,5 @@ def _measure(device: str, scale: int) -> Machine:
         transform=5 * len(wave) * math.log2(len(wave)) / best(lambda: torch.fft.rfft(wave), 20),
         memory=3 * many.nbytes / best(lambda: torch.add(many, many, out=sums), 3),
         cache=3 * few.nbytes / best(lambda: torch.add(few, few, out=few_sums), 500),
-        operation=best(lambda: torch.add(one, one), 2000),
+        operation=best(lambda: torch.add(tiny, tiny), 2000),
     )
