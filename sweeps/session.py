@@ -15,7 +15,7 @@ from bench.results.remarks import fallbacks
 from bench.results.results import load_run
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan, planned_remarks
-from bench.runs.run_folder import STUDY, called, make_folder, write_run
+from bench.runs.run_folder import STUDY, call_text, make_folder, write_run
 from bench.runs.session import Session, Stopped, print_notes
 from bench.runs.session_options import SessionOptions
 from bench.runs.tracking.mirror import shown
@@ -96,7 +96,9 @@ def run_study(
     check_blind(study, session.options.data_root)
     with storage_problems(storage or study_storage(folder)):
         studies = _open(folder, study, name, overrides, storage)
-        write_run(folder, study.described_grid, trial_cells(study, studies), session.command or called("bench.sweep"))
+        write_run(
+            folder, study.described_grid, trial_cells(study, studies), session.command or call_text("bench.sweep")
+        )
         with _followed(folder, mirror):
             said = _quiet if quiet else _say
             outcome = tune(study, studies, folder, options=options, runner=runner, timeout=timeout, say=said)

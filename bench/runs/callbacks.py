@@ -1,4 +1,4 @@
-"""Code of the user's that follows cells while they run: `bench.Callback` and the ones that ship (docs/python.md).
+"""Code of the user's that follows cells while they run: `bench.Callback` and the callbacks that ship (docs/python.md).
 
 A callback is called where the user called `bench.run`, with the rows that versions and evaluations left in the cells'
 tables. One that asks for it (`in_worker`) is called in the process that trains, where it also sees the server's state.
@@ -36,7 +36,7 @@ _Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Moment:
-    """What a callback is shown of a cell.
+    """A cell at the moment when a callback is called.
 
     Attributes:
         cell: the cell's id.
@@ -57,12 +57,12 @@ class Moment:
 
     @property
     def name(self) -> str:
-        """What people call the cell, e.g. `scd digits alpha=0.1 seed=0`."""
+        """Name of the cell in messages, e.g. `scd digits alpha=0.1 seed=0`."""
         return cell_name(self.settings)
 
     @property
     def figures(self) -> dict[str, float]:
-        """After an evaluation, the accuracies `gm` and `pm` on test samples, 0 .. 1, of those that there are."""
+        """Accuracies `gm` and `pm` on test samples, 0 .. 1, as far as there are any; empty but after an evaluation."""
         return headline(cast(list[dict[str, Any]], self.rows.to_dict("records"))) if "metric" in self.rows else {}
 
 
@@ -120,12 +120,12 @@ class CsvScores(Callback):
         self.file = Path(file)
         self._columns = [*CELL_COLUMNS, *COLUMNS["metrics"]]
         text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
-        whole = text[: text.rfind("\n") + 1]
-        lines = list(csv.DictReader(io.StringIO(whole)))
+        complete_lines = text[: text.rfind("\n") + 1]
+        lines = list(csv.DictReader(io.StringIO(complete_lines)))
         if lines and list(lines[0]) != self._columns:
             raise UserError(f"CsvScores: {self.file} has other columns: give another file")
-        if whole != text:  # its writer was killed
-            self.file.write_text(whole, encoding="utf-8")
+        if complete_lines != text:  # its writer was killed
+            self.file.write_text(complete_lines, encoding="utf-8")
         self._written = {(line["cell"], int(line["round"])) for line in lines}
 
     def after_evaluation(self, at: Moment) -> None:
@@ -139,10 +139,10 @@ class CsvScores(Callback):
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Refuse what is no callback.
+    """Refuse objects that are not callbacks.
 
     Raises:
-        UserError: one is a class, or something else.
+        UserError: a class stands in place of an object, or something else.
     """
     for callback in callbacks:
         if isinstance(callback, type):
@@ -151,8 +151,8 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
             raise UserError(f"callbacks: {callback!r} is none: its class should be derived from bench.Callback")
 
 
-def packed(callback: Callback) -> str | None:
-    """A callback as text for the processes that train; None if they cannot have it."""
+def pack_callback(callback: Callback) -> str | None:
+    """Write a callback as text for the processes that train; None if they cannot have it."""
     kind = type(callback)
     if not kind.in_worker or is_interactive(kind.__module__):
         return None
@@ -162,8 +162,8 @@ def packed(callback: Callback) -> str | None:
         return None
 
 
-def unpacked(texts: Sequence[str]) -> list[Callback]:
-    """The callbacks of `packed`, in the process that trains."""
+def unpack_callbacks(texts: Sequence[str]) -> list[Callback]:
+    """Read the callbacks that `pack_callback` wrote, in the process that trains."""
     return [pickle.loads(base64.b64decode(text)) for text in texts]
 
 
@@ -203,10 +203,10 @@ class Calls:
         for callback in list(self._callbacks):
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 continue
-            state_copy = None if server is None else {name: _copied(value) for name, value in server.items()}
+            state_copy = None if server is None else {name: _copy(value) for name, value in server.items()}
             moment = Moment(self._cell, self._settings, version, state, rows.copy(), state_copy)
             try:
-                with _settings_of_torch_kept():
+                with _restore_torch_settings():
                     getattr(callback, hook)(moment)
             except (
                 Exception,
@@ -227,7 +227,7 @@ def _frame(name: str, version: int, rows: _Rows) -> pd.DataFrame:
     return pd.DataFrame([{"round": version, **row} for row in rows], columns=list(COLUMNS[name]))
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """A copy that shares no memory with the method's state, but for the modules of model values."""
     match value:
         case Params():
@@ -235,14 +235,14 @@ def _copied(value: Any) -> Any:
         case Tensor():
             return value.detach().clone()
         case dict():
-            return {key: _copied(entry) for key, entry in value.items()}
+            return {key: _copy(entry) for key, entry in value.items()}
         case list() | tuple():
-            return type(value)([_copied(entry) for entry in value])
+            return type(value)([_copy(entry) for entry in value])
     return copy.deepcopy(value)
 
 
 @contextlib.contextmanager
-def _settings_of_torch_kept() -> Iterator[None]:
+def _restore_torch_settings() -> Iterator[None]:
     """Restore what a callback may have set for the whole process: threads, dtype, gradients, torch's generator."""
     threads, dtype, gradients = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
     try:

@@ -30,7 +30,7 @@ from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, file_of, load_file
 from bench.results import saved_models
 from bench.runs import blind
-from bench.runs.callbacks import Calls, unpacked
+from bench.runs.callbacks import Calls, unpack_callbacks
 from bench.runs.events import Event
 from bench.runs.forecast.memory import keep_on_host
 from bench.runs.progress import figures_text, headline
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Options(BaseModel):
-    """How a cell is run; nothing here changes what is computed, but for the recorded path."""
+    """Options of a cell's run; none changes what is computed, but for the recorded path."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,7 +63,7 @@ class Options(BaseModel):
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
     keep: Keep = Field("none", description="which models or states stay at the end (`bench.results.saved_models`)")
     plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
-    callbacks: tuple[str, ...] = Field((), description="called in the process that trains (`callbacks.packed`)")
+    callbacks: tuple[str, ...] = Field((), description="called in the process that trains (`callbacks.pack_callback`)")
     blind: bool = Field(False, description="data without labels of tests lie in the cell's folder; scores nothing")
 
 
@@ -71,7 +71,7 @@ FindHelpers = Callable[[Settings, Options, Mapping[str, Any]], Helpers]
 
 
 class CellConfig(BaseModel):
-    """What `python -m bench.runs.cell` reads."""
+    """Content of the file that `python -m bench.runs.cell` reads."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -94,7 +94,15 @@ def run_cell(
     `error.txt`, never in an exception, so that one cell cannot stop the others.
 
     Args:
-        helpers: what finds other devices for the cell, given its recorded path.
+        settings: the cell's settings.
+        folder: the cell's folder; it need not exist.
+        options: how the cell is run.
+        report: takes each event of the cell.
+        stop: asked after each server version; true ends the run.
+        helpers: finds other devices for the cell, given its recorded path.
+
+    Returns:
+        The cell's status at the end.
 
     Raises:
         bench.store.store.BusyError: another process works on the cell.
@@ -111,11 +119,11 @@ def run_cell(
             store.remove_leftovers(folder, status)
             report(Event(folder.name, status.state, status.rounds, status.total, text="finished before"))
             return status
-        begun = status.state != "waiting" or (folder / "checkpoint").exists()
-        if begun and store.identity_fault(folder, status, settings):
+        has_begun = status.state != "waiting" or (folder / "checkpoint").exists()
+        if has_begun and store.identity_fault(folder, status, settings):
             store.clear(folder, keep=("lock", "log.txt"))  # or another cell's checkpoint would be gone on with
-        for left in ("error.txt", "samples.json", "relations.json"):
-            (folder / left).unlink(missing_ok=True)
+        for name in ("error.txt", "samples.json", "relations.json"):
+            (folder / name).unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
         with logged(folder / "log.txt"):
             return _Run(settings, folder, options, report, stop, helpers).run()
@@ -149,7 +157,7 @@ class _Run:
         self.last_checkpoint = self.last_status = self.last_event = self.started
         self.since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.status = Status("running", total=settings.rounds, cell=documents.id_of(folder))
-        self.callbacks = Calls(unpacked(options.callbacks), folder.name, settings, self._warn)
+        self.callbacks = Calls(unpack_callbacks(options.callbacks), folder.name, settings, self._warn)
         self.federation: Federation | None = None
 
     def run(self) -> Status:
@@ -179,12 +187,12 @@ class _Run:
         return self.status
 
     def _conclude(self, state: store.CellState, reason: str) -> None:
-        """Write how it ended, and clean up."""
+        """Write how the cell ended, and clean up."""
         self.status = replace(self.status, state=state, reason=reason)
         if state not in store.FINISHED:
             self._write_status()
             return
-        checksums = {name: known for name, (_, known) in self.tables.sync().items()}
+        checksums = {name: checksum for name, (_, checksum) in self.tables.sync().items()}
         self.status = replace(self.status, checksums=checksums | store.record_checksums(self.folder))
         self._write_status()
         with contextlib.suppress(OSError):  # only now: if the process is killed earlier, the checkpoint is still there
@@ -204,9 +212,9 @@ class _Run:
         if self.settings.shifts and dataset.x.ndim == 4:
             store.write_json(self.folder / "samples.json", shown_samples(dataset, partition))
         if self.helpers:
-            others = self.helpers(self.settings, self.options, federation.path)
-            federation.engine.share_with(others)
-            log.info("%d devices share its clients", 1 + len(others))
+            team = self.helpers(self.settings, self.options, federation.path)
+            federation.engine.share_with(team)
+            log.info("%d devices share its clients", 1 + len(team))
         self.status = replace(
             self.status,
             path=dict(federation.path),
@@ -228,24 +236,27 @@ class _Run:
 
     def _resume(self, federation: Federation) -> None:
         """Go on from the newest checkpoint that is whole and was made on the same path; else start again."""
-        for saved in checkpoint.load(self.folder / "checkpoint"):
-            if "known" not in saved.rest["federation"]:
+        for candidate in checkpoint.load(self.folder / "checkpoint"):
+            if "known" not in candidate.rest["federation"]:
                 continue  # left by `--keep server`; training cannot continue from it
-            if saved.rest["path"] != self.status.path or saved.rest["partition"] != self.status.partition["hash"]:
+            if (
+                candidate.rest["path"] != self.status.path
+                or candidate.rest["partition"] != self.status.partition["hash"]
+            ):
                 log.warning(
                     "the checkpoint of round %d is from another path (%s): starting again",
-                    saved.version,
-                    _differences(saved.rest["path"], self.status.path),
+                    candidate.version,
+                    _differences(candidate.rest["path"], self.status.path),
                 )
                 break
-            if not self.tables.cut(saved.rest.get("tables", {})):
-                log.warning("the tables are not those of the checkpoint of round %d", saved.version)
+            if not self.tables.cut(candidate.rest.get("tables", {})):
+                log.warning("the tables are not those of the checkpoint of round %d", candidate.version)
                 continue
-            federation.restore(saved.tensors, saved.rest["federation"])
-            self.seconds_before, self.figures = saved.rest["seconds"], saved.rest["figures"]
-            self.calls = self.calls_before = Counter(saved.rest.get("calls", {}))
+            federation.restore(candidate.tensors, candidate.rest["federation"])
+            self.seconds_before, self.figures = candidate.rest["seconds"], candidate.rest["figures"]
+            self.calls = self.calls_before = Counter(candidate.rest.get("calls", {}))
             self.saved_version = federation.version
-            self.status = _seen(self.status, federation)
+            self.status = _status_of(self.status, federation)
             log.info("going on after round %d", federation.version)
             return
         checkpoint.remove(self.folder / "checkpoint")
@@ -254,7 +265,7 @@ class _Run:
         log.info("starting with round 1")
 
     def _record(self, federation: Federation) -> None:
-        """Write what the version that has just ended leaves behind."""
+        """Write the rows of the version that has just ended, and whatever else is due."""
         version, now = federation.version, time.monotonic()
         traffic = self.tables.append_version(federation)
         scores: list[dict[str, Any]] = []
@@ -265,7 +276,7 @@ class _Run:
                 scores = self._evaluate(federation)
         for text in federation.warnings[len(self.status.warnings) :]:
             log.warning("%s", text)
-        self.status, self.calls = _seen(self.status, federation), self.calls_before + federation.engine.calls
+        self.status, self.calls = _status_of(self.status, federation), self.calls_before + federation.engine.calls
         self.callbacks.version(version, traffic, scores, federation.server.state)
         if version < self.settings.rounds and now - self.last_checkpoint >= self.options.checkpoint_seconds:
             self._checkpoint(federation)
@@ -289,11 +300,11 @@ class _Run:
     def _checkpoint(self, federation: Federation) -> None:
         if self.saved_version == federation.version:
             return
-        self.writer.start(self._saved(federation, *federation.state()))
+        self.writer.start(self._new_checkpoint(federation, *federation.state()))
         self.saved_version, self.last_checkpoint = federation.version, time.monotonic()
 
     def _finish(self, federation: Federation) -> None:
-        """Bring the tables to the disk and save of the last state what `keep` asks for."""
+        """Bring the tables to the disk, and save the part of the last state that `keep` asks for."""
         self.tables.sync()
         if relations := federation.relations():
             store.write_json(self.folder / "relations.json", relations)
@@ -305,9 +316,9 @@ class _Run:
             packer = Packer()
             rest = packer.pack({"server": federation.server.state})
             tensors = packer.tensors
-        self.writer.save(self._saved(federation, tensors, rest))
+        self.writer.save(self._new_checkpoint(federation, tensors, rest))
 
-    def _saved(
+    def _new_checkpoint(
         self, federation: Federation, tensors: dict[str, torch.Tensor], rest: dict[str, Any]
     ) -> checkpoint.Checkpoint:
         context = {
@@ -349,14 +360,14 @@ class _Run:
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
 
 
-def _seen(status: Status, federation: Federation) -> Status:
-    """The status with how far a federation is, and how it came there."""
+def _status_of(status: Status, federation: Federation) -> Status:
+    """The status with a federation's version, warnings, backend and kind of steps."""
     engine, warnings = federation.engine, list(federation.warnings)
     return replace(status, rounds=federation.version, warnings=warnings, backend=engine.backend, steps=engine.steps_are)
 
 
 def build(settings: Settings, options: Options, data: CellData) -> Federation:
-    """A cell before its first round.
+    """Build the federation of a cell, before its first round.
 
     Raises:
         UserError: its data, its device or its settings do not allow it.
@@ -384,13 +395,13 @@ def build(settings: Settings, options: Options, data: CellData) -> Federation:
 def _recordings(settings: Settings, device: str) -> GraphCache:
     """Recorded steps of the last method in this process. Cells that differ in seed, partition or hyperparameters that a
     loss receives as tensors share them, because recording takes as long as tens of rounds."""
-    found = _last_recordings(*_shared_by(settings, device))
-    found.begin_cell()
-    return found
+    recordings = _last_recordings(*_recordings_key(settings, device))
+    recordings.begin_cell()
+    return recordings
 
 
-def _shared_by(settings: Settings, device: str) -> tuple[str, ...]:
-    """What the recorded steps of cells must have in common."""
+def _recordings_key(settings: Settings, device: str) -> tuple[str, ...]:
+    """Method, plain hyperparameters, dtype and device: cells that have them in common share recorded steps."""
     hyper = METHODS.get(settings.method).Hyper(**settings.hp)
     values = hp_values(hyper, torch.float64, torch.device("cpu"))
     plain = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
@@ -398,7 +409,7 @@ def _shared_by(settings: Settings, device: str) -> tuple[str, ...]:
 
 
 @functools.lru_cache(1)  # most grids have the cells of a method one after the other
-def _last_recordings(*shared: str) -> GraphCache:
+def _last_recordings(*key: str) -> GraphCache:
     return GraphCache()
 
 

@@ -1,4 +1,4 @@
-"""What runs cells, and what both kinds share: the queue of cells, their events, and how a run is stopped.
+"""Interface of the runners of cells, and the parts that both share: the queue of cells, their events, the stop.
 
 `bench.runs.workers` uses processes of this machine, `bench.cluster.ray_runner` those of a Ray cluster.
 """
@@ -42,7 +42,7 @@ class HeldElsewhere:
 
 
 class CellRunner(Protocol):
-    """What runs cells. `device` and `sharing` (cells at a time on one GPU) go into `bench.runs.cell.Options`."""
+    """A runner of cells. `device` and `sharing` (cells at a time on one GPU) go into `bench.runs.cell.Options`."""
 
     device: str
     sharing: int
@@ -87,24 +87,24 @@ class Backlog:
         return bool(self._held)
 
     def next(self) -> CellTask | None:
-        """The next cell, if there is one now."""
+        """Take the next cell; None where none can start now."""
         now = time.monotonic()
         self._returned.extend(task for due, task in self._held if due <= now)
         self._held = [(due, task) for due, task in self._held if due > now]
         return self._returned.popleft() if self._returned else next(self._tasks, None)
 
     def put_back(self, task: CellTask) -> None:
-        """The task was not run; put it at the front of the queue."""
+        """Put a task that was not run at the front of the queue."""
         self._returned.appendleft(task)
 
     def postpone(self, task: CellTask, holder: str) -> None:
         """Try a held cell again later, and report how far its holder is."""
         self._held.append((time.monotonic() + BUSY_SECONDS, task))
-        done, text = store.read_status(task.folder).rounds, f"held by process {holder}"
-        self._on_event(Event(task.folder.name, "running", done, task.settings.rounds, text=text))
+        rounds, text = store.read_status(task.folder).rounds, f"held by process {holder}"
+        self._on_event(Event(task.folder.name, "running", rounds, task.settings.rounds, text=text))
 
     def clear(self) -> None:
-        """Nothing is left to do."""
+        """Forget all cells that are still to run."""
         self._tasks = iter(())
         self._returned.clear()
         self._held.clear()
@@ -132,7 +132,7 @@ class Backlog:
 
 
 class Workers(Protocol):
-    """Workers under way."""
+    """Workers that are running cells."""
 
     def run(self) -> None:
         """Hand out cells until all have ended."""
@@ -141,7 +141,7 @@ class Workers(Protocol):
         """Let the cells stop at their next version boundary, and wait for a while until they have."""
 
     def close(self) -> None:
-        """End the workers; what they have not written by now goes on from its last checkpoint."""
+        """End the workers; cells that have not ended will go on from their last checkpoints."""
 
 
 def supervise(workers: Workers) -> bool:
@@ -166,11 +166,11 @@ def _terminate_like_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager
@@ -179,13 +179,13 @@ def interrupts_deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    arrived: list[int] = []
+    interrupts: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = {sign: signal.signal(sign, lambda number, _: arrived.append(number)) for sign in signals}
+    handlers = {sign: signal.signal(sign, lambda number, _: interrupts.append(number)) for sign in signals}
     try:
         yield
     finally:
-        for sign, handler in before.items():
+        for sign, handler in handlers.items():
             signal.signal(sign, handler)
-    if arrived:
+    if interrupts:
         raise KeyboardInterrupt

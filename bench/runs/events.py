@@ -1,4 +1,4 @@
-"""What happens to a cell while it runs, for whoever listens."""
+"""Events of a cell while it runs, for whoever listens."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,15 @@ from bench.store.store import CellState
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to a cell.
+    """A change of a cell's state or progress.
 
     Attributes:
-        cell: its id.
+        cell: the cell's id.
+        state: the cell's state after it.
         round: server versions done, of `rounds`.
         figures: accuracies such as `{"gm": 0.81}`.
-        text: a reason, or what else there is to say.
-        warning: what the user should see even where no progress is shown.
+        text: a reason, or another remark for the progress display.
+        warning: a text that the user should see even where no progress is shown.
     """
 
     cell: str

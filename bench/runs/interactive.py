@@ -40,10 +40,10 @@ def save(run: Path, used: Collection[tuple[str, str]]) -> list[Path]:
         UserError: the source of a definition is not known, it uses a name that the file could not resolve, or the
             folder for the files is a link.
     """
-    chosen = [plugin.INTERACTIVE[what] for what in sorted(used) if what in plugin.INTERACTIVE]
-    texts = [_text(interactive) for interactive in chosen]
+    definitions = [plugin.INTERACTIVE[item] for item in sorted(used) if item in plugin.INTERACTIVE]
+    texts = [_text(interactive) for interactive in definitions]
     files = []
-    for interactive, text in zip(chosen, texts, strict=True):
+    for interactive, text in zip(definitions, texts, strict=True):
         digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         file = run / FOLDER / f"{interactive.name}_{digest}.py"
         inside.make_folder(run, file.parent)
@@ -55,49 +55,49 @@ def save(run: Path, used: Collection[tuple[str, str]]) -> list[Path]:
 
 
 def _text(interactive: plugin.Interactive) -> str:
-    """The file of a definition: imports, what it uses, itself, and its registration."""
-    what = f"{interactive.registry.kind} {interactive.name!r}"
+    """The text of a definition's file: imports, the code that the definition uses, itself, and its registration."""
+    label = f"{interactive.registry.kind} {interactive.name!r}"
     if _source(interactive, interactive.item) is None:
         raise UserError(
-            f"{what} is defined where Python keeps no source (a plain prompt, exec): put it into a .py file and load "
+            f"{label} is defined where Python keeps no source (a plain prompt, exec): put it into a .py file and load "
             "that by bench.load_file, or use a notebook"
         )
     imports: set[str] = set()
     parts: dict[str, str] = {}  # in the order in which a file needs them
-    refused: set[str] = set()
-    _collect(interactive, interactive.item, imports, parts, refused)
-    if refused:
+    refusals: set[str] = set()
+    _collect(interactive, interactive.item, imports, parts, refusals)
+    if refusals:
         place = "script" if "__file__" in interactive.namespace else "notebook"
         raise UserError(
-            f"{what} uses {', '.join(sorted(refused))} of the {place}, which its workers do not have: make it part of "
-            "the definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file and "
-            "load that by bench.load_file"
+            f"{label} uses {', '.join(sorted(refusals))} of the {place}, which its workers do not have: make it part "
+            "of the definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file "
+            "and load that by bench.load_file"
         )
     registry = next(name for name, value in vars(plugin).items() if value is interactive.registry)
     imports.add(f"from bench.plugin import {registry}")
-    header = f'"""{what.capitalize()}, as a notebook defined it."""'
+    header = f'"""{label.capitalize()}, as a notebook defined it."""'
     end = f"{registry}.register({interactive.name!r})({interactive.item.__name__})"
     return "\n\n".join([header, "\n".join(sorted(imports)), *parts.values(), end]) + "\n"
 
 
 def _collect(
-    interactive: plugin.Interactive, value: Any, imports: set[str], parts: dict[str, str], refused: set[str]
+    interactive: plugin.Interactive, value: Any, imports: set[str], parts: dict[str, str], refusals: set[str]
 ) -> None:
-    """Add a class or function, after those of the notebook that it uses; what no file can hold goes to `refused`."""
+    """Add a class or function, after those of the notebook that it uses; what no file can hold goes to `refusals`."""
     source = _source(interactive, value)
     if source is None:
-        refused.add(value.__name__)
+        refusals.add(value.__name__)
         return
-    begun = {*parts, value.__name__}
+    definitions = {*parts, value.__name__}
     parts |= dict.fromkeys([value.__name__], "")  # in case two use each other
-    for name in sorted(_free_names(source, interactive.namespace) - begun - set(dir(builtins))):
-        used = interactive.namespace.get(name)
-        if used is not None and (line := _import(name, used, interactive.namespace)):
+    for name in sorted(_free_names(source, interactive.namespace) - definitions - set(dir(builtins))):
+        item = interactive.namespace.get(name)
+        if item is not None and (line := _import(name, item, interactive.namespace)):
             imports.add(line)
-        elif isinstance(used, type | FunctionType) and _is_here(used.__module__):
-            _collect(interactive, used, imports, parts, refused)
+        elif isinstance(item, type | FunctionType) and _is_here(item.__module__):
+            _collect(interactive, item, imports, parts, refusals)
         else:
-            refused.add(name)
+            refusals.add(name)
     del parts[value.__name__]
     parts[value.__name__] = source
 
@@ -109,7 +109,7 @@ def _is_here(module: str) -> bool:
 
 def _source(interactive: plugin.Interactive, value: Any) -> str | None:
     """The text of a class or function without its registration; None where Python does not keep it."""
-    texts = [_lines(one) for one in (value, *vars(value).values()) if isinstance(one, FunctionType)]
+    texts = [_lines(member) for member in (value, *vars(value).values()) if isinstance(member, FunctionType)]
     if value is interactive.item:
         texts.insert(0, "".join(interactive.lines))
     for text in (*texts, *_cells(interactive.namespace)):
@@ -131,7 +131,7 @@ def _parse(text: str) -> list[ast.stmt]:
 
 
 def _cells(namespace: dict[str, Any]) -> list[str]:
-    """What the session has run, the last first: IPython keeps a list of it, others a line cache; a script is a file."""
+    """Texts that the session has run, the last first: IPython keeps a list, others a line cache; a script is a file."""
     if isinstance(file := namespace.get("__file__"), str):
         return ["".join(linecache.getlines(file))]
     cells = namespace.get("In")
@@ -142,8 +142,8 @@ def _cells(namespace: dict[str, Any]) -> list[str]:
 
 
 def _segment(node: Definition, text: str, namespace: dict[str, Any]) -> str:
-    kept = [one for one in node.decorator_list if not _registers(one, namespace)]
-    decorators = [f"@{ast.get_source_segment(text, one)}" for one in kept]
+    decorator_nodes = [decorator for decorator in node.decorator_list if not _registers(decorator, namespace)]
+    decorators = [f"@{ast.get_source_segment(text, decorator)}" for decorator in decorator_nodes]
     body = textwrap.dedent("\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno]))
     return "\n".join([*decorators, body])
 
@@ -151,9 +151,9 @@ def _segment(node: Definition, text: str, namespace: dict[str, Any]) -> str:
 def _registers(decorator: ast.expr, namespace: dict[str, Any]) -> bool:
     """Whether a decorator is `REGISTRY.register(...)`."""
     match decorator:
-        case ast.Call(func=ast.Attribute(value=held, attr="register")):
+        case ast.Call(func=ast.Attribute(value=owner, attr="register")):
             try:
-                value = eval(compile(ast.Expression(held), "<decorator>", "eval"), namespace)
+                value = eval(compile(ast.Expression(owner), "<decorator>", "eval"), namespace)
             except (NameError, AttributeError):
                 return False
             return isinstance(value, plugin.Registry)
@@ -174,19 +174,23 @@ def _free_names(source: str, namespace: dict[str, Any]) -> set[str]:
         queue += inner.get_children()
         names |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
         if inner.get_type() == "class":
-            both = {one.get_name() for one in inner.get_symbols() if one.is_assigned() and one.is_referenced()}
-            names |= {name for name in both if isinstance(namespace.get(name), type | FunctionType)}
+            rebound_names = {
+                symbol.get_name() for symbol in inner.get_symbols() if symbol.is_assigned() and symbol.is_referenced()
+            }
+            names |= {name for name in rebound_names if isinstance(namespace.get(name), type | FunctionType)}
     return names - assigned - {"__name__", "__doc__"}
 
 
 def _import(name: str, value: Any, namespace: dict[str, Any]) -> str:
-    """The line that imports a value under a name, as the session did if it did; empty where there is none."""
+    """The line that imports a value under a name, as the session did if it did; empty if nothing imports the value."""
     if isinstance(value, ModuleType):
         return f"import {value.__name__}" if value.__name__ == name else f"import {value.__name__} as {name}"
-    said = [node for cell in _cells(namespace) for node in _parse(cell) if isinstance(node, ast.ImportFrom)]
-    lines = [(node.module, alias.name) for node in said for alias in node.names if (alias.asname or alias.name) == name]
-    own = getattr(value, "__module__", None)
-    for module, attribute in [*lines, (own, getattr(value, "__qualname__", name)), (own, name)]:
+    statements = [node for cell in _cells(namespace) for node in _parse(cell) if isinstance(node, ast.ImportFrom)]
+    lines = [
+        (node.module, alias.name) for node in statements for alias in node.names if (alias.asname or alias.name) == name
+    ]
+    home = getattr(value, "__module__", None)
+    for module, attribute in [*lines, (home, getattr(value, "__qualname__", name)), (home, name)]:
         if not isinstance(module, str) or _is_here(module):
             continue
         if getattr(sys.modules.get(module), attribute, None) is value:

@@ -1,4 +1,4 @@
-"""Before a run: which cells there are, whether their data is there, and what they will cost."""
+"""The plan of a run: which cells there are, and whether their data are there."""
 
 import functools
 import json
@@ -46,9 +46,10 @@ class PlannedCell:
 
     Attributes:
         id: the name of its folder.
+        settings: its settings.
         notes: of how its data were read (`Dataset.notes`).
-        remarks: what is odd in its partition (`bench.results.remarks`).
-        record: what its `partition.json` will hold.
+        remarks: oddities of its partition (`bench.results.remarks`).
+        record: content of its `partition.json`.
     """
 
     id: str
@@ -69,10 +70,13 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
 
 
 def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[PlannedCell], dict[str, int]]:
-    """As `plan`, before anything runs: the cells that can, and how many cannot for which reason.
+    """Plan the cells that can run now, and count the others by the reason why they cannot.
 
-    Of cells that differ in seed and alpha only, one partition is made; so a draw that is impossible for another seed is
-    seen at the run's start only, and remarks and records are those of the first.
+    One partition is made for all cells that differ in seed and alpha only. So a draw that is impossible for another
+    seed is seen at the run's start only, and remarks and records are those of the first cell.
+
+    Returns:
+        The planned cells, and numbers of cells by reason.
     """
     planner = _Planner(data_root, download=False, glance=True)
     planned: list[PlannedCell] = []
@@ -94,23 +98,23 @@ class _Planner:
         self._glance = glance
         self._unreadable: dict[str, str] = {}  # data sets, and why
         # of each partition its hash, remarks and record
-        self._known: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
+        self._partitions: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
 
     def plan(self, settings: Settings) -> PlannedCell:
         dataset = self._dataset(settings)
-        drawn = (
+        varied_fields = (
             {"seed", "partition_seed", "alpha"} if self._glance and not is_own(PARTITIONS, settings.partition) else {}
         )
-        key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS).difference(drawn)), sort_keys=True)
-        if key not in self._known:
+        key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS).difference(varied_fields)), sort_keys=True)
+        if key not in self._partitions:
             try:
                 partition = load_partition(settings, dataset)
-                seen, trained = as_trained(settings, dataset, partition)
+                cell_dataset, cell_partition = as_trained(settings, dataset, partition)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
-            remarks = tuple(partition_remarks(trained, seen))
-            self._known[key] = partition.hash, remarks, partition_record(seen, trained)
-        partition_hash, remarks, record = self._known[key]
+            remarks = tuple(partition_remarks(cell_partition, cell_dataset))
+            self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition)
+        partition_hash, remarks, record = self._partitions[key]
         public = load_public(settings, self._data_root, download=self._download)
         notes = dataset.notes + (public.notes if public else ())
         _check_models(settings, dataset, max(record["n_train"]))
@@ -140,7 +144,7 @@ class _Planner:
 
 
 def _marks(dataset: Dataset) -> list[str]:
-    """What `declared_checksum` says of inputs in built-in data sets, and cannot know of one's own."""
+    """The mark `NORMALISED` where it applies: `declared_checksum` has it for built-in data sets, not for users' own."""
     return [NORMALISED] if dataset.floating and changes_inputs(dataset.mean, dataset.std) else []
 
 
@@ -159,9 +163,9 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
             f"{cell_name(settings)}: `pretrained` is for model {settings.model!r}, which `client_models` does not name"
         )
     for name in settings.architectures or (settings.model,):
-        own = name == settings.model
-        options = json.dumps(settings.model_options if own else {}, sort_keys=True)
-        weights = settings.pretrained if own else None
+        is_main_model = name == settings.model
+        options = json.dumps(settings.model_options if is_main_model else {}, sort_keys=True)
+        weights = settings.pretrained if is_main_model else None
         try:
             version = versions(Path(weights)) if weights else ()
             net = _try_model(name, dataset.shape, dataset.num_classes, options, weights, version, settings.frozen)
@@ -202,10 +206,10 @@ def _try_model(
         pretrained(Path(weights), net)
     tensors = Spec.of(name, net).params
     for prefix in frozen:
-        if not any(one.under((prefix,)) for one in tensors):
-            known = ", ".join(dict.fromkeys(".".join(one.name.split(".")[:-1][:2]) for one in tensors))
-            raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {known} and those below them")
-    if all(one.under(frozen) for one in tensors):
+        if not any(tensor.under((prefix,)) for tensor in tensors):
+            layers = ", ".join(dict.fromkeys(".".join(tensor.name.split(".")[:-1][:2]) for tensor in tensors))
+            raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {layers} and those below them")
+    if all(tensor.under(frozen) for tensor in tensors):
         raise UserError(f"frozen: nothing of model {name!r} is left to train")
     return net
 
@@ -226,17 +230,17 @@ def select(cells: Sequence[Settings], only: str) -> list[Settings]:
 
 def _other_values(cells: Sequence[Settings], key: str, value: Any) -> str:
     """Name the value of a key that was probably meant; empty where some cells have the given one."""
-    known = list(dict.fromkeys(str(_value(cell, key)) for cell in cells))
-    return "" if any(_value(cell, key) == value for cell in cells) else did_you_mean(str(value), known)
+    values = list(dict.fromkeys(str(_value(cell, key)) for cell in cells))
+    return "" if any(_value(cell, key) == value for cell in cells) else did_you_mean(str(value), values)
 
 
 def _condition(part: str) -> tuple[str, Any]:
     key, equals, text = (piece.strip() for piece in part.partition("="))
     if not equals:
         raise UserError(f"--only {part}: write key=value, for example --only method=scd,seed=0")
-    known = list(Settings.model_fields)
-    if key not in known:
-        raise UserError(f"--only {part}: unknown key {key!r}.{did_you_mean(key, known)}")
+    keys = list(Settings.model_fields)
+    if key not in keys:
+        raise UserError(f"--only {part}: unknown key {key!r}.{did_you_mean(key, keys)}")
     return key, yaml.safe_load(text)
 
 

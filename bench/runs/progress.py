@@ -1,4 +1,4 @@
-"""What a run says while it goes: a live display in a terminal, plain lines elsewhere, or nothing."""
+"""Progress of a run for its user: a live display in a terminal, plain lines elsewhere, or nothing."""
 
 import sys
 import threading
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LINE_SECONDS = 5.0
-"""Plain lines of one running cell are at least this far apart."""
-
+"""Least seconds between two plain lines of one running cell."""
 
 QUIET_SECONDS = 2.0
-"""After so long a line says what a command is doing."""
+"""Seconds after which a line says what a command is doing."""
 
 
 @contextmanager
@@ -36,10 +35,10 @@ def patience(text: str, *, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def steps(command: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that takes note of what the block does now; in a terminal a line says it after `QUIET_SECONDS`.
+    """Yield a function that takes the step at which the block is; in a terminal a line says it after `QUIET_SECONDS`.
 
     Args:
-        command: what the line begins with.
+        command: the beginning of the line.
     """
     if not sys.stderr.isatty():
         yield lambda text: None
@@ -60,11 +59,11 @@ def steps(command: str) -> Iterator[Callable[[str], None]]:
 
 
 class Reporter(AbstractContextManager["Reporter"]):
-    """Counts rounds and cells and says nothing (`--quiet`); the others say it.
+    """Counts rounds and cells and prints nothing (`--quiet`); its subclasses print.
 
     Args:
         names: names of the cells to run, by id.
-        rounds: rounds each of them has.
+        rounds: numbers of their rounds, by id.
     """
 
     def __init__(self, names: dict[str, str], rounds: dict[str, int]) -> None:
@@ -93,17 +92,17 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.show(event)
 
     def show(self, event: Event) -> None:
-        """Say what is to be said about an event."""
+        """Print an event; this class prints nothing."""
 
     def seconds_left(self) -> float | None:
-        """Estimated seconds left, from the rounds done since this run began; None while there is nothing to go by."""
-        done = sum(self.done_rounds[cell] - first for cell, first in self.first_round.items())
-        todo = sum(
+        """Estimated seconds left, from the rounds done since this run began; None before the first of them."""
+        rounds_done = sum(self.done_rounds[cell] - first for cell, first in self.first_round.items())
+        rounds_to_do = sum(
             rounds - self.done_rounds.get(cell, 0) for cell, rounds in self.rounds.items() if not self._has_ended(cell)
         )
-        if self.start is None or not done:
+        if self.start is None or not rounds_done:
             return None
-        return (time.monotonic() - self.start) * todo / done
+        return (time.monotonic() - self.start) * rounds_to_do / rounds_done
 
     def finished(self) -> int:
         """The number of cells that have ended for good; one that was stopped has rounds left."""
@@ -114,7 +113,7 @@ class Reporter(AbstractContextManager["Reporter"]):
 
 
 class PlainReporter(Reporter):
-    """A line when a cell ends, and one every few seconds for each cell that runs; to stderr."""
+    """Prints a line to stderr when a cell ends, and every few seconds for each cell that runs."""
 
     def __init__(self, names: dict[str, str], rounds: dict[str, int], *, verbose: bool = False) -> None:
         super().__init__(names, rounds)
@@ -139,7 +138,7 @@ class PlainReporter(Reporter):
 
 
 class LiveReporter(Reporter):
-    """One bar for the grid and one for each running cell, redrawn in place; finished cells scroll by above them."""
+    """Draws a bar for the grid and a bar for each running cell in place; finished cells scroll by above them."""
 
     def __init__(self, names: dict[str, str], rounds: dict[str, int]) -> None:
         super().__init__(names, rounds)
@@ -170,9 +169,11 @@ class LiveReporter(Reporter):
             line = ", ".join(part for part in (f"{name}: {event.state}", note) if part)
             self._progress.console.print(line, markup=False, highlight=False)
         left = self.seconds_left()
-        done = sum(self.rounds[cell] if self._has_ended(cell) else so_far for cell, so_far in self.done_rounds.items())
+        rounds_done = sum(
+            self.rounds[cell] if self._has_ended(cell) else so_far for cell, so_far in self.done_rounds.items()
+        )
         note = f"{self.finished()}/{len(self.names)} cells" + (f", about {duration_text(left)} left" if left else "")
-        self._progress.update(self._grid, completed=done, note=note)
+        self._progress.update(self._grid, completed=rounds_done, note=note)
 
 
 def reporter(names: dict[str, str], rounds: dict[str, int], *, quiet: bool, verbose: bool) -> Reporter:
@@ -185,23 +186,23 @@ def reporter(names: dict[str, str], rounds: dict[str, int], *, quiet: bool, verb
 
 
 def headline(metrics: list[dict[str, Any]]) -> dict[str, float]:
-    """The two accuracies a progress line shows, by metric; for people only, nothing is chosen by them."""
-    shown = {}
+    """The two accuracies that a progress line shows, by metric; for people only, nothing is chosen by them."""
+    accuracies = {}
     for row in metrics:
         if (row["split"], row["quantity"]) == ("test", "accuracy") and row["mean"] != "equal":
             place = "global" if row["metric"] == "gm" else "local"
-            if row["metric"] not in shown or row["on"] == place:
-                shown[row["metric"]] = float(row["value"])
-    return {metric: shown[metric] for metric in ("gm", "pm") if metric in shown}
+            if row["metric"] not in accuracies or row["on"] == place:
+                accuracies[row["metric"]] = float(row["value"])
+    return {metric: accuracies[metric] for metric in ("gm", "pm") if metric in accuracies}
 
 
 def figures_text(figures: dict[str, float]) -> str:
-    """E.g. `GM 0.812, PM 0.934`."""
+    """Accuracies as text, e.g. `GM 0.812, PM 0.934`."""
     return ", ".join(f"{name.upper()} {value:.3f}" for name, value in figures.items())
 
 
 def duration_text(seconds: float) -> str:
-    """E.g. `45 s`, `12 min`, `3 h 20 min`, `2 d 5 h`."""
+    """A duration as text, e.g. `45 s`, `12 min`, `3 h 20 min`, `2 d 5 h`."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"

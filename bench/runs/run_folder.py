@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, how it is made, and `run.json`."""
+"""The folder of a run: which grid or study it belongs to, how it is made, and `run.json`."""
 
 import sys
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def make_folder(folder: Path) -> None:
     """Make a run folder where there is none.
 
     Raises:
-        UserError: it lies where the system makes no folders, as in /proc.
+        UserError: its place is one where the system makes no folders, as in /proc.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,10 +63,10 @@ def make_folder(folder: Path) -> None:
 
 
 def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
-    """Remove what cells have, so that they start again.
+    """Remove the results and checkpoints of cells, so that they start again.
 
     Raises:
-        UserError: another process works on one.
+        UserError: another process works on one of the cells.
     """
     for cell in cells:
         try:
@@ -75,20 +75,20 @@ def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
             raise UserError(f"--fresh: {error}. Stop that `bench run` first.") from None
 
 
-def called(function: str) -> str:
-    """What `run.json` says in place of a command, e.g. `bench.run, called in mine.py`."""
+def call_text(function: str) -> str:
+    """Text for `run.json` in place of a command, e.g. `bench.run, called in mine.py`."""
     return f"{function}, called in {Path(sys.argv[0]).name or 'a prompt'}"
 
 
 def write_run(folder: Path, grid: Grid, planned: "Sequence[PlannedCell]", command: str | None = None) -> None:
     """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
-    notes = {"notes": known} if (known := data_notes(planned)) else {}
-    entry = {"command": command or called("bench.run"), **provenance()}
+    notes = {"notes": texts} if (texts := data_notes(planned)) else {}
+    entry = {"command": command or call_text("bench.run"), **provenance()}
     make_folder(folder)
     with store.locked(folder, wait=True):
-        before = read_run_file(folder) or {}
-        history = [*before.get("history", []), entry]
-        created = before.get("created", entry["time"])
-        described = {"grid": grid.name, "published": grid.published, "created": created, **entry, **notes}
-        store.write_json(folder / "run.json", {**described, "source": grid.source, "history": history, "cells": cells})
+        last_document = read_run_file(folder) or {}
+        history = [*last_document.get("history", []), entry]
+        created = last_document.get("created", entry["time"])
+        document = {"grid": grid.name, "published": grid.published, "created": created, **entry, **notes}
+        store.write_json(folder / "run.json", {**document, "source": grid.source, "history": history, "cells": cells})

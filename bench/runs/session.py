@@ -1,4 +1,4 @@
-"""A session: the cells of a grid or study in a run folder, planned, run, and gone on with.
+"""A session: it plans, runs and continues the cells of a grid or study in a run folder.
 
 `bench run`, `bench sweep`, `bench.run` and `bench.sweep` use it, so each refuses the same, warns of the same and writes
 the same.
@@ -19,7 +19,7 @@ from bench.results.remarks import end_remarks
 from bench.results.results import CellView, cell_name, load_run, other_cells
 from bench.results.saved_models import has_kept
 from bench.runs import interactive
-from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, packed
+from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pack_callback
 from bench.runs.cell import Options
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
@@ -48,7 +48,7 @@ class Session:
         options: how the cells are run.
         kind: whether a grid or a study fills the folder.
         only: which cells of the grid run, e.g. `method=scd,seed=0`; None: all.
-        take_over: use the folder of another grid.
+        take_over: whether to use the folder of another grid.
         command: the user's command, for `run.json` and messages; None: it is a call from Python.
 
     Attributes:
@@ -81,7 +81,7 @@ class Session:
 
     @property
     def again(self) -> str:
-        """How the user goes on after a stop, as a sentence."""
+        """Sentence that says how the user goes on after a stop."""
         return f"The same command goes on: {self.command}" if self.command else "The same call goes on"
 
     @property
@@ -97,8 +97,8 @@ class Session:
         """Run the cells: finished ones are skipped, half-done ones go on, failed ones are tried again.
 
         Args:
-            runner: what runs them.
-            fresh: forget their earlier results.
+            runner: runs them.
+            fresh: whether to forget their earlier results.
             callbacks: follow the cells.
 
         Returns:
@@ -106,44 +106,45 @@ class Session:
 
         Raises:
             UserError: a cell cannot run here; no cell has begun then.
-            Stopped: the user stopped it.
+            Stopped: the user stopped the run.
         """
         mirror = self.mirror
         check_callbacks(callbacks)
         self.save_code()
         local = isinstance(runner, LocalRunner)  # on other machines the callbacks' code may be missing
-        sent = {id(callback): text for callback in callbacks if local and (text := packed(callback))}
-        options = self.cell_options(runner, len(self.cells), tuple(sent.values()))
+        packed_callbacks = {id(callback): text for callback in callbacks if local and (text := pack_callback(callback))}
+        options = self.cell_options(runner, len(self.cells), tuple(packed_callbacks.values()))
         planned = self.plan(runner)
-        asked = {id(settings) for settings in self.cells}  # to compare settings takes seconds where there are thousands
-        wanted = [cell for cell in planned if id(cell.settings) in asked]
+        # by `id`, as comparing the settings of thousands of cells takes seconds
+        chosen_ids = {id(settings) for settings in self.cells}
+        cells = [cell for cell in planned if id(cell.settings) in chosen_ids]
         write_run(self.folder, self.grid, planned, self.command)
         if fresh:
-            forget(self.folder, wanted)
+            forget(self.folder, cells)
         if not self.options.quiet:
-            print_notes(planned_remarks(wanted))
-            _print_others(self.folder)
-            _print_unkept(self.folder, wanted, self.options.keep)
-        by_id = {cell.id: cell.settings for cell in wanted}
-        here = [callback for callback in callbacks if id(callback) not in sent]
-        outside = [type(callback).__name__ for callback in here if callback.in_worker]
-        if outside and not self.options.quiet:
+            print_notes(planned_remarks(cells))
+            _print_other_cells(self.folder)
+            _print_missing_models(self.folder, cells, self.options.keep)
+        by_id = {cell.id: cell.settings for cell in cells}
+        local_callbacks = [callback for callback in callbacks if id(callback) not in packed_callbacks]
+        names = [type(callback).__name__ for callback in local_callbacks if callback.in_worker]
+        if names and not self.options.quiet:
             print_notes(
-                [f"the callback {name} is called here, with rows alone: workers cannot have it" for name in outside]
+                [f"the callback {name} is called here, with rows alone: workers cannot have it" for name in names]
             )
-        listeners = [CallbackListener(self.folder, by_id, here, print_warning)] if here else []
-        completed = self.work(runner, wanted, options, mirror, listeners)
-        ended = [cell for cell in load_run(self.folder).cells if cell.id in by_id]
-        self._print_ends(ended, completed=completed)
+        listeners = [CallbackListener(self.folder, by_id, local_callbacks, print_warning)] if local_callbacks else []
+        completed = self.work(runner, cells, options, mirror, listeners)
+        views = [cell for cell in load_run(self.folder).cells if cell.id in by_id]
+        self._print_ends(views, completed=completed)
         if not completed:
             raise Stopped
-        return ended
+        return views
 
     def save_code(self) -> None:
-        """Save what a notebook defined and the cells use, as workers need files; ids rest on them, too.
+        """Save a notebook's definitions that the cells use, as workers need files; ids rest on them, too.
 
         Raises:
-            UserError: a file cannot hold it.
+            UserError: a file cannot hold one of them.
         """
         for file in interactive.save(self.folder, {item for cell in self.grid.cells for item in used_items(cell)}):
             if not self.options.quiet:
@@ -157,13 +158,13 @@ class Session:
         """
         for settings in self.cells if self.options.lane_kernels else ():
             check_lane_kernels(runner.device, settings.precision)
-        of_cells = self.options.model_dump(
+        fields = self.options.model_dump(
             include={"executor", "allow_fallback", "lane_kernels", "data_root", "checkpoint_seconds", "keep"}
         )
         threads, plugins = runner.threads(cells), loaded_files()
-        of_cells |= {"device": runner.device, "threads": threads, "cells": runner.sharing, "plugins": plugins}
-        of_cells["callbacks"] = callbacks
-        return Options(**of_cells).model_dump_json()
+        fields |= {"device": runner.device, "threads": threads, "cells": runner.sharing, "plugins": plugins}
+        fields["callbacks"] = callbacks
+        return Options(**fields).model_dump_json()
 
     def plan(self, runner: CellRunner) -> list[PlannedCell]:
         """Plan all cells of the grid, and check that the runner can run those of the session.
@@ -185,12 +186,12 @@ class Session:
         mirror: str | None,
         listeners: Sequence[Callable[[Event], None]] = (),
     ) -> bool:
-        """Run what is not finished of some cells; False if the user stopped it."""
+        """Run those of some cells that are not finished; False if the user stopped the run."""
         quiet, verbose = self.options.quiet, self.options.verbose
         return work(self.folder, cells, options, runner, mirror, quiet=quiet, verbose=verbose, listeners=listeners)
 
     def _print_ends(self, cells: Sequence[CellView], *, completed: bool) -> None:
-        """Print how cells ended that have no results, and remarks on the others."""
+        """Print why cells have no results, and remarks on all cells of the run."""
         for cell in cells:
             state = cell.status.state
             if state in ("failed", "diverged"):
@@ -209,15 +210,15 @@ def print_notes(texts: Iterable[str]) -> None:
 
 
 def print_warning(text: str) -> None:
-    """Print what the user should see even where no progress is shown."""
+    """Print a warning, also where no progress is shown."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def _print_warnings(cells: Sequence[Settings]) -> None:
     """Print warnings about settings that make a method pointless; the run continues, as the user may want them."""
-    of_methods = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
-    untrained = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
-    for text in [*of_methods, *untrained]:
+    method_warnings = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
+    step_warnings = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
+    for text in [*method_warnings, *step_warnings]:
         print_warning(text)
 
 
@@ -229,26 +230,26 @@ def _no_steps(settings: Settings) -> str:
     return f"{key} = 0: a round has no local steps but those that the method counts itself"
 
 
-def _print_others(folder: Path) -> None:
+def _print_other_cells(folder: Path) -> None:
     """Print the number of finished cells in the folder that do not belong to the latest grid."""
-    finished = sum(cell.status.state in store.FINISHED for cell in other_cells(folder))
-    if finished:
+    count = sum(cell.status.state in store.FINISHED for cell in other_cells(folder))
+    if count:
         place = shlex.quote(str(folder))
         print(
-            f"{finished} finished cells here belong to other settings, code or data: kept, not shown. "
+            f"{count} finished cells here belong to other settings, code or data: kept, not shown. "
             f"`bench status {place} --all` lists them, `bench clean {place}` removes them.",
             file=sys.stderr,
         )
 
 
-def _print_unkept(folder: Path, cells: Sequence[PlannedCell], keep: str) -> None:
-    """Print how many finished cells have no models to use: `--keep` comes too late for them."""
+def _print_missing_models(folder: Path, cells: Sequence[PlannedCell], keep: str) -> None:
+    """Print how many finished cells lack the models that `--keep` asks for, as they ran without it."""
     statuses = {cell.id: store.read_status(folder / cell.id, cell.settings) for cell in cells if keep != "none"}
-    done = [id for id, status in statuses.items() if status.state == "done"]
-    without = sum(not has_kept(folder / id, keep) for id in done)
-    if without:
+    ids = [id for id, status in statuses.items() if status.state == "done"]
+    missing = sum(not has_kept(folder / id, keep) for id in ids)
+    if missing:
         print(
-            f"{without} finished cells have nothing of --keep {keep}, as they ran without it: --fresh runs them again",
+            f"{missing} finished cells have nothing of --keep {keep}, as they ran without it: --fresh runs them again",
             file=sys.stderr,
         )
 
@@ -264,12 +265,16 @@ def work(
     verbose: bool = False,
     listeners: Sequence[Callable[[Event], None]] = (),
 ) -> bool:
-    """Run what is not finished of some cells, side by side, whether a session plans them or not.
+    """Run those of some cells that are not finished, side by side, whether a session plans them or not.
 
     Args:
         folder: the run folder.
+        cells: planned cells.
         options: JSON of `bench.runs.cell.Options`.
+        runner: runs them.
         mirror: MLflow store that mirrors the run.
+        quiet: print no progress.
+        verbose: print a line for each round.
         listeners: called with each event of a cell.
 
     Returns:

@@ -1,4 +1,4 @@
-"""How the cells of a session are run: options of `bench run` and `bench sweep`, checked before torch is imported."""
+"""Options of `bench run` and `bench sweep` about how cells are run, checked before torch is imported."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from bench.errors import UserError, did_you_mean
 from bench.settings import Executor
 
 DEVICES = ("auto", "cpu", "cuda")
-"""What `--device` takes."""
+"""Values of `--device`."""
 
 Keep = Literal["none", "server", "all", "best"]
 
@@ -20,7 +20,7 @@ TRACKING = "BENCH_TRACKING"
 
 
 class SessionOptions(BaseModel):
-    """How the cells of a session are run; nothing here changes what is computed, but for the recorded path.
+    """Options of a session about how its cells are run; none changes what is computed, but for the recorded path.
 
     The fields are the options of `bench run` and `bench sweep`, and parameters of `bench.run` and `bench.sweep`, which
     say what they mean.
@@ -47,19 +47,19 @@ class SessionOptions(BaseModel):
     verbose: bool = False
 
     @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Check what a user gave.
+    def of(cls, **values: Any) -> Self:
+        """Check the options that a user gave.
 
         Raises:
             UserError: an option has a value that it cannot have.
         """
         try:
-            options = cls(**given)
+            options = cls(**values)
         except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0])
-            value = f"{given[name]:g}" if isinstance(given[name], float) else given[name]
-            raise UserError(f"--{name.replace('_', '-')} {value}: {problem_text(first)}") from None
+            problem = error.errors()[0]
+            name = str(problem["loc"][0])
+            value = f"{values[name]:g}" if isinstance(values[name], float) else values[name]
+            raise UserError(f"--{name.replace('_', '-')} {value}: {problem_text(problem)}") from None
 
         check_device_name(options.device)
         if options.ray is None and {options.cpus_per_cell, options.gpus_per_cell, options.devices_per_cell} != {None}:
@@ -70,19 +70,19 @@ class SessionOptions(BaseModel):
 
     @property
     def tracked(self) -> bool:
-        """Whether the run is mirrored in MLflow; without a word of the user's, as `BENCH_TRACKING` says; else it is.
+        """Whether the run is mirrored in MLflow: as the user says, else as `BENCH_TRACKING` says, else yes.
 
         Raises:
             UserError: the variable says neither yes nor no.
         """
         if self.tracking is not None:
             return self.tracking
-        said = os.environ.get(TRACKING, "") or "1"
-        if said.lower() in ("1", "true", "yes", "on"):
+        text = os.environ.get(TRACKING, "") or "1"
+        if text.lower() in ("1", "true", "yes", "on"):
             return True
-        if said.lower() in ("0", "false", "no", "off"):
+        if text.lower() in ("0", "false", "no", "off"):
             return False
-        raise UserError(f"the variable {TRACKING} is {said!r}: set it to 1 or 0")
+        raise UserError(f"the variable {TRACKING} is {text!r}: set it to 1 or 0")
 
 
 def check_device_name(wish: str) -> None:

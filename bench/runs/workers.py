@@ -93,8 +93,8 @@ def worker_count(jobs: int | None, device: str) -> int:
     """Return how many cells run at the same time. Refuses a missing device before anything is written."""
     from bench.runs.cell import choose_device
 
-    chosen = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
-    return jobs or (1 if chosen == "cuda" else cores())
+    kind = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
+    return jobs or (1 if kind == "cuda" else cores())
 
 
 def allow_open_files(workers: int) -> None:
@@ -183,7 +183,7 @@ class _Pool:
         for pipe in wait(list(workers), timeout=seconds):
             assert isinstance(pipe, Connection)
             try:
-                message = _decoded(pipe.recv_bytes())
+                message = _decode(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
                 self._worker_died(workers[pipe])
             except (TypeError, ValueError):  # a plug-in wrote to the pipe
@@ -201,11 +201,11 @@ class _Pool:
         self._backlog.record(message)
         if message.state != "running":
             worker.task = None
-        for other in self._working():
-            assert other.task is not None
-            if other.task.folder.name in self._unwanted:
+        for busy_worker in self._working():
+            assert busy_worker.task is not None
+            if busy_worker.task.folder.name in self._unwanted:
                 with contextlib.suppress(BrokenPipeError):  # its closed pipe will show that it is dead
-                    other.pipe.send(None)
+                    busy_worker.pipe.send(None)
 
     def _worker_died(self, worker: _Worker) -> None:
         """Mark the cell of a dead worker as failed."""
@@ -233,37 +233,37 @@ def start_server() -> None:
     if _PROCESSES.get_start_method() != "forkserver":
         return
     resource_tracker.ensure_running()  # first, because it unblocks these signals when it is done
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         with _one_thread():
             forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _start_worker() -> _Worker:
-    ours, theirs = multiprocessing.Pipe()
-    process = _PROCESSES.Process(target=_work, args=(theirs,), daemon=True)
+    parent_end, worker_end = multiprocessing.Pipe()
+    process = _PROCESSES.Process(target=_work, args=(worker_end,), daemon=True)
     try:
         start_server()
         with _one_thread():
             process.start()
     except (EOFError, ConnectionError):
         raise UserError("no worker process came into being: the server that they are forked from has ended") from None
-    theirs.close()
-    return _Worker(process, ours)
+    worker_end.close()
+    return _Worker(process, parent_end)
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Set the environment for processes started inside the block; torch reads it when it is imported."""
-    before = dict(os.environ)
+    environment = dict(os.environ)
     os.environ.update(ONE_THREAD)
     try:
         yield
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(environment)
 
 
 def _work(pipe: Connection) -> None:
@@ -279,7 +279,7 @@ def _work(pipe: Connection) -> None:
     from bench.runs.cell import Options, run_cell
 
     def report(event: Event) -> None:
-        pipe.send_bytes(_encoded(event))
+        pipe.send_bytes(_encode(event))
 
     torch.set_num_threads(1)
     let_output_degrade()  # a method may print
@@ -294,18 +294,18 @@ def _work(pipe: Connection) -> None:
         try:
             status = run_cell(task.settings, task.folder, options, report=report, stop=stopping.is_set)
         except store.BusyError as error:
-            pipe.send_bytes(_encoded(HeldElsewhere(error.holder)))
+            pipe.send_bytes(_encode(HeldElsewhere(error.holder)))
             continue
         if status.state == "failed" and status.path.get("device", "cpu") != "cpu":
             return  # an error on the device spoils the whole process; the next cell gets a new one
 
 
-def _encoded(message: Event | HeldElsewhere) -> bytes:
+def _encode(message: Event | HeldElsewhere) -> bytes:
     """A worker's message as JSON: unpickled, one of a plug-in's could run code in the process that scores blind."""
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 
-def _decoded(message: bytes) -> Event | HeldElsewhere:
+def _decode(message: bytes) -> Event | HeldElsewhere:
     kind, content = json.loads(message)
     return Event(**content) if kind == Event.__name__ else HeldElsewhere(**content)
 

@@ -14,7 +14,7 @@ import torch
 import bench
 from bench.errors import UserError
 from bench.params import Params
-from bench.runs.callbacks import CallbackListener, check_callbacks, packed
+from bench.runs.callbacks import CallbackListener, check_callbacks, pack_callback
 from bench.runs.cell import Options, run_cell
 from bench.runs.events import Event
 from bench.settings import Settings
@@ -92,7 +92,7 @@ def run(
 ) -> tuple[Status, list[str]]:
     """Run a cell in this process, with callbacks as a session calls them; its status, and the warnings."""
     warnings: list[str] = []
-    texts = tuple(text for callback in callbacks if (text := packed(callback))) if inside else ()
+    texts = tuple(text for callback in callbacks if (text := pack_callback(callback))) if inside else ()
     listener = CallbackListener(folder.parent, {folder.name: settings}, () if inside else callbacks, warnings.append)
 
     def report(event: Event) -> None:
@@ -227,8 +227,8 @@ def test_what_workers_cannot_have_is_called_outside(cell: Cell, tmp_path: Path) 
 
     held = RecorderInside()
     held.lock = (one for one in ())  # type: ignore[attr-defined]
-    assert packed(RecorderInside()) is not None
-    assert [packed(callback) for callback in (Local(), held, Recorder())] == [None, None, None]
+    assert pack_callback(RecorderInside()) is not None
+    assert [pack_callback(callback) for callback in (Local(), held, Recorder())] == [None, None, None]
 
 
 def test_what_is_no_callback_is_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.runs.cell import _last_recordings, _shared_by
+from bench.runs.cell import _last_recordings, _recordings_key
 from tests.golden.pins import (
     CELLS,
     COMMAND,
@@ -77,7 +77,7 @@ def test_a_recorded_cohort_was_recorded(tmp_path: Path) -> None:
     _last_recordings.cache_clear()
     run("recorded cohort", tmp_path)
     settings = CELLS["recorded cohort"]
-    kept = _last_recordings(*_shared_by(settings, OPTIONS.device))
+    kept = _last_recordings(*_recordings_key(settings, OPTIONS.device))
     assert any(step._recorded for (_, alone), step in kept.steps.items() if not alone)
 
 

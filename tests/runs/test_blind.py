@@ -25,7 +25,7 @@ from bench.plugin import METHODS, Registry
 from bench.results.results import CellView, load_run
 from bench.runs.blind import read_data, read_outputs, without_labels, write_data, write_outputs
 from bench.runs.verify.judge import Judge
-from bench.runs.workers import _decoded
+from bench.runs.workers import _decode
 from bench.settings import Settings
 from bench.store import store
 from tests.runs.conftest import Bench
@@ -197,7 +197,7 @@ class Evil:
 
 def test_nothing_that_a_worker_sends_or_leaves_is_unpickled(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="utf"):
-        _decoded(pickle.dumps(Evil()))
+        _decode(pickle.dumps(Evil()))
     (tmp_path / "blind").mkdir()
     np.savez(tmp_path / "blind" / "outputs-1.npz", described=np.array([Evil()], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle=False"):

@@ -14,7 +14,7 @@ from torch import nn
 from bench.engine.backends import backends
 from bench.models.network import Network
 from bench.plugin import MODELS
-from bench.runs.cell import Options, _last_recordings, _recordings, _shared_by, run_cell
+from bench.runs.cell import Options, _last_recordings, _recordings, _recordings_key, run_cell
 from bench.runs.events import Event
 from bench.settings import Settings
 from bench.store import checkpoint, store
@@ -110,7 +110,7 @@ def test_recordings_that_no_cell_uses_are_forgotten(cell: Cell, tmp_path: Path) 
     for momentum in (0.0, 0.5, 0.9):
         settings = cell(method="fedprox", rounds=1, momentum=momentum)
         run_cell(settings, tmp_path / str(momentum), OPTIONS.model_copy(update={"executor": "cohort"}))
-        counts.append(len(_last_recordings(*_shared_by(settings, "cpu")).steps))
+        counts.append(len(_last_recordings(*_recordings_key(settings, "cpu")).steps))
     assert counts == [1, 2, 2]
 
 
@@ -131,7 +131,7 @@ def test_a_convolutional_network_s_steps_alone_are_not_kept_for_later_cells(
     settings = cell(method="fedprox", rounds=4, model=model)
     _last_recordings.cache_clear()
     assert run_cell(settings, tmp_path / "alone", OPTIONS).state == "done"
-    kept = _last_recordings(*_shared_by(settings, "cpu"))
+    kept = _last_recordings(*_recordings_key(settings, "cpu"))
     assert any(step._recorded for step in kept.steps.values())
     assert _recordings(settings, "cpu") is kept
     assert bool(kept.steps) == keeps
