@@ -1,8 +1,8 @@
 """MLflow as a copy of the run store (docs/tracking.md): filled from the store's files; no run depends on it.
 
-`bench run` starts one process for it beside its workers (bench/runs/tracking/process.py). What MLflow has is derived
-from the files alone, so anybody can fill in later what an outage left out (`bench track`): a cell's MLflow run is found
-again by its tags, and the tags `mirrored_rounds` and `mirrored_digest` say what it has.
+`bench run` starts one process for it beside its workers (bench/runs/tracking/process.py). The copy is derived from the
+files alone, so anybody can fill in later what an outage left out (`bench track`): a cell's MLflow run is found again by
+its tags, and the tags `mirrored_rounds` and `mirrored_digest` say how far it is a copy.
 """
 
 import hashlib
@@ -52,22 +52,22 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its server starts slow helpers for jobs that we have none of
 }
-"""How MLflow is asked to behave, where the user's environment does not say otherwise."""
+"""Variables that tell MLflow how to behave, where the user's environment does not say otherwise."""
 
 T = TypeVar("T")
 
 
 def choose_store(run: Path, wish: str | None) -> str:
-    """The tracking store of a run: what the user asked for, else MLFLOW_TRACKING_URI, else RUN/mlflow.db.
+    """Choose the tracking store of a run: the user's wish, else MLFLOW_TRACKING_URI, else RUN/mlflow.db.
 
     Raises:
-        UserError: it is no address that MLflow keeps runs at.
+        UserError: MLflow cannot keep runs at that address.
     """
     uri = wish or os.environ.get("MLFLOW_TRACKING_URI") or embedded_uri(run)
     scheme = uri.partition(":")[0].partition("+")[0]
     if scheme not in _SCHEMES:
-        asked = "--tracking-uri" if wish else "MLFLOW_TRACKING_URI"
-        raise UserError(f"{asked} {uri}: MLflow needs an address such as http://127.0.0.1:5000 or sqlite:///mlflow.db")
+        option = "--tracking-uri" if wish else "MLFLOW_TRACKING_URI"
+        raise UserError(f"{option} {uri}: MLflow needs an address such as http://127.0.0.1:5000 or sqlite:///mlflow.db")
     return uri
 
 
@@ -77,10 +77,10 @@ def embedded_uri(run: Path) -> str:
 
 
 def mirror_run(run: Path, uri: str) -> int:
-    """Bring an MLflow store up to date with a run folder; the number of cells it has now.
+    """Bring an MLflow store up to date with a run folder, and return the number of cells that it has now.
 
     Raises:
-        UserError: `run` is not a run folder, or the store does not do what it is asked.
+        UserError: `run` is not a run folder, or the store does not take the run.
     """
     try:
         return Mirror(run, uri).update()
@@ -109,27 +109,29 @@ class Mirror:
         self._parents: dict[tuple[str, str], str] = {}
         self._marked: set[str] = set()
 
-    def update(self, written: Callable[[], None] = lambda: None, *, skip_new: bool = False) -> int:
-        """Write what is new, calling `written` after each cell, and return the number of cells that have begun.
+    def update(self, after_cell: Callable[[], None] = lambda: None, *, skip_new: bool = False) -> int:
+        """Write the cells that have changed, and return the number of cells that have begun.
 
-        With `skip_new`, running cells that the last call did not see are left to the next call, so that a short cell
-        has ended by then and is written once.
+        Args:
+            after_cell: called after each cell that was written.
+            skip_new: whether running cells that the last call did not see are left to the next call, so that a short
+                cell has ended by then and is written once.
         """
         from bench.results.results import load_run
 
         view = load_run(self._run)
         self._mark_others(view)
-        begun = {cell.id: cell for cell in view.cells if cell.status.state != "waiting"}
-        before, self._running = self._running, {id for id, cell in begun.items() if cell.status.state == "running"}
-        skipped = self._running - before if skip_new else set()
+        cells = {cell.id: cell for cell in view.cells if cell.status.state != "waiting"}
+        ids_before, self._running = self._running, {id for id, cell in cells.items() if cell.status.state == "running"}
+        skipped_ids = self._running - ids_before if skip_new else set()
         inside.make_folder(self._run, self._locked)
-        for cell in begun.values():
-            if self._seen.get(cell.id) != cell.status and cell.id not in skipped:
+        for cell in cells.values():
+            if self._seen.get(cell.id) != cell.status and cell.id not in skipped_ids:
                 with store.locked(self._locked, wait=True):  # two mirrors at once would make two MLflow runs of a cell
                     self._write(view.info, cell)
                 self._seen[cell.id] = cell.status
-                written()
-        return len(begun)
+                after_cell()
+        return len(cells)
 
     def _write(self, info: dict[str, Any], cell: "CellView") -> None:
         points = [point for point in _points(cell) if point.round <= cell.status.rounds]
@@ -139,10 +141,10 @@ class Mirror:
         if run and not _continues(run.data.tags, cell, points):
             self._client.delete_run(run.info.run_id)
             run = None
-        run = run or self._client.create_run(experiment, _started(cell), key, cell.name)
+        run = run or self._client.create_run(experiment, _start_time(cell), key, cell.name)
         tags = {**key, **_tags(info, cell, points, run.data.tags)}
-        above = {"study": info["grid"]} if cell.settings.protocol == "tuning" else {"method": cell.label}
-        tags["mlflow.parentRunId"] = self._parent(experiment, above, key["run"])
+        parent_key = {"study": info["grid"]} if cell.settings.protocol == "tuning" else {"method": cell.label}
+        tags["mlflow.parentRunId"] = self._parent(experiment, parent_key, key["run"])
         if all(run.data.tags.get(name) == value for name, value in tags.items()):
             return
         self._write_params(run, cell)
@@ -151,11 +153,11 @@ class Mirror:
         self._write_tags(run, tags)  # last: they say that all the rest is there
 
     def _name(self, info: Mapping[str, Any]) -> str:
-        """What tells the run folder from others in one MLflow store."""
+        """Name of the run folder that tells it from others in one MLflow store."""
         return f"{self._run.resolve().name} {info['created']}"
 
     def _mark_others(self, view: "RunView") -> None:
-        """Mark what MLflow has of cells that are no longer the run's: other settings, code or data made new ones."""
+        """Mark MLflow runs of cells that are no longer the run's: other settings, code or data made new cells."""
         current = {cell.id for cell in view.cells}
         experiment = self._client.get_experiment_by_name(view.info["grid"])
         if current == self._marked or not experiment:
@@ -167,15 +169,15 @@ class Mirror:
         self._marked = current
 
     def _experiment(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        if not found:
+        experiment = self._client.get_experiment_by_name(name)
+        if not experiment:
             return self._client.create_experiment(name, self._artifacts)
-        if self._artifacts and found.artifact_location != self._artifacts:
+        if self._artifacts and experiment.artifact_location != self._artifacts:
             raise UserError(
                 f"{self._run} was moved or copied, and mlflow.db means files at the old place: remove mlflow.db and "
                 "mlartifacts there and mirror the run anew"
             )
-        return found.experiment_id
+        return experiment.experiment_id
 
     def _find(self, experiment: str, key: Mapping[str, str]) -> "Run | None":
         return next(self._runs(experiment, key), None)
@@ -192,14 +194,14 @@ class Mirror:
             if not (token := page.token):
                 return
 
-    def _parent(self, experiment: str, what: Mapping[str, str], run: str) -> str:
-        """The MLflow run of a method, under which its cells stand, or of a study, under which its trials do."""
-        ((kind, name),) = what.items()
+    def _parent(self, experiment: str, owner: Mapping[str, str], run: str) -> str:
+        """Id of the MLflow run of a method, under which its cells stand, or of a study, under which its trials do."""
+        ((kind, name),) = owner.items()
         if (kind, name) not in self._parents:
-            key = {**what, "run": run}
-            found = self._find(experiment, key) or self._client.create_run(experiment, None, key, name)
-            self._client.set_terminated(found.info.run_id)
-            self._parents[kind, name] = found.info.run_id
+            key = {**owner, "run": run}
+            method_run = self._find(experiment, key) or self._client.create_run(experiment, None, key, name)
+            self._client.set_terminated(method_run.info.run_id)
+            self._parents[kind, name] = method_run.info.run_id
         return self._parents[kind, name]
 
     def _write_params(self, run: "Run", cell: "CellView") -> None:
@@ -216,7 +218,7 @@ class Mirror:
         # the store keeps no wall time of a round; with one time for all, MLflow drops what is written a second time
         time = run.info.start_time
         metrics = [Metric(point.name, point.value, time, point.round) for point in points if point.round > first]
-        metrics += [Metric(point.name, point.value, time, point.round) for point in _reported(cell)]
+        metrics += [Metric(point.name, point.value, time, point.round) for point in _reported_points(cell)]
         for batch in _batches(metrics, _BATCH):
             self._client.log_batch(run.info.run_id, metrics=batch)
 
@@ -227,8 +229,8 @@ class Mirror:
         for name in ARTIFACTS:
             if (cell.folder / name).exists():
                 self._client.log_artifact(run.info.run_id, str(cell.folder / name))
-        written = _timing(cell).get("written")
-        self._client.set_terminated(run.info.run_id, _ENDED[cell.status.state], _milliseconds(written))
+        end = _timing(cell).get("written")
+        self._client.set_terminated(run.info.run_id, _ENDED[cell.status.state], _milliseconds(end))
 
     def _write_tags(self, run: "Run", tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
@@ -246,7 +248,7 @@ class _Point(NamedTuple):
 
 
 def _points(cell: "CellView") -> list[_Point]:
-    """Accuracies, losses and traffic: `gm/global/test/accuracy`, `pm/local/equal/validation/loss`, `ledger/up`, ..."""
+    """Accuracies, losses and traffic by round and name, e.g. `gm/global/test/accuracy`, `ledger/up`."""
     points = []
     for row in cell.table("metrics").to_dict("records"):
         parts = (row[part] for part in ("metric", "on", "mean", "split", "quantity"))
@@ -256,19 +258,19 @@ def _points(cell: "CellView") -> list[_Point]:
     return points
 
 
-def _reported(cell: "CellView") -> list[_Point]:
+def _reported_points(cell: "CellView") -> list[_Point]:
     """The accuracies that the report shows, at the round that its protocol chooses: `reported/pm/local/train_size`."""
     from bench.results.results import reported_figures
 
-    found = []
+    points = []
     for figure in reported_figures(cell):
         parts = ("reported", *(figure[part] for part in ("metric", "on", "mean")))
-        found.append(_Point(figure["round"], "/".join(part for part in parts if part), figure["value"]))
-    return found
+        points.append(_Point(figure["round"], "/".join(part for part in parts if part), figure["value"]))
+    return points
 
 
 def _continues(tags: Mapping[str, str], cell: "CellView", points: Sequence[_Point]) -> bool:
-    """Whether MLflow has the first values of this cell. If not, the cell was started again and has other values."""
+    """Whether MLflow's values are the first values of this cell; if not, the cell was started again and has others."""
     if tags.get("status") == "failed" and cell.status.state != "failed":
         return False  # tried again: its error is no longer true
     rounds = int(tags.get("mirrored_rounds", 0))
@@ -282,7 +284,7 @@ def _digest(points: Iterable[_Point]) -> str:
 
 
 def _tags(
-    info: Mapping[str, Any], cell: "CellView", points: Sequence[_Point], before: Mapping[str, str]
+    info: Mapping[str, Any], cell: "CellView", points: Sequence[_Point], last_tags: Mapping[str, str]
 ) -> dict[str, str]:
     status = cell.status
     tags = {
@@ -296,9 +298,9 @@ def _tags(
         "commit": _commit(info, cell),
         **{f"path.{name}": str(value) for name, value in status.path.items()},
     }
-    if status.rounds >= int(before.get("mirrored_rounds", 0)):
+    if status.rounds >= int(last_tags.get("mirrored_rounds", 0)):
         tags |= {"mirrored_rounds": str(status.rounds), "mirrored_digest": _digest(points)}
-    return {name: value for name, value in tags.items() if value or name in before}
+    return {name: value for name, value in tags.items() if value or name in last_tags}
 
 
 def _commit(info: Mapping[str, Any], cell: "CellView") -> str:
@@ -312,11 +314,11 @@ def _timing(cell: "CellView") -> dict[str, Any]:
     return store.read_timing(cell.folder)
 
 
-def _started(cell: "CellView") -> int | None:
-    """When the cell would have begun had it run in one go, in milliseconds: MLflow shows how long a run took."""
+def _start_time(cell: "CellView") -> int | None:
+    """Start of the cell in milliseconds, as if it had run in one go: MLflow shows how long a run took."""
     timing = _timing(cell)
-    written = _milliseconds(timing.get("written"))
-    return None if written is None else written - round(1000 * timing["seconds"])
+    end = _milliseconds(timing.get("written"))
+    return None if end is None else end - round(1000 * timing["seconds"])
 
 
 def _milliseconds(time: str | None) -> int | None:
@@ -333,8 +335,8 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    left = iter(items)
-    while batch := list(islice(left, size)):
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
         yield batch
 
 
@@ -352,7 +354,7 @@ def charts_path(grid: str, uri: str) -> str:
 
 
 def outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Exceptions of a tracking store that is missing, read-only, not MLflow's, or has no driver here; and `others`."""
+    """Exceptions of a tracking store that is missing, read-only, not MLflow's, or without a driver; and `others`."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -360,13 +362,13 @@ def outages(*others: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def explain(error: Exception, uri: str) -> str:
-    """One short line: the message of the system or the database if there is one, else the start of MLflow's message."""
+    """Explain an error in a short line: the message of the system or the database, else the start of MLflow's."""
     from sqlalchemy.exc import SQLAlchemyError
 
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)
-    plain = isinstance(chain[-1], OSError) or any(isinstance(one, SQLAlchemyError) for one in chain)
+    plain = isinstance(chain[-1], OSError) or any(isinstance(cause, SQLAlchemyError) for cause in chain)
     text = str(chain[-1] if plain else error).strip().replace(uri, shown(uri))
     line = text.partition("\n")[0]
     return line if len(line) <= 200 else line[:200] + " ..."

@@ -26,10 +26,10 @@ RETRY_SECONDS = 60.0
 """Seconds between two attempts while the tracking store does not answer."""
 
 DRAIN_SECONDS = 60.0
-"""Most seconds that a finished run waits for its mirror."""
+"""Longest time in seconds that a finished run waits for its mirror."""
 
 STOP_SECONDS = 5.0
-"""Most seconds that a run waits for its mirror after the user stopped it."""
+"""Longest time in seconds that a run waits for its mirror after the user stopped it."""
 
 PATIENCE_SECONDS, PATIENCE_SHARE = 2.0, 0.03
 """A server that accepts nothing for so many seconds, or this share of the run's time, is not waited for at the end."""
@@ -40,7 +40,7 @@ class Follower:
 
     Args:
         run: the run folder, with its `run.json`.
-        uri: of `choose_store`.
+        uri: the address of MLflow's store, by `choose_store`.
     """
 
     def __init__(self, run: Path, uri: str) -> None:
@@ -51,27 +51,27 @@ class Follower:
         self._heard: float | None = None
         self._failing = False
         inside.make_folder(run, run / "tracking")
-        self._pipe, theirs = multiprocessing.Pipe()
+        self._pipe, child_end = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_follow, args=(theirs, run, uri), daemon=True)
+        self._process = context.Process(target=_follow, args=(child_end, run, uri), daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def finish(self, seconds: float) -> None:
-        """Let the process write the rest for at most `seconds`. If something is missing then, print one warning.
+        """Let the process write the rest for at most `seconds`, and print one warning if something is missing then.
 
         A server that is slow or gone gets less time; for the store in the run folder the whole time is allowed.
         """
         with contextlib.suppress(BrokenPipeError):  # it has ended; its exit status is looked at below
             self._pipe.send(None)
-        now = asked = time.monotonic()
-        patience = max(PATIENCE_SECONDS, PATIENCE_SHARE * (asked - self._began))
+        now = begin = time.monotonic()
+        patience = max(PATIENCE_SECONDS, PATIENCE_SHARE * (begin - self._began))
         if self._uri == embedded_uri(self._run):
             patience = seconds
-        while self._process.is_alive() and now < asked + seconds:
-            if self._failing or (self._heard and now > max(asked, self._heard) + patience):
+        while self._process.is_alive() and now < begin + seconds:
+            if self._failing or (self._heard and now > max(begin, self._heard) + patience):
                 break
             self._process.join(0.05)
             now = time.monotonic()
