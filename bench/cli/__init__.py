@@ -43,8 +43,8 @@ for command in (
 app.add_typer(league.app, name="league")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         from bench import __version__
 
         print(f"pFLeague {__version__}")

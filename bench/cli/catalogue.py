@@ -45,8 +45,8 @@ def grids(as_json: AsJson = False) -> None:
     """List the built-in grids."""
     from bench.config.grid import builtin_grids, load_grid
 
-    found = [load_grid(name, []) for name in builtin_grids()]
-    rows = [(grid, grid.description or _first_sentence(grid.source)) for grid in found]
+    entries = [load_grid(name, []) for name in builtin_grids()]
+    rows = [(grid, grid.description or _first_sentence(grid.source)) for grid in entries]
     _print([{"name": g.name, "about": about, "cells": len(g.cells), "options": {}} for g, about in rows], as_json)
 
 
@@ -56,10 +56,12 @@ def _first_sentence(source: str) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.lstrip("# ") for line in head))[0]
 
 
-def _factory_row(name: str, factory: Any, given: set[str]) -> dict[str, Any]:
+def _factory_row(name: str, factory: Any, caller_options: set[str]) -> dict[str, Any]:
     parameters = inspect.signature(factory).parameters.values()
-    own = [p for p in parameters if p.name not in given and p.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = {p.name: None if p.default is inspect.Parameter.empty else p.default for p in own}
+    user_parameters = [
+        p for p in parameters if p.name not in caller_options and p.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    options = {p.name: None if p.default is inspect.Parameter.empty else p.default for p in user_parameters}
     return {"name": name, "about": _about(factory), "options": options}
 
 

@@ -29,13 +29,13 @@ DevicesPerCell = Annotated[
 ]
 
 
-def wished_device(given: list[str] | None) -> str:
+def wished_device(wishes: list[str] | None) -> str:
     """The device that `--device` names; `choose_device` says whether there is one.
 
     Raises:
         UserError: the option was given twice, with different devices.
     """
-    names = list(dict.fromkeys(given or ["auto"]))
+    names = list(dict.fromkeys(wishes or ["auto"]))
     if len(names) > 1:
         raise UserError(f"{' and '.join(f'--device {name}' for name in names)}: give one of them")
     return names[0]

@@ -1,5 +1,4 @@
-"""Dry runs: of a grid, which cells are done, which data are missing, and how much the remaining cells will cost; of a
-study, the same for all of its cells."""
+"""Dry runs of grids and studies: which cells are done, which data are missing, and how much the cells will cost."""
 
 import shutil
 import sys
@@ -45,22 +44,22 @@ def print_forecast(
 
     methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
     print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
-    workers, found = worker_count(jobs, device), choose_device(device)
+    workers, device_kind = worker_count(jobs, device), choose_device(device)
     planned, missing = plan_available(cells, data_root)
-    left = _shares_left(folder, planned, cells)
-    side_by_side = max(1, min(workers, sum(share > 0 for share in left)))
-    forecast = _Forecast(data_root, found, side_by_side, workers)
-    costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, left, strict=True)]
+    shares = _shares_left(folder, planned, cells)
+    side_by_side = max(1, min(workers, sum(share > 0 for share in shares)))
+    forecast = _Forecast(data_root, device_kind, side_by_side, workers)
+    costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, shares, strict=True)]
     if measure:
-        todo = [(cell, share) for cell, share in zip(cells, left, strict=True) if share]
-        forecast.measure(todo)
-        costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, left, strict=True)]
-    (_print_cells if verbose else _print_tasks)(cells, left, costs, folder)
+        remaining = [(cell, share) for cell, share in zip(cells, shares, strict=True) if share]
+        forecast.measure(remaining)
+        costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, shares, strict=True)]
+    (_print_cells if verbose else _print_tasks)(cells, shares, costs, folder)
     for reason, count in [*missing.items(), *forecast.notes.items()]:
         print(f"missing, for {count} cells: {reason}")
-    done = sum(not share for share in left)
+    done = sum(not share for share in shares)
     print(f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {side_by_side} side by side", end="")
-    _print_sum([(cost, share) for cost, share in zip(costs, left, strict=True) if share], folder, side_by_side)
+    _print_sum([(cost, share) for cost, share in zip(costs, shares, strict=True) if share], folder, side_by_side)
 
 
 def print_study_forecast(
@@ -73,11 +72,11 @@ def print_study_forecast(
     from bench.runs.progress import duration_text
     from bench.runs.workers import worker_count
 
-    workers, found = worker_count(jobs, device), choose_device(device)
+    workers, device_kind = worker_count(jobs, device), choose_device(device)
     parts = {arm: _study_cells(study, arm) for arm in study.arms}
     total = sum(sum(counts.values()) for counts in parts.values())
     side_by_side = min(workers, total)
-    forecast = _Forecast(data_root, found, side_by_side, workers)
+    forecast = _Forecast(data_root, device_kind, side_by_side, workers)
     if measure:
         forecast.measure([(arm.cells[0], float(sum(counts.values()))) for arm, counts in parts.items()])
     costs: list[tuple[Estimate | None, float]] = []
@@ -103,7 +102,7 @@ class _Forecast:
     """Costs of cells; equal ones are counted once.
 
     Attributes:
-        notes: of methods that cannot be counted, why, and for how many cells.
+        notes: reasons why methods cannot be counted, with numbers of cells.
     """
 
     def __init__(self, data_root: Path, device: str, side_by_side: int, workers: int) -> None:
@@ -113,7 +112,7 @@ class _Forecast:
         self._device = device
         self._threads = threads_each(side_by_side)
         self._workers = workers
-        self._known: dict[str, Estimate | None] = {}
+        self._estimates: dict[str, Estimate | None] = {}
         self._reasons: dict[str, str] = {}
         self.notes = Counter[str]()
 
@@ -123,11 +122,11 @@ class _Forecast:
         from bench.runs.forecast.rehearsal import plain
 
         key = plain(settings)
-        if key not in self._known:
-            self._known[key] = self._estimate(settings, key)
+        if key not in self._estimates:
+            self._estimates[key] = self._estimate(settings, key)
         if key in self._reasons:
             self.notes[self._reasons[key]] += 1
-        return self._known[key]
+        return self._estimates[key]
 
     def _estimate(self, settings: "Settings", key: str) -> "Estimate | None":
         from bench.runs.forecast.estimate import estimate
@@ -147,24 +146,24 @@ class _Forecast:
         """Time rounds of cells, those first whose kind will take longest, for a minute at most.
 
         Args:
-            cells: each with how often it will run.
+            cells: pairs of settings and how often they will run.
         """
         from bench.runs.forecast.rehearsal import plain
         from bench.runs.forecast.timing import measured
 
         kinds: dict[str, Settings] = {}
         seconds = Counter[str]()
-        for settings, times in cells:
+        for settings, repeats in cells:
             cost, key = self.cost(settings), plain(settings)
             kinds.setdefault(key, settings)
-            seconds[key] += cost.seconds * times if cost else 0.0  # type: ignore[assignment]
+            seconds[key] += cost.seconds * repeats if cost else 0.0  # type: ignore[assignment]
         self.notes.clear()
-        longest = {key: (kinds[key], cost) for key, _ in seconds.most_common() if (cost := self._known[key])}
-        self._known |= measured(longest, self._data_root, self._device)
+        longest = {key: (kinds[key], cost) for key, _ in seconds.most_common() if (cost := self._estimates[key])}
+        self._estimates |= measured(longest, self._data_root, self._device)
 
 
 def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
-    """How many cells a study runs of one method on one task."""
+    """Numbers of cells that a study runs of one method on one task, by purpose."""
     from sweeps.finals import FINALISTS
 
     return {
@@ -186,89 +185,89 @@ def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequenc
         if status.state in FINISHED:
             shares.append(0.0)
         else:
-            before = status.rounds if (place / "checkpoint").is_dir() else 0
-            shares.append(max(1, settings.rounds - before) / settings.rounds)
+            rounds_done = status.rounds if (place / "checkpoint").is_dir() else 0
+            shares.append(max(1, settings.rounds - rounds_done) / settings.rounds)
     return shares
 
 
 def _print_cells(
-    cells: "Sequence[Settings]", left: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
+    cells: "Sequence[Settings]", shares: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
 ) -> None:
     from bench.results.results import cell_name
     from bench.runs.forecast.estimate import checkpoint_rate
     from bench.runs.progress import duration_text
 
     rate = checkpoint_rate(folder)
-    for settings, share, cost in zip(cells, left, costs, strict=True):
+    for settings, share, cost in zip(cells, shares, costs, strict=True):
         text = "no estimate" if share else "done"
         if cost:
-            how = "measured" if cost.measured else "counted"
+            basis = "measured" if cost.measured else "counted"
             saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
-            text = f"about {duration_text(cost.seconds * share)} ({how}), {saving}"
+            text = f"about {duration_text(cost.seconds * share)} ({basis}), {saving}"
         print(f"{cell_name(settings)}: {text}")
 
 
 def _print_tasks(
-    cells: "Sequence[Settings]", left: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
+    cells: "Sequence[Settings]", shares: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
 ) -> None:
     from bench.results.results import task_name
     from bench.runs.progress import duration_text
 
     for task in dict.fromkeys(map(task_name, cells)):
-        own = [i for i, settings in enumerate(cells) if task_name(settings) == task]
-        methods, done = len({cells[i].name for i in own}), sum(not left[i] for i in own)
-        seconds = sum(cost.seconds * left[i] for i in own if (cost := costs[i]))
-        known = all(costs[i] or not left[i] for i in own)
-        time = f"about {duration_text(seconds)} of computing" if known else "no estimate"
-        if known and done < len(own):
-            time += f", {sum(cost.steps * left[i] for i in own if (cost := costs[i])):.2g} steps of clients"
-        print(f"{task}: {len(own)} cells of {methods} methods, {done} done, {time}")
+        indices = [i for i, settings in enumerate(cells) if task_name(settings) == task]
+        methods, done = len({cells[i].name for i in indices}), sum(not shares[i] for i in indices)
+        seconds = sum(cost.seconds * shares[i] for i in indices if (cost := costs[i]))
+        is_complete = all(costs[i] or not shares[i] for i in indices)
+        time = f"about {duration_text(seconds)} of computing" if is_complete else "no estimate"
+        if is_complete and done < len(indices):
+            time += f", {sum(cost.steps * shares[i] for i in indices if (cost := costs[i])):.2g} steps of clients"
+        print(f"{task}: {len(indices)} cells of {methods} methods, {done} done, {time}")
 
 
-def _print_sum(todo: "Sequence[tuple[Estimate | None, float]]", folder: Path, side_by_side: int) -> None:
+def _print_sum(costs: "Sequence[tuple[Estimate | None, float]]", folder: Path, side_by_side: int) -> None:
     from bench.runs.progress import duration_text
 
-    known = [(cost, share) for cost, share in todo if cost]
-    if not known:
-        print(": no estimate, see `missing` above" if todo else ": nothing to do")
+    estimates = [(cost, share) for cost, share in costs if cost]
+    if not estimates:
+        print(": no estimate, see `missing` above" if costs else ": nothing to do")
         return
     # the warm-up happens once per kind of cell and worker: later cells use the steps recorded for the first one
-    kinds = Counter(cost for cost, _ in known)
+    kinds = Counter(cost for cost, _ in estimates)
     warm = sum(cost.warm_up * min(side_by_side, count) for cost, count in kinds.items())
-    seconds = (sum(cost.seconds * share for cost, share in known) + warm) / side_by_side
+    seconds = (sum(cost.seconds * share for cost, share in estimates) + warm) / side_by_side
     memory, gpu, disk = (
-        sum(sorted((getattr(cost, what) for cost, _ in known), reverse=True)[:side_by_side])
-        for what in ("memory", "gpu", "disk")
+        sum(sorted((getattr(cost, resource) for cost, _ in estimates), reverse=True)[:side_by_side])
+        for resource in ("memory", "gpu", "disk")
     )
-    disk += sum(cost.folder for cost, _ in known)
-    where = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
-    print(f": about {duration_text(seconds)}, {where}, at most {_bytes(disk)} of disk")
-    measured = sum(cost.measured for cost in kinds)
-    basis = MEASURED.format(measured=measured, kinds=len(kinds)) + REST * (measured < len(kinds))
-    print(BASIS.format(basis=basis if measured else COUNTED))
-    for text in _too_little(memory, gpu, disk, folder, side_by_side):
+    disk += sum(cost.folder for cost, _ in estimates)
+    memory_text = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
+    print(f": about {duration_text(seconds)}, {memory_text}, at most {_bytes(disk)} of disk")
+    measured_kinds = sum(cost.measured for cost in kinds)
+    basis = MEASURED.format(measured=measured_kinds, kinds=len(kinds)) + REST * (measured_kinds < len(kinds))
+    print(BASIS.format(basis=basis if measured_kinds else COUNTED))
+    for text in _shortages(memory, gpu, disk, folder, side_by_side):
         print(f"missing: {text}")
-    if len(known) < len(todo):
-        print(f"{len(todo) - len(known)} cells are left out: see `missing` above.")
+    if len(estimates) < len(costs):
+        print(f"{len(costs) - len(estimates)} cells are left out: see `missing` above.")
 
 
-def _too_little(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:
+def _shortages(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:
     """One text for each resource of which this machine has too little, with a remedy."""
     import torch
 
     from bench.runs.forecast.estimate import memory_here
 
     place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
-    fewer = f"try --jobs {side_by_side // 2}" if side_by_side > 1 else "take fewer clients or a smaller model"
-    wanted = [
-        ("memory, Python's own with it", memory + PYTHON * side_by_side, memory_here(), fewer),
-        ("the GPU's memory", gpu, torch.cuda.mem_get_info()[1] if gpu else 0, fewer),
+    hint = f"try --jobs {side_by_side // 2}" if side_by_side > 1 else "take fewer clients or a smaller model"
+    needs = [
+        ("memory, Python's own with it", memory + PYTHON * side_by_side, memory_here(), hint),
+        ("the GPU's memory", gpu, torch.cuda.mem_get_info()[1] if gpu else 0, hint),
         ("disk", disk, shutil.disk_usage(place).free, "give another --out"),
     ]
     return [
-        f"{_bytes(need)} of {what}; this machine has {_bytes(there)}: {remedy}"
-        for what, need, there, remedy in wanted
-        if need > there
+        f"{_bytes(need)} of {resource}; this machine has {_bytes(available)}: {remedy}"
+        for resource, need, available, remedy in needs
+        if need > available
     ]
 
 

@@ -69,8 +69,8 @@ def run(
         return
     file = folder / f"{name}{SUFFIX}"
     count = pack(folder / name, file)
-    given = [*(plugin or []), *([method] if method.endswith(".py") else [])]
-    command = " ".join(["bench league report", *(f"--plugin {shlex.quote(str(file))}" for file in given)])
+    plugin_files = [*(plugin or []), *([method] if method.endswith(".py") else [])]
+    command = " ".join(["bench league report", *(f"--plugin {shlex.quote(str(file))}" for file in plugin_files)])
     print(f"{file}: {count} cells. `{command}` puts it beside the others.")
 
 
@@ -94,18 +94,20 @@ def report(
 
     from reports.league.page import shipped, write_league
 
-    folder, known, named = _folder(tier, out), shipped(f"{VERSION}_{tier}"), _load(method or "", plugin)
-    given = [file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in known]
+    folder, shipped_files, method_id = _folder(tier, out), shipped(f"{VERSION}_{tier}"), _load(method or "", plugin)
+    files = [
+        file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in shipped_files
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         admission = _admission(tier, data_root)
-        own = _admitted(admission, given, Path(scratch, "own"))  # first, as they are more likely to be refused
-        if named and named not in admission.names:
-            raise UserError(f"there is no entry of a method {named!r}.{did_you_mean(named, admission.names)}")
-        runs = _admitted(admission, known, Path(scratch, "shipped")) + own
+        user_runs = _admitted(admission, files, Path(scratch, "own"))  # first, as they are more likely to be refused
+        if method_id and method_id not in admission.names:
+            raise UserError(f"there is no entry of a method {method_id!r}.{did_you_mean(method_id, admission.names)}")
+        runs = _admitted(admission, shipped_files, Path(scratch, "shipped")) + user_runs
         if not runs:
             raise UserError("there are no entries yet: `bench league run --method NAME` makes one")
         title = f"{VERSION.replace('_', '-')}, {tier} tier"
-        print(write_league(runs, folder / "report", title, named or None))
+        print(write_league(runs, folder / "report", title, method_id or None))
 
 
 @app.command()
@@ -163,7 +165,7 @@ def _folder(tier: str, out: Path | None) -> Path:
 
 
 def _load(method: str, plugins: list[Path] | None) -> str:
-    """Load the plug-in files; the method's name, where `method` is a file that of the one that it registers."""
+    """Load the plug-in files and return the method's name; if `method` is a file, that of the method it registers."""
     from bench.plugin import file_path, load_file
 
     for file in plugins or []:
@@ -193,15 +195,15 @@ def _admission(tier: str, data_root: Path, *, whole: bool = True) -> "Admission"
 
 
 def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> "list[RunView]":
-    """The runs of entries, each once, unpacked in `scratch`."""
+    """Admit entries, each once, and return their runs, unpacked in `scratch`."""
     from bench.results.pack import unpack
     from bench.runs.progress import steps
 
     runs = []
-    once = {file.resolve(): file for file in files}
+    unique_files = {file.resolve(): file for file in files}
     with steps("reading entries") as step:
-        for number, file in enumerate(once.values()):
-            step(f"{file.name}, {number + 1} of {len(once)}")
+        for number, file in enumerate(unique_files.values()):
+            step(f"{file.name}, {number + 1} of {len(unique_files)}")
             admission.admit(file, run := unpack(file, scratch / f"{number:03d}-{file.name}"))
             runs.append(run)
     return runs

@@ -38,10 +38,10 @@ def status(
     print(f"{len(cells)} cells: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
     for text in run_remarks(cells):
         print(f"note: {text}")
-    left = _seconds_left(cells)
-    if left:
+    seconds = _seconds_left(cells)
+    if seconds:
         running = max(1, counts["running"])
-        print(f"about {duration_text(left / running)} left with {running} side by side")
+        print(f"about {duration_text(seconds / running)} left with {running} side by side")
 
 
 def _status_line(cell: "CellView") -> str:
@@ -51,9 +51,9 @@ def _status_line(cell: "CellView") -> str:
 
 
 def _steps(cell: "CellView") -> str:
-    """How a cell trained: the share of its steps that were played back, and whether that is less than was planned.
+    """Text on a cell's steps: the share of them that were played back, and whether that is less than was planned.
 
-    A step is recorded after so many calls that short cells play back none; that is no fault, and nothing is said of it.
+    A step is recorded after so many calls that short cells play back none; that is no fault, and the text is empty.
     """
     from bench.store.store import read_timing
 
@@ -82,8 +82,8 @@ def clean(
                 store.remove_cell(folder)
             except store.BusyError as error:
                 raise UserError(f"{error}. Stop that `bench run` first.") from None
-    done = "removed" if yes else f"would be removed; `bench clean {shlex.quote(str(run))} --yes` does it"
-    print(f"{len(others)} cells {done}" if others else "nothing to remove: all cells belong to the latest settings")
+    outcome = "removed" if yes else f"would be removed; `bench clean {shlex.quote(str(run))} --yes` does it"
+    print(f"{len(others)} cells {outcome}" if others else "nothing to remove: all cells belong to the latest settings")
 
 
 def log(
@@ -94,11 +94,11 @@ def log(
     from bench.results.results import load_run
     from bench.store import inside
 
-    fitting = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
-    if len(fitting) != 1:
-        found = f"{len(fitting)} cells of {run} begin with {cell!r}" if fitting else f"{run} has no cell {cell!r}"
-        raise UserError(f"{found}. `bench status {shlex.quote(str(run))}` lists them.")
-    view = next(iter(fitting.values()))
+    views = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
+    if len(views) != 1:
+        problem = f"{len(views)} cells of {run} begin with {cell!r}" if views else f"{run} has no cell {cell!r}"
+        raise UserError(f"{problem}. `bench status {shlex.quote(str(run))}` lists them.")
+    view = next(iter(views.values()))
     print(f"{view.id}  {view.name}: {view.status.state}")
     for path in (view.folder / "log.txt", view.folder / "error.txt"):
         if inside.is_file(path):
@@ -207,7 +207,7 @@ def _seconds_left(cells: "list[CellView]") -> float | None:
     from bench.store.store import FINISHED, read_timing
 
     timings = {cell.id: read_timing(cell.folder) for cell in cells}
-    spent = sum(timing["seconds"] for timing in timings.values() if timing)
-    done = sum(cell.status.rounds for cell in cells if timings[cell.id])
-    left = sum(cell.settings.rounds - cell.status.rounds for cell in cells if cell.status.state not in FINISHED)
-    return spent * left / done if done else None
+    seconds = sum(timing["seconds"] for timing in timings.values() if timing)
+    rounds_done = sum(cell.status.rounds for cell in cells if timings[cell.id])
+    rounds_left = sum(cell.settings.rounds - cell.status.rounds for cell in cells if cell.status.state not in FINISHED)
+    return seconds * rounds_left / rounds_done if rounds_done else None

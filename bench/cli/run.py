@@ -130,7 +130,7 @@ def run(
         for file in plugin or []:
             load_file(file)
         with allow(is_near) if dry_run else contextlib.nullcontext():
-            loaded = load_grid(grid, set_ or [])
+            loaded_grid = load_grid(grid, set_ or [])
         options = SessionOptions.of(
             jobs=jobs,
             device=wished_device(device),
@@ -154,10 +154,10 @@ def run(
         from bench.runs.plan import select  # after the grid was read, as these take pandas
         from bench.runs.run_folder import check_folder
 
-        folder = out or Path("runs") / loaded.name
-        check_folder(folder, "grid", loaded.name, take_over=take_over)
+        folder = out or Path("runs") / loaded_grid.name
+        check_folder(folder, "grid", loaded_grid.name, take_over=take_over)
         if only:
-            select(loaded.cells, only)
+            select(loaded_grid.cells, only)
         if not dry_run:  # what is refused above, is refused before torch is imported
             start_early(ray)
 
@@ -165,7 +165,7 @@ def run(
         from bench.runs.session import Session, Stopped
         from bench.store.store import FINISHED
 
-    session = Session(loaded, folder, options, only=only, take_over=take_over, command=command_line())
+    session = Session(loaded_grid, folder, options, only=only, take_over=take_over, command=command_line())
     if dry_run:
         from bench.cli.dry_run import print_forecast
 
@@ -173,13 +173,13 @@ def run(
         print_forecast(*forecast, verbose=verbose, measure=measure)
         return
     try:
-        ended = session.run(choose_runner(options), fresh=fresh)
+        views = session.run(choose_runner(options), fresh=fresh)
     except Stopped:
         _finish(session.folder, quiet=quiet)
         print(f"stopped. {session.again}", file=sys.stderr)
         raise typer.Exit(130) from None
     _finish(session.folder, quiet=quiet)
-    if any(cell.status.state not in FINISHED for cell in ended):
+    if any(cell.status.state not in FINISHED for cell in views):
         raise typer.Exit(1)
 
 

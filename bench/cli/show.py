@@ -36,17 +36,17 @@ def show(
     for file in plugin or []:
         load_file(file)
     with allow(is_near):
-        found = load_grid(grid, overrides or [])
-    cells = [cell.model_dump(mode="json") for cell in found.cells]
-    head = {"name": found.name, "description": found.description, "published": found.published}
-    common, rest = split_common(cells)
+        loaded_grid = load_grid(grid, overrides or [])
+    cells = [cell.model_dump(mode="json") for cell in loaded_grid.cells]
+    head = {"name": loaded_grid.name, "description": loaded_grid.description, "published": loaded_grid.published}
+    common, differences = split_common(cells)
     if as_json:
         typer.echo(json.dumps({**head, "cells": cells}, indent=2))
     elif table:
-        typer.echo(f"{found.name}: {len(cells)} cells")
-        _print_table(rest)
+        typer.echo(f"{loaded_grid.name}: {len(cells)} cells")
+        _print_table(differences)
     else:
-        typer.echo(_yaml({**head, "count": len(cells), "common": common, "cells": rest}), nl=False)
+        typer.echo(_yaml({**head, "count": len(cells), "common": common, "cells": differences}), nl=False)
 
 
 def split_common(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -58,7 +58,7 @@ def split_common(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict
 
 
 def _yaml(data: dict[str, Any]) -> str:
-    """One line per cell and per common setting."""
+    """A resolved grid as YAML, with a line for each cell and each common setting."""
     import yaml
 
     cells = "".join(f"- {_flow(cell)}\n" for cell in data["cells"])

@@ -49,14 +49,14 @@ def speed(
     from bench.speed.measure import measure
     from bench.store import store  # from here on torch is needed
 
-    found = measure(names, choose_device(wish), repeats=1 if quick else 5)
+    measurements = measure(names, choose_device(wish), repeats=1 if quick else 5)
     if json_file:
-        store.write_json(json_file, found)
-    _print(found)
+        store.write_json(json_file, measurements)
+    _print(measurements)
 
 
 def _commands(beside: Path | None, limit: float, json_file: Path | None, *, quick: bool) -> None:
-    """Time the commands of this installation and, in turns, of another one."""
+    """Time the commands of this installation and, in turns, of the one at `beside`."""
     import tempfile
 
     from bench.runs.progress import steps
@@ -70,8 +70,8 @@ def _commands(beside: Path | None, limit: float, json_file: Path | None, *, quic
     with tempfile.TemporaryDirectory() as folder, steps("bench speed") as step:
         costs = measure_commands(COMMANDS, installations, limit, Path(folder), step, repeats=1 if quick else None)
     if json_file:
-        plain = {command: {name: asdict(cost) for name, cost in row.items()} for command, row in costs.items()}
-        store.write_json(json_file, {**provenance(), "limit": limit, "commands": plain})
+        document = {command: {name: asdict(cost) for name, cost in row.items()} for command, row in costs.items()}
+        store.write_json(json_file, {**provenance(), "limit": limit, "commands": document})
     _print_commands(costs, list(installations), limit)
 
 
@@ -91,16 +91,18 @@ def _print_commands(costs: "dict[str, dict[str, CommandCost]]", names: list[str]
             table.add_column(heading if len(names) == 1 else f"{name}: {heading}", justify="right")
     for command in COMMANDS:
         figures = [figures_text(costs[command.name][name], command) for name in names]
-        table.add_row(command.name, *(text for of_one in figures for text in of_one))
+        table.add_row(command.name, *(text for texts in figures for text in texts))
     print_table(table)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(measurements: dict[str, Any]) -> None:
     from rich.table import Table
 
     from bench.speed.contestants import DISTURBED
 
-    ceilings = ", ".join(f"{peak:.0f} GFLOP/s in {precision}" for precision, peak in found["ceiling_gflops"].items())
+    ceilings = ", ".join(
+        f"{peak:.0f} GFLOP/s in {precision}" for precision, peak in measurements["ceiling_gflops"].items()
+    )
     table = Table(
         title=f"FedAvg, batch 10; ceiling {ceilings}",
         caption="ms per client step: with evaluation every round, every tenth round, and training alone. times: as "
@@ -113,14 +115,16 @@ def _print(found: dict[str, Any]) -> None:
         table.add_column(heading, justify="right")
     for heading in ("times", "times/10", "training"):
         table.add_column(heading, justify="right")
-    for workload, contestants in found["results"].items():
-        for who, f in contestants.items():
+    for workload, contestants in measurements["results"].items():
+        for contestant, f in contestants.items():
             table.add_row(
-                workload, who, f"{f['ms']:.2f}", f"{f['ms_sparse']:.2f}", f"{f['ms_training']:.2f}",
+                workload, contestant, f"{f['ms']:.2f}", f"{f['ms_sparse']:.2f}", f"{f['ms_training']:.2f}",
                 f"{f['images']:.0f}", f"{f['outside']:.1%}", f"{f['memory'] / 1e6:.0f}", f"{f['ceiling']:.1%}",
                 f"{f['times']:.2f}", f"{f['times_sparse']:.2f}", f"{f['times_training']:.2f}",
             )  # fmt: skip
     print_table(table)
-    stolen = max(f["stolen"] for contestants in found["results"].values() for f in contestants.values())
-    if stolen > DISTURBED:
-        print(f"The machine's host took up to {stolen:.0%} of the cores' time: what uses all cores is slower here.")
+    stolen_share = max(f["stolen"] for contestants in measurements["results"].values() for f in contestants.values())
+    if stolen_share > DISTURBED:
+        print(
+            f"The machine's host took up to {stolen_share:.0%} of the cores' time: what uses all cores is slower here."
+        )

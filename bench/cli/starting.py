@@ -14,11 +14,11 @@ def starting(text: str, *, quiet: bool) -> Iterator[None]:
     Python's own handler would react only after the current C call, and loading a library takes seconds.
     """
     on_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL) if on_main else None
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL) if on_main else None
     if not quiet:
         print(text, file=sys.stderr, flush=True)
     try:
         yield
     finally:
         if on_main:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)

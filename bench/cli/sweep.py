@@ -100,11 +100,12 @@ def sweep(
         for file in plugin or []:
             load_file(file)
         with allow(is_near) if dry_run else nullcontext():
-            loaded = load_study(study, set_ or [], trials)  # what is wrong in it is refused before torch is imported
+            # before torch is imported, as wrong studies are refused
+            loaded_study = load_study(study, set_ or [], trials)
         from bench.runs.run_folder import check_folder  # after the study was read, as it takes pandas
 
-        folder = out or Path("runs") / loaded.name
-        check_folder(folder, "study", loaded.name)
+        folder = out or Path("runs") / loaded_study.name
+        check_folder(folder, "study", loaded_study.name)
         if not dry_run:
             start_early(ray)
 
@@ -113,17 +114,17 @@ def sweep(
         from reports.tables.table import to_markdown
         from sweeps.session import open_session, run_study
 
-    session = open_session(loaded, folder, options, command_line())
+    session = open_session(loaded_study, folder, options, command_line())
     if dry_run:
         from bench.cli.dry_run import print_study_forecast
 
-        print_study_forecast(loaded, session.folder, data_root, options.device, jobs, measure=measure)
+        print_study_forecast(loaded_study, session.folder, data_root, options.device, jobs, measure=measure)
         return
     runner = choose_runner(options)
     try:
         end = run_study(
             session,
-            loaded,
+            loaded_study,
             runner,
             name=study,
             overrides=set_ or [],

@@ -1,4 +1,4 @@
-"""Printing of tables in a terminal."""
+"""Print tables in a terminal."""
 
 import os
 import sys

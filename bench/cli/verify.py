@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.runs.verify.verify import Checked
 
 WORDS = {"same": "ok", "near": "near", "drifted": "drifted", "wrong": "WRONG"}
-"""What the lines of `bench verify` begin with, by outcome."""
+"""First words of the lines of `bench verify`, by outcome."""
 UNCONFIRMED = 3
 """Exit status where nothing is wrong, and nothing could be confirmed."""
 
@@ -59,42 +59,44 @@ def verify(
     from bench.plugin import file_path
 
     files = tuple(file_path(file) for file in plugin or [])
-    found = check_runs(run, cells, seed, jobs, data_root, files, blind=blind)
-    for verdict in found.verdicts:
+    verification = check_runs(run, cells, seed, jobs, data_root, files, blind=blind)
+    for verdict in verification.verdicts:
         print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
-    same, near, drifted, wrong = (sum(verdict.outcome == one for verdict in found.verdicts) for one in WORDS)
-    print(
-        f"{found.cells} cells, {same} computed again as they were, {near} but for rounding, "
-        f"{drifted} drifted apart, {wrong} wrong; --seed {found.seed} draws the same cells"
+    same, near, drifted, wrong = (
+        sum(verdict.outcome == outcome for verdict in verification.verdicts) for outcome in WORDS
     )
-    if found.unchecked:
+    print(
+        f"{verification.cells} cells, {same} computed again as they were, {near} but for rounding, "
+        f"{drifted} drifted apart, {wrong} wrong; --seed {verification.seed} draws the same cells"
+    )
+    if verification.unchecked:
         print(
-            f"ids not checked, as they rest on code of plug-ins: {found.unchecked}; "
+            f"ids not checked, as they rest on code of plug-ins: {verification.unchecked}; "
             "bench verify without --blind checks them"
         )
-    if found.stopped:
+    if verification.stopped:
         raise UserError("stopped before the cells drawn were computed")
-    names = found.names
-    for folder, shift in found.shifts.items():
+    names = verification.names
+    for folder, shift in verification.shifts.items():
         print(f"WRONG {names.get(folder, folder)}: rounding is as often up as down, and this is not: {shift.text}")
-    _say_drift(found, names)
-    if found.wrong:
+    _say_drift(verification, names)
+    if verification.wrong:
         raise typer.Exit(1)
-    if found.unconfirmed:
+    if verification.unconfirmed:
         raise typer.Exit(UNCONFIRMED)
 
 
-def _say_drift(found: "Checked", names: dict[Path, Path]) -> None:
-    """Say what could not be confirmed, and how many cells would tell rounding from a shift."""
+def _say_drift(verification: "Checked", names: dict[Path, Path]) -> None:
+    """Print which runs could not be confirmed, and how many cells would tell rounding from a shift."""
     from bench.runs.verify.drift import ENOUGH, FEWEST
     from bench.runs.verify.verify import by_run
 
-    for folder, verdicts in by_run(found.verdicts).items():
+    for folder, verdicts in by_run(verification.verdicts).items():
         drifted = sum(verdict.outcome == "drifted" for verdict in verdicts)
-        if folder in found.shifts or 2 * drifted <= len(verdicts):
+        if folder in verification.shifts or 2 * drifted <= len(verdicts):
             continue
         name = names.get(folder, folder)
-        if folder in found.unconfirmed:
+        if folder in verification.unconfirmed:
             print(
                 f"UNCONFIRMED {name}: all {drifted} cells computed again drifted apart, so this computer "
                 "cannot say whether its numbers are true; one of the path that the lines name can"

@@ -28,7 +28,7 @@ PRONOUNS = {"found", "one", "own", "made", "theirs"}
 PUBLIC_OPTIONS = {("datasets/markov.py", "own"), ("datasets/shifts.py", "own")}
 """Parameters that users' grids and shifts name, so that they cannot have another name."""
 
-LATER = {"bench/cli", "bench/runs/forecast"}
+LATER = {"bench/runs/forecast"}
 """Rooms whose prose is still to be mended."""
 
 
