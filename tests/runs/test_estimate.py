@@ -15,7 +15,7 @@ from bench.method import METHODS, Client, Hyperparameters, Method, Program, Stat
 from bench.runs.cell import Options, run_cell
 from bench.runs.forecast.estimate import Estimate, data_size, folder_bytes
 from bench.runs.forecast.memory import held, keep_on_host, models
-from bench.runs.forecast.rehearsal import CannotRehearseError, DataSize, Shares, rehearse, shares
+from bench.runs.forecast.rehearsal import CannotRehearseError, ClientShares, DataSize, rehearse, shares
 from bench.runs.forecast.timing import _alarm, _OutOfTimeError, measured
 from bench.settings import Settings
 from bench.store.checkpoint import Checkpoint, Writer
@@ -97,7 +97,7 @@ def test_no_hyperparameter_is_set_to_what_its_class_refuses() -> None:
 
 
 SIZE = DataSize((1, 8, 8), 10, 1500, 300)
-SHARES = Shares(clients=10, train=120, validation=30, test=30, common=0)
+SHARES = ClientShares(clients=10, train=120, validation=30, test=30, common=0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
