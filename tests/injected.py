@@ -62,14 +62,14 @@ FAULTS = [
     ),
     Fault(
         "a text in place of a list is read letter by letter",
-        "bench/api/run.py",
+        "bench/api/arguments.py",
         "        if isinstance(value, str):\n            raise",
         "        if isinstance(value, bytes):\n            raise",
         "api/test_python.py::test_a_text_in_place_of_a_list_is_refused",
     ),
     Fault(
         "a grid without a name and without a folder goes somewhere",
-        "bench/api/run.py",
+        "bench/api/arguments.py",
         "    if out is None:\n        raise",
         "    if out is None:\n        return what\n        raise",
         "api/test_python.py::test_a_grid_without_a_name_needs_a_folder",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from bench.api.run import refuse_text
+from bench.api.arguments import refuse_text
 from bench.errors import UserError
 from reports.page.page import write_report
 from reports.tables.cost import read_targets

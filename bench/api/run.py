@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.api.arguments import refuse_text, run_name, with_name
 from bench.api.runner import choose_runner
 from bench.config.grid import Grid, grid_of, load_grid
-from bench.config.grid_file import name_problem
 from bench.errors import UserError
 from bench.method import METHODS, Method
 from bench.results.results import RunView, load_run
@@ -124,40 +124,7 @@ def _grid(grid: Any, out: Path | str | None, overrides: Sequence[str], methods: 
     if overrides:
         raise UserError("overrides: they are for a grid from a file or a dictionary, and this one is expanded already")
     cells = [grid] if isinstance(grid, Settings) else grid
-    expanded = grid if isinstance(grid, Grid) else grid_of(cells, _name("grid", out))
+    expanded = grid if isinstance(grid, Grid) else grid_of(cells, run_name("grid", out))
     if left := set(methods) - {cell.method for cell in expanded.cells}:
         raise UserError(f"methods: no cell of the grid is of {', '.join(sorted(left))}, and it is expanded already")
     return expanded
-
-
-def refuse_text(**given: Sequence[str]) -> None:
-    """Refuse a text where a list of texts is meant, as each of its letters would count as one.
-
-    Args:
-        given: arguments by their names.
-
-    Raises:
-        UserError: one is a text.
-    """
-    for name, value in given.items():
-        if isinstance(value, str):
-            raise UserError(f"{name}: give a list, for instance {name}=[{value!r}]")
-
-
-def with_name(content: Mapping[str, Any], what: str, out: Path | str | None) -> Mapping[str, Any]:
-    """The content of a file, with the name of the run folder if it has none itself.
-
-    Args:
-        what: what the content is of, for the message.
-
-    Raises:
-        UserError: it has none, and there is no folder.
-    """
-    return content if "name" in content else {"name": _name(what, out), **content}
-
-
-def _name(what: str, out: Path | str | None) -> str:
-    if out is None:
-        raise UserError(f"the {what} has no name: give it one (`name`), or say by `out` where its results go")
-    name = Path(out).resolve().name
-    return what if name_problem(name) else name

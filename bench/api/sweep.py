@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.api.run import refuse_text, with_name
+from bench.api.arguments import refuse_text, with_name
 from bench.api.runner import choose_runner
 from bench.results.results import RunView, load_run
 from bench.runs.session_options import SessionOptions

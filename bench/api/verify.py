@@ -5,16 +5,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.errors import UserError
 from bench.plugin import load_file, loaded_files
 from bench.results.pack import unpack
 from bench.results.results import load_run
-from bench.runs.cell import Options
-from bench.runs.verify.judge import Judge
-from bench.runs.verify.verify import Checked
-from bench.runs.verify.verify import verify as verify_views
-from bench.runs.workers import LocalRunner
+
+if TYPE_CHECKING:
+    from bench.runs.verify.verify import Checked
 
 
 def verify(
@@ -24,7 +23,7 @@ def verify(
     seed: int | None = None,
     jobs: int | None = None,
     data_root: Path | str = "data",
-) -> Checked:
+) -> "Checked":
     """Check all cells of runs and compute some again, like `bench verify` (docs/verify.md).
 
     Args:
@@ -53,7 +52,7 @@ def check_runs(
     plugins: tuple[Path, ...] = (),
     *,
     blind: bool = False,
-) -> Checked:
+) -> "Checked":
     """Check runs as `verify` does.
 
     Args:
@@ -68,12 +67,18 @@ def check_runs(
             raise UserError(f"--{name} {value}: should be {least} or more")
     drawn = secrets.randbelow(2**31) if seed is None else seed
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as new:
+        for file in () if blind else plugins:
+            load_file(file)
+        views = [load_run(_folder(run, Path(scratch, str(number)))) for number, run in enumerate(runs)]
+
+        from bench.runs.cell import Options  # from here on torch is needed
+        from bench.runs.verify.judge import Judge
+        from bench.runs.verify.verify import verify as verify_views
+        from bench.runs.workers import LocalRunner
+
         scored = Path(scratch, "scored")
         scored.mkdir()
         judge = Judge(scored, data_root) if blind else None
-        for file in () if judge else plugins:
-            load_file(file)
-        views = [load_run(_folder(run, Path(scratch, str(number)))) for number, run in enumerate(runs)]
         runner = LocalRunner(jobs, "auto")
         files = plugins if judge else loaded_files()
         options = Options(cells=runner.sharing, data_root=data_root, plugins=files, blind=blind).model_dump_json()

@@ -33,11 +33,14 @@ def wished_device(wishes: list[str] | None) -> str:
     """The device that `--device` names; `choose_device` says whether there is one.
 
     Raises:
-        UserError: the option was given twice, with different devices.
+        UserError: the option was given twice, with different devices, or names none.
     """
+    from bench.runs.session_options import check_device_name
+
     names = list(dict.fromkeys(wishes or ["auto"]))
     if len(names) > 1:
         raise UserError(f"{' and '.join(f'--device {name}' for name in names)}: give one of them")
+    check_device_name(names[0])
     return names[0]
 
 
