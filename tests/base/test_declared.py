@@ -151,7 +151,7 @@ REFUSED = {
     "run --grid quickstart.yaml --plugin none_such.py": "there is no file none_such.py",
     "sweep --study none_such": "no study file 'none_such'",
     "sweep --study league_1_small --set methods=[fedavg] --set trails=1": "'trails'",
-    "sweep --study league_1_small --set methods=[fedavg] --trials 0": "'--trials'",
+    "sweep --study league_1_small --set methods=[fedavg] --trials 0": "--trials 0: should be 1 or more",
     "sweep --study league_1_small --set methods=[fedavg] --device tpu": "--device tpu",
     "sweep --study league_1_small --set methods=[fedavg] --gpus-per-cell 1": "are for --ray",
     "league run --method fedavgg": "unknown method 'fedavgg'",
