@@ -7,9 +7,8 @@
 import copy
 import shlex
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +25,9 @@ from bench.store import checkpoint, inside
 from bench.store.documents import read_json
 from bench.store.store import Status
 
+if TYPE_CHECKING:
+    import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
+
 METRICS = ("gm", "pm")
 FOLDER = "models"
 
@@ -41,7 +43,7 @@ class FinishedCell(Protocol):
     def status(self) -> Status: ...
     @property
     def folder(self) -> Path: ...
-    def table(self, name: str) -> pd.DataFrame: ...
+    def table(self, name: str) -> "pd.DataFrame": ...
 
 
 class KeptModel(nn.Module):

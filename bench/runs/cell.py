@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,7 +30,6 @@ from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, file_of, load_file
 from bench.results import saved_models
 from bench.runs import blind
-from bench.runs.callbacks import Calls, unpack_callbacks
 from bench.runs.events import Event
 from bench.runs.forecast.memory import keep_on_host
 from bench.runs.progress import figures_text, headline
@@ -41,6 +40,9 @@ from bench.store.cell_log import logged
 from bench.store.data_record import partition_record, shown_samples, tests_record
 from bench.store.growing_tables import Tables
 from bench.store.store import Status
+
+if TYPE_CHECKING:
+    from bench.runs.callbacks import Calls
 
 STATUS_SECONDS = 5.0
 EVENT_SECONDS = 0.25
@@ -157,7 +159,7 @@ class _Run:
         self.last_checkpoint = self.last_status = self.last_event = self.started
         self.since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.status = Status("running", total=settings.rounds, cell=documents.id_of(folder))
-        self.callbacks = Calls(unpack_callbacks(options.callbacks), folder.name, settings, self._warn)
+        self.callbacks = _calls(options.callbacks, folder.name, settings, self._warn)
         self.federation: Federation | None = None
 
     def run(self) -> Status:
@@ -181,7 +183,8 @@ class _Run:
             if state in store.FINISHED:
                 state, reason = "failed", shortage(error) or f"its end could not be written: {error}"
                 self.status = replace(self.status, state=state, reason=reason)
-        self.callbacks.end(self.status.rounds, state, self.federation.server.state if self.federation else None)
+        if self.callbacks:
+            self.callbacks.end(self.status.rounds, state, self.federation.server.state if self.federation else None)
         self._event()
         log.info("%s after %d rounds. %s", state, self.status.rounds, reason)
         return self.status
@@ -277,7 +280,8 @@ class _Run:
         for text in federation.warnings[len(self.status.warnings) :]:
             log.warning("%s", text)
         self.status, self.calls = _status_of(self.status, federation), self.calls_before + federation.engine.calls
-        self.callbacks.version(version, traffic, scores, federation.server.state)
+        if self.callbacks:
+            self.callbacks.version(version, traffic, scores, federation.server.state)
         if version < self.settings.rounds and now - self.last_checkpoint >= self.options.checkpoint_seconds:
             self._checkpoint(federation)
         if now - self.last_status >= STATUS_SECONDS:
@@ -358,6 +362,15 @@ class _Run:
         }
         store.write_json(self.folder / "timing.json", timing)
         store.write_status(self.folder, self.status)  # last: a cell that is done is left alone by every later run
+
+
+def _calls(callbacks: tuple[str, ...], cell: str, settings: Settings, warn: Callable[[str], None]) -> "Calls | None":
+    """The calls of a cell's callbacks; None if it has none, as they take pandas, whose import starts a thread."""
+    if not callbacks:
+        return None
+    from bench.runs.callbacks import Calls, unpack_callbacks
+
+    return Calls(unpack_callbacks(callbacks), cell, settings, warn)
 
 
 def _status_of(status: Status, federation: Federation) -> Status:

@@ -210,7 +210,7 @@ def test_both_refuse_a_mistake_about_a_run_in_the_same_words(
 SICK = """
 from bench.method import METHODS, Method
 
-@METHODS.register("sick")
+@METHODS.register("unwell")
 class Sick(Method):
     mean_of = ("model",)
 
@@ -226,12 +226,12 @@ def test_both_warn_in_the_same_words(
 ) -> None:
     """Of a method that is another one, of rounds without steps, of cells that fail, and at the end of equal figures."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sick.py").write_text(SICK, encoding="utf-8")
-    methods = ["fedavg", {"name": "ditto", "lam": 0.0}, "local", "sick"]
-    file = grid(methods=methods, plugins=["sick.py"], epochs=0, rounds=1, seeds=[0])
+    (tmp_path / "unwell.py").write_text(SICK, encoding="utf-8")
+    methods = ["fedavg", {"name": "ditto", "lam": 0.0}, "local", "unwell"]
+    file = grid(methods=methods, plugins=["unwell.py"], epochs=0, rounds=1, seeds=[0])
     said = bench_here("run", "--grid", file, "--device", "cpu", "--jobs", 1, "--out", "a run", code=1).stderr
     view = bench.run(file, "another run", device="cpu", jobs=1)
-    wanted = ("warning: ", "sick blobs", "  bench log ", "note: ")
+    wanted = ("warning: ", "unwell blobs", "  bench log ", "note: ")
     first, second = (
         [line for line in text.splitlines() if line.startswith(wanted)] for text in (said, capsys.readouterr().err)
     )
@@ -245,7 +245,7 @@ def test_both_warn_in_the_same_words(
         "note: ",
     ):
         assert any(text in line for line in first), text
-    (sick,) = [cell.id for cell in view.cells if cell.label == "sick"]
+    (sick,) = [cell.id for cell in view.cells if cell.label == "unwell"]
     assert f"  bench log 'a run' {sick}" in first
 
 

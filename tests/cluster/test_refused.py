@@ -56,18 +56,6 @@ def test_nobody_at_an_address(refused: Callable[..., str]) -> None:
     assert f"--ray {address}: nothing answers there" in refused("--ray", address)
 
 
-@pytest.mark.long
-def test_a_start_that_takes_too_long_names_the_logs(
-    refused: Callable[..., str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray's own processes have no time at all to say that they are there."""
-    pytest.importorskip("ray")
-    monkeypatch.setitem(environment, "RAY_gcs_server_port_wait_time_s", "0")
-    said = refused("--ray", "local")
-    assert "--ray local: Ray did not start or answer in time; is this machine busy? Its logs are in " in said
-    assert "/ray/session_latest/logs; the same command tries again. Ray says: Timed out " in said
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -95,7 +95,7 @@ def test_a_name_instead_of_a_tuple_of_names(tmp_path: Path) -> None:
     ("before", "after", "says"),
     [
         # names: of hyperparameters, of the context, of values, of what is downloaded, trained, kept and received
-        ("ctx.hp.mu", "ctx.hp.mew", "AttributeError: there is no ctx.hp.mew. ctx.hp has: mu (FILE, line 56)"),
+        ("ctx.hp.mu", "ctx.hp.mew", "AttributeError: there is no ctx.hp.mew. ctx.hp has: mu (FILE, line 58)"),
         ("ctx.center", "ctx.centre", "there is no ctx.centre. Did you mean 'center'? ctx has: center, hp (FILE, "),
         ("received = down", "received = self.hp.nu and down", "there is no self.hp.nu. Did you mean 'mu'? self.hp has"),
         ('values["w"].weights', 'values["v"].weights', "there is no values['v']. values has: w (FILE"),
