@@ -61,11 +61,14 @@ def run(
         jobs: cells side by side; default: one per core on a CPU, one on a GPU.
         device: `auto`, `cpu` or `cuda`.
         ray: run the cells on a Ray cluster: `auto`, `local` or `HOST:PORT`.
-        cpus_per_cell, gpus_per_cell, devices_per_cell: with `ray`, what a cell is given.
+        cpus_per_cell: with `ray`, cores of a cell.
+        gpus_per_cell: with `ray`, GPUs of a cell, or a share of one.
+        devices_per_cell: with `ray`, devices that share the clients of a cell.
         executor: how clients are trained: `auto`, `sequential`, `cohort` or `debug`.
         allow_fallback: losses and backends that may fail on a GPU, where the cell then goes on tens of times slower.
         lane_kernels: on a GPU and with `precision: bf16`, use kernels of the harness's own.
-        data_root: where data files lie; `download`: fetch what is missing.
+        data_root: where data files lie.
+        download: fetch what is missing.
         fresh: forget the cells' earlier results.
         take_over: use the folder of another grid; its cells stay there, and are no longer shown.
         checkpoint_seconds: least time between two checkpoints.
@@ -73,7 +76,8 @@ def run(
             `server`, the generic one of the last round.
         tracking: mirror the run in MLflow; default: as the variable `BENCH_TRACKING` says, else yes.
         tracking_uri: MLflow's store; default: `MLFLOW_TRACKING_URI`, else `mlflow.db` in the run folder.
-        quiet: no progress, notes and warnings; `verbose`: a line for each round.
+        quiet: no progress, notes and warnings.
+        verbose: a line for each round.
 
     Returns:
         The run folder's view, with its results as pandas frames.

@@ -48,8 +48,8 @@ def sweep(
         timeout: seconds after which no trial is begun.
         storage: Optuna's storage; default: `study.db` in the run folder.
         page: make the report's page at the end.
-        jobs, device, ray, cpus_per_cell, gpus_per_cell, devices_per_cell, executor, allow_fallback, lane_kernels,
-        data_root, download, checkpoint_seconds, tracking_uri, tracking, quiet: as in `bench.run`.
+
+    All other arguments are those of `bench.run`.
 
     Returns:
         The run folder's view: the cells of trials and of the reported settings.
