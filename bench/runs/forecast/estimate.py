@@ -27,7 +27,7 @@ from bench.federation.timeline import TIMELINE_VERSIONS
 from bench.models.factory import build
 from bench.params import Spec
 from bench.runs.forecast.machine import Machine, this_machine
-from bench.runs.forecast.memory import keep_on_host
+from bench.runs.forecast.memory import keep_on_host, models, models_on_gpu, working_bytes
 from bench.runs.forecast.rehearsal import Counted, DataSize, Rehearsal, blank, rehearse, shares
 from bench.settings import Settings
 from bench.store import checkpoint
@@ -233,31 +233,13 @@ def memory(
     # a small data set is also kept as networks see it
     data = size.itemsize * numbers + (floats if floats <= KEEP_NORMALISED else 0)
 
-    def at(amount: Callable[[Counted], float], clients: int) -> float:
-        return rehearsal.at(amount, clients)
-
-    clients, selected = rehearsal.clients, min(rehearsal.selected, rehearsal.clients)
-    # who is not selected holds only what it keeps between rounds
-    of_round = at(lambda c: c.peak, selected) + at(lambda c: c.live, clients) - at(lambda c: c.live, selected)
-    held = max(of_round, at(lambda c: c.live + c.evaluated, clients))
-    working = max(_in_steps(rehearsal) * network.lanes, _in_evaluation(rehearsal, network))
+    weights = models(settings) * network.model
+    working = working_bytes(settings, size.shape, size.classes, device, network.lanes)
     if device != "cuda":
-        return max(2 * data, data + held + threads * working), 0
+        return max(2 * data, data + weights + threads * working), 0
     if keep_on_host(settings, size.shape, size.classes, device, cells):
-        client = (at(lambda c: c.peak - c.live, 2) - at(lambda c: c.peak - c.live, 0)) / 2
-        return max(2 * data, data + held), data + client * min(network.lanes, selected) + working
-    return 2 * data, data + held + working
-
-
-def _in_steps(rehearsal: Rehearsal) -> int:
-    """Bytes of the largest step of a client."""
-    return max((step.peak for step in rehearsal.steps), default=0)
-
-
-def _in_evaluation(rehearsal: Rehearsal, network: NetworkCosts) -> float:
-    """Bytes of activations of as many samples as are evaluated at a time."""
-    few = rehearsal.few
-    return few.working * network.evaluated / max(1, min(few.tests, network.evaluated))
+        return max(2 * data, data + weights), data + models_on_gpu(settings, network.lanes) * network.model + working
+    return 2 * data, data + weights + working
 
 
 def folder_bytes(settings: Settings, rehearsal: Rehearsal) -> int:

@@ -6,18 +6,26 @@ They are counted in rounds of a few clients without steps, so neither real data 
 import contextlib
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import ValidationError
+from torch import nn
+from torch.func import functional_call
 
 from bench.data import Partition, noise
+from bench.engine.device_data import Pool
 from bench.engine.memory import MemoryMeter
+from bench.engine.predict import samples_at_once
+from bench.engine.step import is_convolutional
 from bench.federation.federation import Federation
 from bench.method import Hyperparameters
 from bench.models.factory import build
+from bench.models.init import initialise
+from bench.params import Spec
 from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
@@ -31,6 +39,12 @@ def models(settings: Settings) -> float:
     anyway, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
     selected = settings.participation * settings.clients  # the other clients hold only what they keep between rounds
     return anyway.peak + each.between * settings.clients + (each.peak - each.between) * selected
+
+
+def models_on_gpu(settings: Settings, lanes: int) -> float:
+    """Return how many models are on a GPU at a time if models are kept in the host's memory between trainings."""
+    _, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
+    return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
 
 
 def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str, cells: int = 1) -> bool:
@@ -73,20 +87,91 @@ def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
     return HeldModels(*(few - 6 * rate for few, rate in zip(counts[0], each, strict=True))), each
 
 
+@functools.cache
+def in_a_step(method: str, hp: str) -> float:
+    """Return the memory of one client at the peak of a cohort's step, in units of a model.
+
+    It includes the client's model, contexts, gradients and new values, and the activations of two samples in the small
+    network used for counting.
+    """
+    peaks: list[float] = []
+    for lanes in (2, 6):
+        with MemoryMeter() as footprint:
+            federation = _small(method, hp, *STAND_IN, 6, steps=1)
+            federation.engine.lanes = lanes
+            federation.advance()
+            peaks.append(footprint.peak / federation.server.initial_model().weights.nbytes)
+    return (peaks[1] - peaks[0]) / 4
+
+
+class StepBytes(NamedTuple):
+    """Bytes in float32 of a model, of its gradient at its peak, and of an evaluation."""
+
+    model: int
+    gradient: float
+    evaluation: float
+
+
+@functools.cache
+def step_bytes(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> StepBytes:
+    """Count the bytes of one gradient of a model and of one evaluation; `options` are the model's, as JSON."""
+    net = build(name, shape, classes, json.loads(options))
+    rng = generator("estimate", name)
+    tensors = initialise(net, rng)
+    weights = [tensors[key].requires_grad_() for key, _ in net.named_parameters()]
+    x, y = Pool.of(noise(shape, classes, 4, rng), torch.device("cpu"), torch.float32).take(torch.arange(4))
+
+    def gradient(samples: int) -> None:
+        loss = nn.functional.cross_entropy(functional_call(net, tensors, (x[:samples],)), y[:samples])
+        torch.autograd.grad(loss, weights)
+
+    def evaluation(samples: int) -> None:
+        with torch.no_grad():
+            functional_call(net, tensors, (x[:samples],))
+
+    evaluated = samples_at_once(device, convolutional=is_convolutional(Spec.of(name, net)))
+    size = sum(weight.nbytes for weight in weights)
+    return StepBytes(size, _bytes_of(gradient, batch), _bytes_of(evaluation, evaluated))
+
+
+def _bytes_of(work: Callable[[int], None], samples: int) -> float:
+    """Return the peak bytes of work on `samples` samples, extrapolated from two and four samples."""
+    peaks: list[float] = []
+    for few in (2, 4):
+        with MemoryMeter() as footprint:
+            work(few)
+        peaks.append(footprint.peak)
+    return peaks[0] + (peaks[1] - peaks[0]) / 2 * (samples - 2)
+
+
+def working_bytes(settings: Settings, shape: tuple[int, ...], classes: int, device: str, lanes: int) -> float:
+    """Return the bytes of clients' steps side by side or of an evaluation, in the cell's type, whichever is more.
+
+    A step needs a plain gradient and what the method adds to it, counted with a small network.
+    """
+    options = json.dumps(settings.model_options, sort_keys=True)
+    step = step_bytes(settings.model, shape, classes, options, settings.batch_size, device)
+    small = step_bytes(*STAND_IN, 2, "cpu")
+    beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
+    in_steps = step.gradient + max(0.0, beyond) * step.model
+    width = torch.finfo(getattr(torch, settings.dtype)).bits / 32
+    return width * max(in_steps * lanes, step.evaluation)
+
+
 def _small(
-    method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str, clients: int
+    method: str, hp: str, model: str, shape: tuple[int, ...], classes: int, options: str, clients: int, steps: int = 0
 ) -> Federation:
-    """Build a federation of few samples that takes no steps."""
+    """Build a federation of few samples. Without steps it costs little even for a large network, and keeps as much."""
     rng = generator("estimate", method)
     n_train = 2 * clients
     data = replace(noise(shape, classes, n_train + 4, rng), n_train=n_train)
     settings = Settings(
         method=method,
-        hp=_fewest(method, json.loads(hp)),
+        hp=_fewest(method, json.loads(hp), steps),
         clients=clients,
         model=model,
         model_options=json.loads(options),
-        steps=0,
+        steps=steps,
         batch_size=2,
     )
     train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
@@ -95,11 +180,11 @@ def _small(
     return Federation(settings, dataset=data, partition=partition, public=data, executor="cohort")
 
 
-def _fewest(method: str, hp: dict[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters with their epochs and steps set to 0, else to 1, if their class accepts that."""
+def _fewest(method: str, hp: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Return the hyperparameters with their epochs and steps set to `steps`, else to 1, if their class accepts that."""
     kind: type[Hyperparameters] = METHODS.get(method).Hyper
     for key in [key for key in hp if key.endswith(("_epochs", "_steps"))]:
-        for count in (0, 1):
+        for count in (steps, 1):
             with contextlib.suppress(ValidationError):
                 hp = kind(**{**hp, key: count}).model_dump()
                 break
