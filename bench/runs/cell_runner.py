@@ -1,15 +1,12 @@
-"""Interface of the runners of cells, and the parts that both share: the queue of cells, their events, the stop.
+"""Interface of the runners of cells, and the parts that both share: the queue of cells and their events.
 
 `bench.runs.workers` uses processes of this machine, `bench.cluster.ray_runner` those of a Ray cluster.
 """
 
 import contextlib
-import signal
-import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -129,63 +126,3 @@ class Backlog:
                 store.write_status(folder, replace(status, state="failed", reason=reason, total=task.settings.rounds))
                 store.write_text(folder / "error.txt", f"{reason}; the last lines of log.txt may tell more\n")
         self.say(task, "failed", reason)
-
-
-class Workers(Protocol):
-    """Workers that are running cells."""
-
-    def run(self) -> None:
-        """Hand out cells until all have ended."""
-
-    def stop(self) -> None:
-        """Let the cells stop at their next version boundary, and wait for a while until they have."""
-
-    def close(self) -> None:
-        """End the workers; cells that have not ended will go on from their last checkpoints."""
-
-
-def supervise(workers: Workers) -> bool:
-    """Let workers run to the end; False when the user stopped them (Ctrl-C or SIGTERM)."""
-    with _terminate_like_interrupt():
-        try:
-            workers.run()
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                text = "stopping: cells end their round and write a checkpoint; Ctrl-C again does not wait"
-                print(text, file=sys.stderr, flush=True)
-                workers.stop()
-            return False
-        finally:
-            workers.close()
-    return True
-
-
-@contextlib.contextmanager
-def _terminate_like_interrupt() -> Iterator[None]:
-    """Treat SIGTERM, which batch systems send, like Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-
-
-@contextlib.contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Raise a `KeyboardInterrupt` of Ctrl-C or SIGTERM only at the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupts: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM)
-    handlers = {sign: signal.signal(sign, lambda number, _: interrupts.append(number)) for sign in signals}
-    try:
-        yield
-    finally:
-        for sign, handler in handlers.items():
-            signal.signal(sign, handler)
-    if interrupts:
-        raise KeyboardInterrupt

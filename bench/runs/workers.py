@@ -22,8 +22,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from bench.errors import UserError, let_output_degrade
-from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere, supervise
+from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere
 from bench.runs.events import Event
+from bench.runs.interrupts import supervise
 from bench.settings import Settings
 from bench.store import inside, store
 from bench.store.provenance import cores

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.runs.cell_runner import interrupts_deferred
+from bench.runs.interrupts import interrupts_deferred
 from bench.runs.workers import PRELOAD
 from tests.conftest import ROOT
 from tests.runs.helpers import forked_by
