@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.model_call import Arithmetic, Forward
-from bench.params import Entry, Params, Spec
+from bench.params import NOTHING_FROZEN, Entry, Frozen, Params, Spec
 
 Predictor = Callable[[Forward, dict[str, Any], Tensor], Tensor]
 """Computes logits `[samples, classes]` from `model`, the parts by name, and inputs `[samples, ...]`."""
@@ -54,7 +54,7 @@ class Composed(nn.Module):
             return getattr(self, name) if isinstance(kind, tuple) else kind
         layers = getattr(self, name)
         tensors = [_tensor(layers, entry).reshape(-1) for entry in kind.params + kind.buffers]
-        n, none = len(kind.params), tensors[0].new_empty(0) if tensors else torch.empty(0)  # a body may be empty
+        n, none = len(kind.params), next(self.parameters()).new_empty(0)  # a body may be empty, or frozen
         return Params(torch.cat([none, *tensors[:n]]), torch.cat([none, *tensors[n:]]), kind)
 
 
@@ -104,13 +104,18 @@ def composed_spec(function: Predictor, kinds: Mapping[str, Kind]) -> Spec:
     arch = f"{address}({', '.join(f'{name}={_named(kind)}' for name, kind in kinds.items())})"
     params: list[Entry] = []
     buffers: list[Entry] = []
+    frozen: list[Entry] = []
     for name, kind in kinds.items():
         if isinstance(kind, Spec):
             params += [Entry(f"{name}.{e.name}", e.shape) for e in kind.params]
             buffers += [Entry(f"{name}.{e.name}", e.shape) for e in kind.buffers]
+            frozen += [Entry(f"{name}.{e.name}", e.shape) for e in kind.frozen]
         elif isinstance(kind, tuple):
             params.append(Entry(name, kind))
-    return Spec(arch, tuple(params), tuple(buffers), Composed(function, kinds))
+    parts = {name: kind.held for name, kind in kinds.items() if isinstance(kind, Spec) and kind.frozen}
+    held = Frozen({}, parts) if parts else NOTHING_FROZEN
+    module = Composed(function, kinds)
+    return Spec(arch, tuple(params), tuple(buffers), module, frozen=tuple(frozen), held=held)
 
 
 def reference(function: Predictor) -> str:
@@ -141,4 +146,4 @@ def resolve(address: str) -> Predictor:
 def _named(kind: Kind) -> str:
     if not isinstance(kind, Spec):
         return repr(kind)
-    return kind.arch if kind.whole is None else f"{kind.arch}[{', '.join(e.name for e in kind.params + kind.buffers)}]"
+    return kind.arch if kind.whole is None else f"{kind.arch}[{', '.join(e.name for e in kind.entries)}]"

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import threading
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -11,7 +12,7 @@ from torch.func import functional_call
 
 from bench import placement
 from bench.errors import UserError
-from bench.params import Params, Spec
+from bench.params import Params, Spec, frozen_layers
 
 Stats = Literal["batch", "frozen"]
 
@@ -73,12 +74,24 @@ class _Templates(threading.local):
         if at not in self.calls:
             self.calls[at] = _Call(copy.deepcopy(spec.module)).train(training)
             if training:
+                whole = spec.whole or spec
+                keep_still(self.calls[at].net, {entry.name for entry in whole.frozen})
                 refuse_single_values(self.calls[at])
             if on_gpu:
                 _gpu_form(self.calls[at], convolutions=arithmetic.lane_kernels)
             elif arithmetic.bf16:
                 batchnorm_in_float32(self.calls[at])
         return self.calls[at]
+
+
+def keep_still(net: nn.Module, frozen: Collection[str]) -> None:
+    """Put frozen layers of a network in training into the mode of evaluation: running statistics stay as they are.
+
+    Args:
+        frozen: names of the frozen tensors.
+    """
+    for layer in frozen_layers(net, frozen):
+        layer.eval()
 
 
 def batchnorm_in_float32(net: nn.Module) -> None:
@@ -100,7 +113,7 @@ def refuse_single_values(net: nn.Module) -> None:
 
 
 def _check_values(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
-    if args[0].numel() == args[0].shape[1]:
+    if layer.training and args[0].numel() == args[0].shape[1]:
         raise SingleValueError(
             "a batch of one sample gives BatchNorm one value per channel, which has no variance: make the method's "
             "batches larger (its settings about batches), or take a model with GroupNorm"
@@ -108,6 +121,11 @@ def _check_values(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
 
 
 _templates = _Templates()
+
+
+def forget_networks() -> None:
+    """Forget this thread's copies of networks, which are made anew where they are needed: those of earlier cells."""
+    _templates.calls.clear()
 
 
 def use_on_gpus(form: GpuForm) -> None:
@@ -161,7 +179,8 @@ class Forward:
         if training:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
-        named = {f"net.{name}": tensor for name, tensor in current.items()}
+        # A part has the frozen tensors of the whole: which of them the method reads, the module knows.
+        named = {f"net.{name}": t for name, t in {**w.spec.held.on(w.weights.device), **current}.items()}
         template = _templates.get(w.spec, training, placement.on_gpu(w.weights), self._arithmetic)
         out: Tensor
         with contextlib.ExitStack() as contexts:

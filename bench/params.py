@@ -1,13 +1,17 @@
 """Model values: all trainable parameters in one flat vector, all buffers in another, and a spec that names both.
 
 With this layout, a cohort of clients is a `[clients, d]` matrix, an average is one product, and a spectrum one FFT.
+Frozen tensors are in neither vector: the spec holds them, once for all model values.
 """
 
-import functools
+import hashlib
+import itertools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -40,15 +44,76 @@ class Entry:
         return any(p == "" or self.name == p or self.name.startswith(p + ".") for p in prefixes)
 
 
+class Frozen:
+    """Values of frozen tensors, which all model values of an architecture share: one copy on each device.
+
+    Args:
+        tensors: the values by name.
+        parts: frozen tensors of the parts of a composed model, by the part's name.
+
+    Attributes:
+        digest: 16 hex digits of the values of `tensors`.
+        recorded: functions that were recorded with these values in them, so that they go when the values go.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], parts: "Mapping[str, Frozen] | None" = None) -> None:
+        self.digest = _digest(tensors)
+        self._tensors = dict(tensors)
+        self._parts = dict(parts or {})
+        self.recorded: dict[Any, Any] = next((part.recorded for part in self._parts.values()), {})
+        self._copies: dict[torch.device, dict[str, Tensor]] = {}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Frozen":
+        """The frozen tensors of these values; equal values are one object, whichever cell they are of."""
+        frozen = cls(tensors)
+        return _LIVE.setdefault(frozen.digest, frozen)
+
+    def on(self, device: torch.device) -> dict[str, Tensor]:
+        """The values by name on a device, copied there once."""
+        if device not in self._copies:
+            with torch.inference_mode(False):  # a training may read the copy later
+                copies = {name: _copied(tensor, device) for name, tensor in self._tensors.items()}
+            for prefix, part in self._parts.items():
+                copies |= {f"{prefix}.{name}": tensor for name, tensor in part.on(device).items()}
+            self._copies[device] = copies
+        return self._copies[device]
+
+    def __reduce__(self) -> Any:
+        return (Frozen, ({}, self._parts)) if self._parts else (Frozen.of, (self._tensors,))
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """16 hex digits of the names, shapes, types and values; nothing for no tensors."""
+    if not tensors:
+        return ""
+    total = hashlib.blake2b(digest_size=8)
+    for name, tensor in tensors.items():
+        total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.is_meta}\n".encode())
+        if not tensor.is_meta:  # a model whose cost is estimated has no numbers
+            total.update(tensor.cpu().numpy().tobytes())
+    return total.hexdigest()
+
+
+def _copied(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor if tensor.is_meta else tensor.to(device)
+
+
+NOTHING_FROZEN = Frozen({})
+_LIVE: WeakValueDictionary[str, Frozen] = WeakValueDictionary()
+
+
 @dataclass(frozen=True)
 class Spec:
     """The layout of a model value. Model values with equal specs may be averaged and trained in one cohort.
 
     Attributes:
-        arch: name of the architecture, e.g. `cnn(3x32x32->10)`.
+        arch: name of the architecture, e.g. `cnn(3x32x32->10)`; with frozen tensors it ends with their digest.
         params, buffers: the named tensors, in the order of the flat vectors.
         module: the module on the meta device that defines the computation; its own tensors are never used.
         whole: the spec of the whole model if this one is a part of it, else None.
+        frozen: the named tensors that are in no vector, since no training changes them.
+        held: the values of all frozen tensors of the whole.
     """
 
     arch: str
@@ -56,19 +121,47 @@ class Spec:
     buffers: tuple[Entry, ...]
     module: nn.Module = field(compare=False, repr=False)
     whole: "Spec | None" = field(default=None, compare=False, repr=False)
+    frozen: tuple[Entry, ...] = ()
+    held: Frozen = field(default=NOTHING_FROZEN, compare=False, repr=False)
 
     @classmethod
-    def of(cls, arch: str, module: nn.Module) -> "Spec":
-        """The spec of a module."""
+    def of(cls, arch: str, module: nn.Module, frozen: Mapping[str, Tensor] | None = None) -> "Spec":
+        """The spec of a module, of which the tensors named in `frozen` have these values in all model values."""
+        held = Frozen.of(frozen) if frozen else NOTHING_FROZEN
+        params, buffers = (
+            [Entry(name, tuple(tensor.shape)) for name, tensor in named]
+            for named in (module.named_parameters(), module.named_buffers())
+        )
+        still = frozen or {}
         return cls(
-            arch,
-            tuple(Entry(name, tuple(p.shape)) for name, p in module.named_parameters()),
-            tuple(Entry(name, tuple(b.shape)) for name, b in module.named_buffers()),
+            f"{arch} with frozen tensors {held.digest}" if frozen else arch,
+            tuple(e for e in params if e.name not in still),
+            tuple(e for e in buffers if e.name not in still),
             module,
+            frozen=tuple(e for e in params + buffers if e.name in still),
+            held=held,
         )
 
     def __hash__(self) -> int:
         return hash((self.arch, len(self.params), len(self.buffers)))  # short: computed for every client in every round
+
+    def __deepcopy__(self, memo: Any) -> "Spec":
+        return self  # nothing of it changes, and frozen tensors are held once
+
+    def __reduce__(self) -> Any:
+        return Spec, tuple(getattr(self, f.name) for f in fields(self))  # without what is worked out from them
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All named tensors: parameters, buffers, and those that are frozen."""
+        return self.params + self.buffers + self.frozen
+
+    @cached_property
+    def moving_layers(self) -> tuple[nn.Module, ...]:
+        """The layers of the whole that training may change: all but `frozen_layers`."""
+        whole = self.whole or self
+        still = {id(layer) for layer in frozen_layers(self.module, {e.name for e in whole.frozen})}
+        return tuple(layer for layer in self.module.modules() if id(layer) not in still)
 
     @cached_property
     def d(self) -> int:
@@ -106,31 +199,60 @@ class Spec:
         return _kept(self, prefixes, False)
 
     def of_type(self, *kinds: type[nn.Module]) -> Prefixes:
-        """Names of all layers of these types that hold tensors, as prefixes for `part` and `without`."""
-        return _of_type(self.whole or self, kinds)
+        """Names of all layers of these types that hold tensors which are not frozen, as prefixes for `part`."""
+        whole = self.whole or self
+        if kinds not in whole._known:
+            layers = (name for name, layer in whole.module.named_modules() if isinstance(layer, kinds))
+            moving = whole.params + whole.buffers
+            whole._known[kinds] = tuple(name for name in layers if any(e.under((name,)) for e in moving))
+        names: Prefixes = whole._known[kinds]
+        return names
+
+    def has_layer(self, *kinds: type[nn.Module]) -> bool:
+        """Whether the whole has a layer of one of these types, frozen or not."""
+        if ("layer", kinds) not in self._known:
+            self._known["layer", kinds] = any(isinstance(layer, kinds) for layer in self.module.modules())
+        return bool(self._known["layer", kinds])
+
+    @cached_property
+    def _known(self) -> dict[Any, Any]:
+        """Answers to earlier questions, which come for every client in every round."""
+        return {}
 
 
-@functools.cache  # called for every client in every round
-def _of_type(spec: Spec, kinds: tuple[type[nn.Module], ...]) -> Prefixes:
-    layers = (name for name, layer in spec.module.named_modules() if isinstance(layer, kinds))
-    return tuple(name for name in layers if any(e.under((name,)) for e in spec.params + spec.buffers))
+def frozen_layers(module: nn.Module, frozen: Collection[str]) -> list[nn.Module]:
+    """The layers of a module all of whose tensors are frozen, and the layers in these.
+
+    Args:
+        frozen: names of the frozen tensors.
+    """
+    tensors = [name for name, _ in itertools.chain(module.named_parameters(), module.named_buffers())] if frozen else []
+    still: dict[nn.Module, None] = {}
+    for path, layer in module.named_modules():
+        inside = [name for name in tensors if not path or name.startswith(f"{path}.")]
+        if inside and all(name in frozen for name in inside):
+            still |= dict.fromkeys(layer.modules())
+    return list(still)
 
 
-@functools.cache  # called for every client in every round
 def _kept(spec: Spec, prefixes: Prefixes, inside: bool) -> Spec:
-    _check(spec, prefixes)
-    return replace(
-        spec,
-        params=tuple(e for e in spec.params if e.under(prefixes) == inside),
-        buffers=tuple(e for e in spec.buffers if e.under(prefixes) == inside),
-        whole=spec.whole or spec,
-    )
+    if (prefixes, inside) not in spec._known:
+        _check(spec, prefixes)
+        spec._known[prefixes, inside] = replace(
+            spec,
+            params=tuple(e for e in spec.params if e.under(prefixes) == inside),
+            buffers=tuple(e for e in spec.buffers if e.under(prefixes) == inside),
+            frozen=tuple(e for e in spec.frozen if e.under(prefixes) == inside),
+            whole=spec.whole or spec,
+        )
+    part: Spec = spec._known[prefixes, inside]
+    return part
 
 
 def _check(spec: Spec, prefixes: Prefixes) -> None:
     whole = spec.whole or spec  # if `spec` is a part, a prefix may name tensors outside it
     for prefix in prefixes:
-        if not any(e.under((prefix,)) for e in whole.params + whole.buffers):
+        if not any(e.under((prefix,)) for e in whole.entries):
             names = ", ".join(e.name for e in whole.params)
             raise ValueError(f"no tensor of {spec.arch} is named {prefix!r} or below it; there are {names}")
 
@@ -179,8 +301,12 @@ class Params:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """All named tensors, as views of the flat vectors."""
-        return {**_split(self.weights, self.spec.params), **_split(self.buffers, self.spec.buffers)}
+        """All named tensors: views of the flat vectors, and the frozen tensors, which are not to be changed."""
+        moving = {**_split(self.weights, self.spec.params), **_split(self.buffers, self.spec.buffers)}
+        if not self.spec.frozen:
+            return moving
+        held = self.spec.held.on(self.weights.device)
+        return moving | {e.name: held[e.name] for e in self.spec.frozen}
 
 
 def join(*parts: Params) -> Params:
@@ -190,10 +316,10 @@ def join(*parts: Params) -> Params:
         ValueError: the parts do not make up the whole exactly once.
     """
     whole = parts[0].spec.whole or parts[0].spec
-    names = sorted(e.name for p in parts for e in p.spec.params + p.spec.buffers)
-    if names != sorted(e.name for e in whole.params + whole.buffers):
+    names = sorted(e.name for p in parts for e in p.spec.entries)
+    if names != sorted(e.name for e in whole.entries):
         raise ValueError(f"these parts do not make up {whole.arch}: {', '.join(names)}")
-    present = [p for p in parts if p.spec.params or p.spec.buffers]
+    present = [p for p in parts if p.spec.params or p.spec.buffers] or [parts[0]]
     if len(present) == 1:
         return Params(present[0].weights, present[0].buffers, whole)
     weights: dict[str, Tensor] = {}
@@ -203,7 +329,7 @@ def join(*parts: Params) -> Params:
         buffers |= _split(p.buffers, p.spec.buffers, flat=True)
     empty = parts[0].buffers[:0]
     return Params(
-        torch.cat([weights[e.name] for e in whole.params]),
+        torch.cat([parts[0].weights[:0], *(weights[e.name] for e in whole.params)]),
         torch.cat([empty, *(buffers[e.name] for e in whole.buffers)]),
         whole,
     )

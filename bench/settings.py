@@ -123,7 +123,7 @@ class Settings(BaseModel):
         description="file of a state dict that `model` starts from; the last layer if the classes are as many",
     )
     frozen: tuple[str, ...] = Field(
-        (), description="layers that local training leaves as they are, by the beginning of their names, e.g. [body]"
+        (), description="layers that nothing trains or sends, by the beginning of their names, e.g. [body]; held once"
     )
     augment: Literal["none", "crop_flip"] = Field("none", description="of training images: 4-pixel crops and mirroring")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")

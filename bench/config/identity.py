@@ -24,6 +24,8 @@ from bench.settings import DEFAULT_SELECTION, Settings
 
 RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
+_FROZEN_VERSION = 2
+"""The version of results with `frozen` layers: since 2, these do not travel, and their running statistics stay."""
 _PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
 """Versions of one precision's results, raised when a change affects no other cells; these keep their ids."""
 
@@ -75,6 +77,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["own"] = digests
     if settings.precision in _PRECISION_VERSIONS:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
+    if settings.frozen:
+        identity["frozen_version"] = _FROZEN_VERSION
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 

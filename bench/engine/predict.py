@@ -205,12 +205,18 @@ def _pieces(lengths: tuple[int, ...], lanes: int, length: int) -> tuple[list[int
     return pieces.tolist(), np.concatenate([places, idle]).reshape(-1, lanes, length), real
 
 
-@functools.cache
 def _recorded_model(
     spec: Spec, output: Output, arithmetic: Arithmetic, dtype: torch.dtype, device: torch.device
 ) -> Recorded:
     """The recorded function for one network, output, arithmetic, dtype and device."""
+    at = spec, output, arithmetic, dtype, device
+    if at not in spec.held.recorded:
+        spec.held.recorded[at] = _record(spec, output, arithmetic)
+    recorded: Recorded = spec.held.recorded[at]
+    return recorded
 
+
+def _record(spec: Spec, output: Output, arithmetic: Arithmetic) -> Recorded:
     def model(weights: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         return _run(Params(weights, buffers, spec), x, output, arithmetic)
 

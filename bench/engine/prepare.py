@@ -18,7 +18,7 @@ from bench.engine.device_data import DeviceData
 from bench.engine.step import MAIN, Kinds, Recipe, Slices, kinds
 from bench.model_call import Arithmetic
 from bench.optim import SGD, Adam, AdamW, Optimizer, OptimizerState, learning_rates
-from bench.params import Params, Prefixes
+from bench.params import Params
 from bench.requests import Feed, Train
 from bench.settings import Settings
 
@@ -140,7 +140,6 @@ class Preparer:
             context=context,
             optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
             slices=tuple(slices.items()),
-            fixed=_fixed(request, self._settings.frozen),
             # How many samples a feed takes, and which draws, is no matter of the step.
             feeds=tuple(
                 (name, replace(feed, subset=None, stream=0), widths[name]) for name, feed in sorted(feeds.items())
@@ -182,20 +181,6 @@ def _slices(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Sl
             runs = value.spec.slices(request.only[name]) if name in request.only else [slice(0, value.spec.d)]
             slices[name] = Slices(tuple((r.start, r.stop) for r in runs), value.spec.d)
     return slices
-
-
-def _fixed(request: Train, layers: Prefixes) -> tuple[tuple[str, Slices], ...]:
-    """Slices of the cell's frozen layers, by model value.
-
-    A value that is not the cell's model may have none of these layers.
-    """
-    slices = []
-    for name, value in sorted(request.values.items()):
-        if isinstance(value, Params):
-            frozen = tuple(layer for layer in layers if any(entry.under((layer,)) for entry in value.spec.params))
-            if frozen:
-                slices.append((name, Slices(tuple((r.start, r.stop) for r in value.spec.slices(frozen)), value.spec.d)))
-    return tuple(slices)
 
 
 def _trained(request: Train, slices: Mapping[str, Slices], name: str) -> Any:

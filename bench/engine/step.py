@@ -1,6 +1,5 @@
 """One training step of one client, as a pure function: the same function runs alone and mapped over a cohort."""
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -91,7 +90,6 @@ class Recipe:
         parts, context: kinds of the parts and of the context's entries.
         optimizers: (part, optimizer without its learning rate), for the parts that train.
         slices: (part, the slices that train), for model values that train.
-        fixed: (part, the slices that no step changes), for model values with frozen layers.
         widths: batch widths of the main feed and the side feeds.
         frozen: running statistics are used and not moved (a client of one sample).
         arithmetic: what networks compute with.
@@ -104,7 +102,6 @@ class Recipe:
     context: Kinds
     optimizers: tuple[tuple[str, Optimizer], ...]
     slices: tuple[tuple[str, Slices], ...]
-    fixed: tuple[tuple[str, Slices], ...]
     feeds: tuple[Hashable, ...]
     draws: Hashable
     frozen: bool
@@ -125,9 +122,9 @@ class Recipe:
     @property
     def takes_padding(self) -> bool:
         """Whether BatchNorm can leave out padding: in layers that know how, of the only stream of batches."""
-        modules = [kind.module for _, kind in self.parts + self.context if isinstance(kind, Spec)]
-        layers = [layer for module in modules for layer in module.modules() if isinstance(layer, _BatchNorm)]
-        composed = any(isinstance(module, Composed) for module in modules)  # they call their parts themselves
+        specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]
+        layers = [layer for spec in specs for layer in spec.moving_layers if isinstance(layer, _BatchNorm)]
+        composed = any(isinstance(spec.module, Composed) for spec in specs)  # they call their parts themselves
         return not composed and len(self.feeds) == 1 and all(map(has_lane_norm, layers))
 
     @property
@@ -150,7 +147,7 @@ class Recipe:
 
 def is_convolutional(spec: Spec) -> bool:
     """Whether the network has convolutions."""
-    return _contains(spec.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+    return spec.has_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def better_alone(spec: Spec) -> bool:
@@ -159,13 +156,8 @@ def better_alone(spec: Spec) -> bool:
 
 
 def has_batch_statistics(spec: Spec) -> bool:
-    """Whether the network's output for one sample depends on the others of its batch."""
-    return _contains(spec.module, (nn.modules.batchnorm._BatchNorm,))
-
-
-@functools.cache  # asked for every client in every round
-def _contains(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    return any(isinstance(layer, kinds) for layer in module.modules())
+    """Whether the network's output for one sample depends on the others of its batch, in training."""
+    return any(isinstance(layer, _BatchNorm) for layer in spec.moving_layers)
 
 
 def takes_channels_last(spec: Spec) -> bool:
@@ -313,9 +305,6 @@ def make_step(
             assert recipe.loss is not None, "a Train request needs a loss or a step"
             gradients, values = do.gradient(recipe.loss, values, inside, ctx)
             values = do.update(values, gradients)
-        for name, slices in recipe.fixed:
-            fixed = slices.take(parts[f"{name}/weights"])
-            values = {**values, name: values[name].with_weights(slices.put(values[name].weights, fixed))}
         count(do.reads)
         loss = do.loss if do.loss is not None else inside.weight.new_zeros(())
         return flatten(values), do.state, loss

@@ -36,6 +36,7 @@ from bench.federation.timeline import ComputedRound, Span, Timer
 from bench.federation.traffic import Ledger
 from bench.federation.unselected import Unselected
 from bench.method import Arrivals, Everyone, Message, Tick
+from bench.model_call import forget_networks
 from bench.params import Params
 from bench.settings import Executor, Settings
 
@@ -91,6 +92,7 @@ class Federation:
         lane_kernels: bool = False,
     ) -> None:
         self.settings = settings
+        forget_networks()
         make_deterministic(torch.device(device), settings.precision)
         if lane_kernels:
             check_lane_kernels(device, settings.precision)
@@ -112,8 +114,8 @@ class Federation:
         )
         self.server = ServerState(settings, self._device_data, dataset.shape, ids)
         if self._device_data.largest > 1:  # who has one sample trains with frozen statistics
-            for name, module in {(self.server.architecture(i), self.server.initial_model(i).spec.module) for i in ids}:
-                check_batch_size(settings, name, module, dataset.shape)
+            for name, spec in {(self.server.architecture(i), self.server.initial_model(i).spec) for i in ids}:
+                check_batch_size(settings, name, spec, dataset.shape)
         size = max(self.server.initial_model(i).weights.nbytes for i in ids)
         keep_freed_memory(size)
         self.engine = Engine(

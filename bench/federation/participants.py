@@ -1,6 +1,6 @@
 """The server and the clients as a federation holds them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.engine.device_data import DeviceData
-from bench.federation.setup import architectures
+from bench.federation.setup import architectures, frozen_tensors
 from bench.method import Client, Message, Method, Trained, mean
 from bench.models.factory import build, prepare
 from bench.models.init import initialise
@@ -55,7 +55,11 @@ class ServerState:
             extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
             arch = f"{name}({sizes}->{outputs}{extras})"
             values = self._pretrained(name, draw, module)
-            self._initial[at] = self._draw(arch, module, generator("initial", self._settings.seed, name, draw), values)
+            rng = generator("initial", self._settings.seed, name, draw)
+            first = (draw, outputs) == (0, self.num_classes)
+            like = None if first or not self._settings.frozen else self.initial_model(client)
+            frozen = frozen_tensors(self._settings, name, module)
+            self._initial[at] = self._draw(arch, module, rng, values, frozen, like)
         return self._initial[at]
 
     def _pretrained(self, name: str, draw: int, module: nn.Module) -> dict[str, Tensor]:
@@ -78,12 +82,26 @@ class ServerState:
         return generator("server", self._settings.seed, purpose, self.round)
 
     def _draw(
-        self, arch: str, module: nn.Module, rng: np.random.Generator, values: Mapping[str, Tensor] | None = None
+        self,
+        arch: str,
+        module: nn.Module,
+        rng: np.random.Generator,
+        values: Mapping[str, Tensor] | None = None,
+        frozen: Collection[str] = (),
+        like: Params | None = None,
     ) -> Params:
-        """Draw initial values, but for tensors whose `values` are given."""
-        spec = self.specs.setdefault(arch, Spec.of(arch, module))
+        """Draw initial values, but for tensors whose `values` are given.
+
+        Args:
+            frozen: names of the tensors that the spec holds; those of equal shape have the values that `like` has.
+        """
         dtype = getattr(torch, self._settings.dtype)
-        tensors = initialise(module, rng, dtype) | {name: t.to(dtype) for name, t in (values or {}).items()}
+        tensors = initialise(module, rng, dtype) | {name: t.detach().to(dtype) for name, t in (values or {}).items()}
+        shared = like.spec.held.on(torch.device("cpu")) if like is not None else {}
+        held = {name: tensors[name] for name in frozen}
+        held |= {name: t for name, t in shared.items() if name in held and held[name].shape == t.shape}
+        spec = Spec.of(arch, module, held)
+        spec = self.specs.setdefault(spec.arch, spec)
         empty = torch.zeros(0, dtype=dtype)
         weights = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.params)])
         buffers = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.buffers)])

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.data import TokenShape
 from bench.errors import UserError
 from bench.method import Arrivals, Everyone, Method, Selection, ServerRule
-from bench.model_call import SingleValueError, refuse_single_values
+from bench.model_call import SingleValueError, keep_still, refuse_single_values
+from bench.params import Spec
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
 from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings
@@ -46,12 +47,40 @@ def architectures(settings: Settings, sizes: Sequence[int]) -> list[str]:
     return names
 
 
-def check_batch_size(settings: Settings, name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
-    """Refuse batches of one sample for a model whose BatchNorm would get one value per channel of it.
+def frozen_tensors(settings: Settings, name: str, net: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a model of the cell that `frozen` keeps as they are, by name.
 
     Args:
         settings: the cell's settings.
         name, net: a model of the cell, on the meta device.
+
+    Raises:
+        UserError: `frozen` names no layer of the model, or all of it.
+    """
+    if not settings.frozen:
+        return {}
+    whole = Spec.of(name, net)
+    for prefix in settings.frozen:
+        if not any(e.under((prefix,)) for e in whole.params):
+            layers = ", ".join(dict.fromkeys(".".join(e.name.split(".")[:-1][:2]) for e in whole.params))
+            raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {layers} and those below them")
+    if all(e.under(settings.frozen) for e in whole.params):
+        raise UserError(f"frozen: nothing of model {name!r} is left to train")
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    return {e.name: tensors[e.name].detach() for e in whole.entries if e.under(settings.frozen)}
+
+
+def cell_spec(settings: Settings, name: str, net: nn.Module) -> Spec:
+    """The spec of a model of the cell, without values of what is frozen; errors as those of `frozen_tensors`."""
+    return Spec.of(name, net, frozen_tensors(settings, name, net))
+
+
+def check_batch_size(settings: Settings, name: str, spec: Spec, shape: tuple[int, ...]) -> None:
+    """Refuse batches of one sample for a model whose BatchNorm would get one value per channel of it.
+
+    Args:
+        settings: the cell's settings.
+        name, spec: a model of the cell.
         shape: shape of a sample.
 
     Raises:
@@ -59,7 +88,8 @@ def check_batch_size(settings: Settings, name: str, net: nn.Module, shape: tuple
     """
     if settings.batch_size > 1:
         return
-    probe = copy.deepcopy(net).train()
+    probe = copy.deepcopy(spec.module).train()
+    keep_still(probe, {entry.name for entry in spec.frozen})
     refuse_single_values(probe)
     sample = shape[:1] if isinstance(shape, TokenShape) else shape
     x = torch.zeros(1, *sample, dtype=torch.int64 if isinstance(shape, TokenShape) else None, device="meta")

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from bench.compose import Composed, Kind, composed_spec, reference, resolve
+from bench.errors import UserError
 from bench.nested import memory_of
 from bench.params import Params, Spec
 
@@ -65,7 +66,11 @@ class Packer:
 
 
 def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> Any:
-    """Restore a value from its JSON form: the inverse of `Packer.pack`; `specs` are the whole specs by architecture."""
+    """Restore a value from its JSON form: the inverse of `Packer.pack`; `specs` are the whole specs by architecture.
+
+    Raises:
+        UserError: a model value is of an architecture that is not among the specs.
+    """
     match plain:
         case {"$params": [weights, buffers], "spec": spec}:
             return Params(tensors[weights], tensors[buffers], _unpack_spec(spec, specs))
@@ -80,7 +85,7 @@ def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec
 
 def _spec(spec: Spec) -> Plain:
     """JSON form of a spec: its architecture, and the names of the tensors where it is a part."""
-    names = None if spec.whole is None else [e.name for e in spec.params + spec.buffers]
+    names = None if spec.whole is None else [e.name for e in spec.entries]
     module = spec.module
     if not isinstance(module, Composed):
         return [spec.arch, names]
@@ -91,6 +96,11 @@ def _spec(spec: Spec) -> Plain:
 def _unpack_spec(plain: Plain, specs: Mapping[str, Spec]) -> Spec:
     arch, names = plain
     if isinstance(arch, str):
+        if arch not in specs:
+            raise UserError(
+                f"saved values are of a model {arch}, and the cell's are {', '.join(specs)}: the file that "
+                "`pretrained` names, or the model's code, has changed since; put it back"
+            )
         spec = specs[arch]
     else:
         spec = composed_spec(resolve(arch["function"]), {name: _kind(k, specs) for name, k in arch["parts"]})

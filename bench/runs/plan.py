@@ -151,7 +151,7 @@ def _marks(dataset: Dataset) -> list[str]:
 def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
     """Refuse an augmentation, a model or a batch size that does not fit the samples; another error in one's own model
     is its cell's, with traceback."""
-    from bench.federation.setup import check_batch_size  # here, as it takes torch
+    from bench.federation.setup import cell_spec, check_batch_size  # here, as it takes torch
 
     if settings.augment != "none" and dataset.x.ndim != 4:
         raise UserError(
@@ -168,9 +168,12 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
         weights = settings.pretrained if is_main_model else None
         try:
             version = versions(Path(weights)) if weights else ()
-            net = _try_model(name, dataset.shape, dataset.num_classes, options, weights, version, settings.frozen)
-            if net is not None and largest > 1:  # a client of one sample trains with frozen statistics
-                check_batch_size(settings, name, net, dataset.shape)
+            net = _try_model(name, dataset.shape, dataset.num_classes, options, weights, version)
+            if net is None:
+                continue
+            spec = cell_spec(settings, name, net)
+            if largest > 1:  # a client of one sample trains with frozen statistics
+                check_batch_size(settings, name, spec, dataset.shape)
         except UserError as error:
             raise UserError(f"{cell_name(settings)}: {error}") from None
 
@@ -183,18 +186,16 @@ def _try_model(
     options: str,
     weights: str | None,
     version: object,
-    frozen: tuple[str, ...],
 ) -> "nn.Module | None":
     """The model on the meta device; None if its author's code fails.
 
     `version` tells the file of weights from others in the cache.
 
     Raises:
-        UserError: it does not take the samples, the weights do not fit it, or `frozen` names no layer or all.
+        UserError: it does not take the samples, or the weights do not fit it.
     """
     from bench.models.factory import build
     from bench.models.pretrained import pretrained
-    from bench.params import Spec
 
     try:
         net = build(name, shape, classes, json.loads(options))
@@ -204,13 +205,6 @@ def _try_model(
         return None
     if weights is not None:
         pretrained(Path(weights), net)
-    tensors = Spec.of(name, net).params
-    for prefix in frozen:
-        if not any(tensor.under((prefix,)) for tensor in tensors):
-            layers = ", ".join(dict.fromkeys(".".join(tensor.name.split(".")[:-1][:2]) for tensor in tensors))
-            raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {layers} and those below them")
-    if all(tensor.under(frozen) for tensor in tensors):
-        raise UserError(f"frozen: nothing of model {name!r} is left to train")
     return net
 
 

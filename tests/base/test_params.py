@@ -2,9 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bench.params import join
+from bench.params import Params, Spec, frozen_layers, join
 from tests.engine.problems import numbered_model
+
+TENSORS = numbered_model().tensors()
+NAMES = list(TENSORS)
 
 
 @pytest.mark.parametrize("prefixes", [(), ("",), ("head",), ("inner",), ("norm", "head.bias"), ("inner.weight",)])
@@ -35,3 +40,42 @@ def test_a_part_may_lack_what_the_whole_has() -> None:
     body = numbered_model().without("head")
     assert not body.part("head").spec.params
     assert body.without("head").spec == body.spec
+
+
+def frozen_model(names: set[str]) -> Params:
+    """The numbered model with these tensors frozen."""
+    spec = Spec.of("norm", numbered_model().spec.module, {name: TENSORS[name] for name in NAMES if name in names})
+    moving = [torch.zeros(0), *(TENSORS[e.name].reshape(-1) for e in spec.params)]
+    return Params(torch.cat(moving), torch.cat([torch.zeros(0), *(TENSORS[e.name] for e in spec.buffers)]), spec)
+
+
+@given(st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from([*NAMES, "inner", "norm", "head"])))
+def test_frozen_tensors_are_in_no_vector_and_their_names_are_names_of_parts(frozen: set[str], named: set[str]) -> None:
+    """A part and the rest have each tensor once, frozen or not, and join to the whole."""
+    w, prefixes = frozen_model(frozen), tuple(sorted(named))
+    part, rest = w.part(*prefixes), w.without(*prefixes)
+    assert {e.name for e in w.spec.frozen} == frozen
+    assert w.spec.d + w.spec.b == sum(TENSORS[name].numel() for name in NAMES if name not in frozen)
+    assert part.tensors().keys() | rest.tensors().keys() == set(NAMES)
+    assert not part.tensors().keys() & rest.tensors().keys()
+    for joined in (join(part, rest), join(rest, part)):
+        assert joined.tensors().keys() == set(NAMES)
+        assert all(torch.equal(tensor, TENSORS[name]) for name, tensor in joined.tensors().items())
+    assert join(part, rest).spec == w.spec
+    assert sum(run.stop - run.start for run in w.spec.slices(prefixes)) == part.spec.d
+    assert w.without("head").part(*prefixes).spec == w.part(*prefixes).without("head").spec
+    assert (w.spec == numbered_model().spec) == (not frozen)
+
+
+@given(st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
+def test_specs_are_equal_where_names_and_values_of_frozen_tensors_are(one: set[str], other: set[str]) -> None:
+    assert (frozen_model(one).spec == frozen_model(other).spec) == (one == other)
+    assert (frozen_model(one).spec.held is frozen_model(other).spec.held) == (one == other)
+
+
+def test_a_layer_is_frozen_where_all_of_its_tensors_are() -> None:
+    module = numbered_model().spec.module
+    layers = dict(module.named_modules())
+    assert frozen_layers(module, {"norm.weight", "norm.bias", "head.weight"}) == []
+    assert frozen_layers(module, {name for name in NAMES if name.startswith("norm.")}) == [layers["norm"]]
+    assert frozen_layers(module, set(NAMES)) == list(module.modules())

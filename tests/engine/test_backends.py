@@ -12,8 +12,8 @@ from torch import Tensor
 from bench.engine.backends import backends
 from bench.engine.backends.backends import BACKENDS, Recorded, fastest
 from bench.engine.backends.loops import ClientLoop, CohortLoop
-from bench.engine.predict import _recorded_model
 from bench.engine.recorded_steps import GraphCache
+from bench.params import NOTHING_FROZEN
 from tests.broken_torchscript import asked
 from tests.engine.problems import everything, run, toy
 
@@ -66,9 +66,9 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str, str]] = 
 @pytest.fixture(autouse=True)
 def _nothing_recorded() -> Iterator[None]:
     """Forget the recordings of looks at models, which are kept for the whole process."""
-    _recorded_model.cache_clear()
+    NOTHING_FROZEN.recorded.clear()
     yield
-    _recorded_model.cache_clear()
+    NOTHING_FROZEN.recorded.clear()
 
 
 @pytest.mark.long
@@ -83,7 +83,7 @@ def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
     expected = run(right, 3)
     assert right.engine.backend == "torchscript"
     assert right.warnings == []
-    _recorded_model.cache_clear()
+    NOTHING_FROZEN.recorded.clear()
     damage(monkeypatch)
     federation = toy("ditto", executor=executor, rounds=3)
     found = run(federation, 3)

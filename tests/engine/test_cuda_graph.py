@@ -14,7 +14,7 @@ from bench.engine.backends import backends
 from bench.engine.backends.backends import CudaGraph, Graph
 from bench.engine.backends.cuda_graph import Captured, writing_into
 from bench.engine.backends.recording import of_list, record
-from bench.engine.predict import _recorded_model
+from bench.params import NOTHING_FROZEN
 from tests.engine.problems import everything, run, toy
 
 
@@ -30,7 +30,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> None:
     capturing.devices = ("cpu",)
     monkeypatch.setattr(backends, "BACKENDS", (Graph(), capturing))
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
-    _recorded_model.cache_clear()
+    NOTHING_FROZEN.recorded.clear()
 
 
 def momentum_step(tensors: list[Tensor]) -> list[Tensor]:
@@ -128,11 +128,11 @@ def test_captured_cohorts_have_the_bytes_of_eager(
     assert (found.engine.backend, found.engine.failed) == ("cudagraph", [])
     assert found.engine.calls["cudagraph"] > 0
     monkeypatch.setattr(backends, "_RECORD_AFTER", 10**9)
-    _recorded_model.cache_clear()
+    NOTHING_FROZEN.recorded.clear()
     eager = toy(method, rounds=4, **changes)
     assert metrics == run(eager, 4).metrics
     assert all(torch.equal(t, everything(eager)[name]) for name, t in everything(found).items())
-    _recorded_model.cache_clear()
+    NOTHING_FROZEN.recorded.clear()
 
 
 def test_only_few_lanes_are_captured() -> None:

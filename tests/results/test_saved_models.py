@@ -68,6 +68,8 @@ NETWORKS: dict[str, dict[str, object]] = {
     "fedem": {},  # a personalized model that consists of several networks
     "scd": {"model": "test_norm", "batchnorm": "local", "participation": 0.5},  # statistics that stay with the clients
     "fedper": {"model": "test_norm", "protocol": "paper"},
+    "fedprox": {"model": "test_norm", "frozen": ("inner", "norm")},  # a body that all models share
+    "feddbe": {"model": "test_norm", "frozen": ("norm",)},  # a network with a shared layer, and a tensor
 }
 
 

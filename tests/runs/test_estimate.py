@@ -13,7 +13,7 @@ from bench.engine.counting import LARGE, Shadow
 from bench.engine.memory import MemoryMeter
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
 from bench.runs.cell import Options, run_cell
-from bench.runs.forecast.estimate import Estimate, data_size, folder_bytes
+from bench.runs.forecast.estimate import Estimate, data_size, estimate, folder_bytes, network_of
 from bench.runs.forecast.memory import held, keep_on_host, models
 from bench.runs.forecast.rehearsal import CannotRehearseError, ClientShares, DataSize, rehearse, shares
 from bench.runs.forecast.timing import _alarm, _OutOfTimeError, measured
@@ -65,6 +65,21 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2.01 * twice))
         assert not keep_on_host(settings, (1, 4, 4), 3, "cuda", cells=2)
         assert keep_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
+
+
+def test_a_frozen_body_is_counted_once_and_no_checkpoint_holds_it(tmp_path: Path) -> None:
+    """A body of more numbers than a rehearsal has, and a head of few."""
+    given = {"method": "ditto", "clients": 10, "model_options": {"hidden": 2000}, "alpha": 1.0}
+    body, head = 4 * (64 + 1) * 2000, 4 * (2000 + 1) * 10
+    free, frozen = (estimate(Settings(frozen=f, **given), tmp_path, "cpu") for f in ((), ("body",)))
+    assert free is not None
+    assert frozen is not None
+    held_of = models(Settings(**given))
+    network = network_of(Settings(frozen=("body",), **given), DataSize((1, 8, 8), 10, 1000, 100), "cpu")
+    assert (network.model, network.frozen) == (head, body)
+    assert frozen.checkpoint == pytest.approx(20 * head, rel=0.1)
+    assert free.checkpoint == pytest.approx(20 * (head + body), rel=0.1)
+    assert free.memory - frozen.memory > 0.9 * (held_of - 1) * body
 
 
 class LateHyper(Hyperparameters):

@@ -20,7 +20,7 @@ class LaneBlock(nn.Module):
             if isinstance(layer, LaneBatchNorm):
                 layer.relu = True
         self.shortcut = getattr(block, "downsample", None) is not None
-        self.train(block.training)
+        self.training = block.training  # its layers have modes of their own: some may be frozen
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's outputs."""

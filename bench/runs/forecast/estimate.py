@@ -22,10 +22,9 @@ from bench.engine.predict import samples_at_once
 from bench.engine.step import better_alone, is_convolutional
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset
-from bench.federation.setup import check_batch_size
+from bench.federation.setup import cell_spec, check_batch_size
 from bench.federation.timeline import TIMELINE_VERSIONS
 from bench.models.factory import build
-from bench.params import Spec
 from bench.runs.forecast.machine import Machine, this_machine
 from bench.runs.forecast.memory import keep_on_host, models, models_on_gpu, working_bytes
 from bench.runs.forecast.rehearsal import Counted, DataSize, Rehearsal, blank, rehearse, shares
@@ -93,13 +92,15 @@ class NetworkCosts:
         lanes: clients that take a step at a time.
         alone: whether clients train one after the other, as cohorts would gain nothing.
         evaluated: samples of an evaluation at a time.
-        model: bytes of a model in the cell's type.
+        model: bytes of a model in the cell's type, without frozen tensors.
+        frozen: bytes of the frozen tensors, which all models share.
     """
 
     lanes: int
     alone: bool
     evaluated: int
     model: int
+    frozen: int
 
 
 def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1) -> Estimate | None:
@@ -118,7 +119,7 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
         return None
     size, dataset = known
     net = build(settings.model, size.shape, size.classes, settings.model_options)
-    check_batch_size(settings, settings.model, net, size.shape)
+    check_batch_size(settings, settings.model, cell_spec(settings, settings.model, net), size.shape)
     rehearsal, network = rehearse(settings, size, shares(settings, dataset)), network_of(settings, size, device)
     seconds, warm_up = _seconds(settings, rehearsal, network, this_machine(device), threads)
     state = round(rehearsal.at(lambda c: c.state, rehearsal.clients))
@@ -148,11 +149,12 @@ def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] |
 
 def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
     """Derive how the clients of a cell train and evaluate on a device."""
-    spec = Spec.of(settings.model, build(settings.model, size.shape, size.classes, settings.model_options))
-    model = spec.d * getattr(torch, settings.dtype).itemsize
+    net = build(settings.model, size.shape, size.classes, settings.model_options)
+    spec = cell_spec(settings, settings.model, net)
+    model, frozen = (n * getattr(torch, settings.dtype).itemsize for n in (spec.d, sum(e.size for e in spec.frozen)))
     alone = device == "cpu" and better_alone(spec)
     lanes = 1 if alone else lanes_on(torch.device(device), model)
-    return NetworkCosts(lanes, alone, samples_at_once(device, convolutional=is_convolutional(spec)), model)
+    return NetworkCosts(lanes, alone, samples_at_once(device, convolutional=is_convolutional(spec)), model, frozen)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -233,13 +235,14 @@ def memory(
     # a small data set is also kept as networks see it
     data = size.itemsize * numbers + (floats if floats <= KEEP_NORMALISED else 0)
 
-    weights = models(settings) * network.model
+    weights = models(settings) * network.model + network.frozen
     working = working_bytes(settings, size.shape, size.classes, device, network.lanes)
     if device != "cuda":
         return max(2 * data, data + weights + threads * working), 0
     if keep_on_host(settings, size.shape, size.classes, device, cells):
-        return max(2 * data, data + weights), data + models_on_gpu(settings, network.lanes) * network.model + working
-    return 2 * data, data + weights + working
+        on_gpu = models_on_gpu(settings, network.lanes) * network.model + network.frozen
+        return max(2 * data, data + weights), data + on_gpu + working
+    return 2 * data + network.frozen, data + weights + working
 
 
 def folder_bytes(settings: Settings, rehearsal: Rehearsal) -> int:

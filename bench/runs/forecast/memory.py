@@ -22,10 +22,11 @@ from bench.engine.memory import MemoryMeter
 from bench.engine.predict import samples_at_once
 from bench.engine.step import is_convolutional
 from bench.federation.federation import Federation
+from bench.federation.setup import cell_spec
 from bench.method import Hyperparameters
 from bench.models.factory import build
 from bench.models.init import initialise
-from bench.params import Spec
+from bench.params import Prefixes, Spec
 from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
@@ -58,8 +59,9 @@ def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, devic
     if device != "cuda":
         return False
     net = build(settings.model, shape, classes, settings.model_options)
-    size = getattr(torch, settings.dtype).itemsize * sum(p.numel() for p in net.parameters())
-    return bool(models(settings) * size > _SHARE / cells * torch.cuda.mem_get_info()[1])
+    spec = cell_spec(settings, settings.model, net)
+    numbers = models(settings) * spec.d + sum(e.size for e in spec.frozen)
+    return bool(numbers * getattr(torch, settings.dtype).itemsize > _SHARE / cells * torch.cuda.mem_get_info()[1])
 
 
 class HeldModels(NamedTuple):
@@ -105,7 +107,7 @@ def in_a_step(method: str, hp: str) -> float:
 
 
 class StepBytes(NamedTuple):
-    """Bytes in float32 of a model, of its gradient at its peak, and of an evaluation."""
+    """Bytes in float32 of a model without frozen tensors, of its gradient at its peak, and of an evaluation."""
 
     model: int
     gradient: float
@@ -113,12 +115,14 @@ class StepBytes(NamedTuple):
 
 
 @functools.cache
-def step_bytes(name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str) -> StepBytes:
+def step_bytes(
+    name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str, frozen: Prefixes = ()
+) -> StepBytes:
     """Count the bytes of one gradient of a model and of one evaluation; `options` are the model's, as JSON."""
     net = build(name, shape, classes, json.loads(options))
     rng = generator("estimate", name)
     tensors = initialise(net, rng)
-    weights = [tensors[key].requires_grad_() for key, _ in net.named_parameters()]
+    weights = [tensors[e.name].requires_grad_() for e in Spec.of(name, net).params if not e.under(frozen)]
     x, y = Pool.of(noise(shape, classes, 4, rng), torch.device("cpu"), torch.float32).take(torch.arange(4))
 
     def gradient(samples: int) -> None:
@@ -150,7 +154,7 @@ def working_bytes(settings: Settings, shape: tuple[int, ...], classes: int, devi
     A step needs a plain gradient and what the method adds to it, counted with a small network.
     """
     options = json.dumps(settings.model_options, sort_keys=True)
-    step = step_bytes(settings.model, shape, classes, options, settings.batch_size, device)
+    step = step_bytes(settings.model, shape, classes, options, settings.batch_size, device, settings.frozen)
     small = step_bytes(*STAND_IN, 2, "cpu")
     beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
     in_steps = step.gradient + max(0.0, beyond) * step.model
