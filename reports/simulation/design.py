@@ -2,7 +2,8 @@
 
 `python -m reports.simulation.design --hours 25` prints the table of docs/league.md. A design spends a method's cells on
 independent draws of tuning, on the trials of each draw, and on result seeds with the settings that a draw chose. The
-unit of every interval is a draw: the mean over its result seeds, so that the luck of tuning is in it.
+unit of every interval is a draw: the mean over its result seeds, so that the luck of tuning is in it. With a single
+draw, as in league-1, the unit is a seed, and the luck of tuning is in no interval.
 """
 
 import argparse
@@ -202,13 +203,14 @@ def power(parts: Components, design: Design, repeats: int) -> Power:
 
 
 def _league(rng: np.random.Generator, parts: Components, outcomes: Floats, design: Design) -> Iterator[Floats]:
-    """Accuracies in percent of every task, `[methods, draws]`, means over a draw's result seeds."""
+    """Accuracies in percent of every task, `[methods, units]`: means over a draw's seeds, or seeds of a single draw."""
     tasks, methods = parts.levels.shape
     drawn = rng.integers(outcomes.shape[2], size=(tasks, methods, design.draws))
     luck = np.take_along_axis(outcomes, drawn, axis=2)
     for task in range(tasks):
         noise = parts.noise[task][:, None, None] * rng.normal(size=(methods, design.draws, design.seeds))
-        yield 100 * special.expit(parts.levels[task][:, None] + luck[task] + noise.mean(axis=2))
+        units = noise[:, 0] if design.draws == 1 else noise.mean(axis=2)
+        yield 100 * special.expit(parts.levels[task][:, None] + luck[task] + units)
 
 
 def hours(parts: Components, design: Design, methods: int) -> float:
@@ -220,7 +222,7 @@ def designs(most: float, parts: Components, methods: int) -> list[Design]:
     """Designs with as many result seeds as the core-hours allow, for each number of draws and way of tuning."""
     a_cell = hours(parts, Design(1, 0, 0, False, 1), methods)
     chosen = []
-    for draws, trials, seeds, finals in itertools.product((2, 4, 8), (4, 8), (1, 2), (False, True)):
+    for draws, trials, seeds, finals in itertools.product((1, 2, 4, 8), (4, 8), (1, 2), (False, True)):
         without = Design(draws, trials, seeds, finals, 0)
         if (left := int((most / a_cell - without.cells) / draws)) >= 1:
             chosen.append(Design(draws, trials, seeds, finals, left))

@@ -50,6 +50,11 @@ def test_intervals_hold_the_luck_of_tuning() -> None:
     assert outcome.covered >= 0.9
 
 
+def test_intervals_of_a_single_draw_do_not_hold_it() -> None:
+    outcome = design.power(parts(0.1), Design(1, 2, 4, False, 40), 50)
+    assert outcome.covered < 0.5
+
+
 def test_fewer_trials_lose_and_the_budget_of_the_entries_loses_nothing() -> None:
     rng = np.random.default_rng(0)
     trials = rng.normal(size=8)
