@@ -7,7 +7,7 @@ Frozen tensors are in neither vector: the spec holds them, once for all model va
 import hashlib
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -277,6 +277,20 @@ class Params:
         """A model value of these weights and other buffers `[b]`."""
         return Params(self.weights, buffers, self.spec)
 
+    def with_pieces(self, pieces: Iterable[Tensor]) -> "Params":
+        """A model value of these buffers and of weights `[d]` in consecutive pieces, each of whole tensors.
+
+        They are put together only if the flat weights are asked for, so a gradient by one piece leads through no other.
+        """
+        rest, named = list(self.spec.params), []
+        for piece in pieces:
+            entries: list[Entry] = []
+            while rest and sum(e.size for e in entries) < piece.numel():
+                entries.append(rest.pop(0))
+            named.append((tuple(entries), piece))
+        named.append((tuple(rest), self.buffers[:0]))  # tensors without numbers
+        return _in_pieces(named, self.buffers, self.spec)
+
     def part(self, *prefixes: str) -> "Params":
         """The part of the model under the prefixes, e.g. `w.part("head")`.
 
@@ -302,15 +316,65 @@ class Params:
 
     def tensors(self) -> dict[str, Tensor]:
         """All named tensors: views of the flat vectors, and the frozen tensors, which are not to be changed."""
-        moving = {**_split(self.weights, self.spec.params), **_split(self.buffers, self.spec.buffers)}
+        moving = {**self._parameters(), **_split(self.buffers, self.spec.buffers)}
         if not self.spec.frozen:
             return moving
         held = self.spec.held.on(self.weights.device)
         return moving | {e.name: held[e.name] for e in self.spec.frozen}
 
+    def _parameters(self, *, flat: bool = False) -> dict[str, Tensor]:
+        return _split(self.weights, self.spec.params, flat=flat)
+
+    def _of(self, spec: Spec) -> "Params":
+        return Params(self.weights, self.buffers, spec)
+
+
+Piece = tuple[tuple[Entry, ...], Tensor]
+
+
+class _InPieces(Params):
+    """A model value whose flat weights are put together when they are asked for (`Params.with_pieces`)."""
+
+    pieces: Sequence[Piece]
+
+    def __init__(self, pieces: Sequence[Piece], buffers: Tensor, spec: Spec) -> None:
+        vars(self).update(pieces=pieces, buffers=buffers, spec=spec)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        return torch.cat([piece for _, piece in self.pieces])
+
+    def with_buffers(self, buffers: Tensor) -> Params:
+        return _InPieces(self.pieces, buffers, self.spec)
+
+    def _keep(self, prefixes: Prefixes, inside: bool) -> Params:
+        kept: list[Piece] = []
+        for entries, piece in self.pieces:
+            keep = [e.under(prefixes) == inside for e in entries]
+            kept.append((tuple(itertools.compress(entries, keep)), _take(piece, entries, keep)))
+        buffers = _take(self.buffers, self.spec.buffers, [e.under(prefixes) == inside for e in self.spec.buffers])
+        return _in_pieces(kept, buffers, self.spec.part(prefixes) if inside else self.spec.without(prefixes))
+
+    def _parameters(self, *, flat: bool = False) -> dict[str, Tensor]:
+        split = (_split(piece, entries, flat=flat) for entries, piece in self.pieces)
+        return {name: tensor for tensors in split for name, tensor in tensors.items()}
+
+    def _of(self, spec: Spec) -> Params:
+        return _InPieces(self.pieces, self.buffers, spec)
+
+
+def _in_pieces(pieces: Sequence[Piece], buffers: Tensor, spec: Spec) -> Params:
+    several = [(entries, piece) for entries, piece in pieces if entries]
+    if len(several) > 1:
+        return _InPieces(several, buffers, spec)
+    return Params(several[0][1] if several else buffers[:0], buffers, spec)
+
 
 def join(*parts: Params) -> Params:
     """Put the parts of one model together again: weights `[d]` and buffers `[b]` of the whole, in its order.
+
+    In a loss the parts stay apart until the flat weights are asked for, so that a gradient by one of them leads through
+    no other.
 
     Raises:
         ValueError: the parts do not make up the whole exactly once.
@@ -321,18 +385,18 @@ def join(*parts: Params) -> Params:
         raise ValueError(f"these parts do not make up {whole.arch}: {', '.join(names)}")
     present = [p for p in parts if p.spec.params or p.spec.buffers] or [parts[0]]
     if len(present) == 1:
-        return Params(present[0].weights, present[0].buffers, whole)
+        return present[0]._of(whole)
     weights: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     for p in present:
-        weights |= _split(p.weights, p.spec.params, flat=True)
+        weights |= p._parameters(flat=True)
         buffers |= _split(p.buffers, p.spec.buffers, flat=True)
     empty = parts[0].buffers[:0]
-    return Params(
-        torch.cat([parts[0].weights[:0], *(weights[e.name] for e in whole.params)]),
-        torch.cat([empty, *(buffers[e.name] for e in whole.buffers)]),
-        whole,
-    )
+    joined = torch.cat([empty, *(buffers[e.name] for e in whole.buffers)])
+    differentiated = {weights[e.name].requires_grad for e in whole.params}
+    if len(differentiated) > 1:  # in a loss, by some of the parts only
+        return _in_pieces([((e,), weights[e.name]) for e in whole.params], joined, whole)
+    return Params(torch.cat([empty, *(weights[e.name] for e in whole.params)]), joined, whole)
 
 
 def _split(flat_vector: Tensor, entries: tuple[Entry, ...], *, flat: bool = False) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bench.method import (
     METHODS, SGD, Batch, Client, Do, Feed, Hyperparameters, Method, Params, Program, Range, Server, State, Train,
-    Upload, Values, cross_entropy, hp,
+    Upload, Values, cross_entropy, hp, join,
 )  # fmt: skip
 
 LAST, SPREAD = 10, 0.1  # W has converged if the standard deviation of the last 10 losses is below 0.1
@@ -74,9 +74,6 @@ class FedALA(Method):
         equal = torch.equal(own.weights, received.weights)  # as in the first round: nothing to mix
         if equal or not self.hp.eta or not self.hp.layers:
             return mix, started
-        mixed = torch.zeros_like(own.weights)
-        for run in own.spec.slices(self.hp.layers):
-            mixed[run] = 1
         n = math.ceil(self.hp.share * client.n_train)
         losses: list[float] = []
         while len(losses) < (1 if started else PASSES):
@@ -86,7 +83,7 @@ class FedALA(Method):
                 epochs=1,
                 feed=Feed(subset=n if n < client.n_train else None, stream=1),
                 optimizer=SGD(lr=self.hp.eta, momentum=0.0, weight_decay=0.0, nesterov=False, clip=math.inf),
-                context={"own": own, "received": received, "mixed": mixed},
+                context={"own": own, "received": received},
             )
             mix = answer["mix"]
             losses.append(float(answer.loss))
@@ -109,8 +106,11 @@ def mixture(own: Params, received: Params, mix: Tensor) -> Params:
 
 
 def mixture_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of the mixture."""
-    w = mixture(ctx.own, ctx.received, torch.where(ctx.mixed > 0, values["mix"], 1.0))
+    """Cross-entropy of the mixture; a gradient by W does not lead through the lower layers."""
+    layers = ctx.hp.layers
+    mix = ctx.received.with_weights(values["mix"]).part(*layers).weights
+    upper = mixture(ctx.own.part(*layers), ctx.received.part(*layers), mix)
+    w = join(ctx.received.without(*layers), upper)
     likelihood = model(w, batch.x, stats="frozen").log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
     return -batch.mean(likelihood)
 

@@ -32,9 +32,10 @@ _MOVED = {
     "08522d88fd0e301c": "4fe52c2c9cf9897e",  # fedrod: the losses to two_heads.py
     "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py
     "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
+    "79cd7e4089e7a137": "4155d31748f959dd",  # fedala: the mixture is joined of its layers, with the same bytes
 }
-"""Digests of code that only moved to another file, each with the digest from before the move, which its cells keep. If
-the code changes later, its digest changes too, and the entry here has no effect any more."""
+"""Digests of code that only moved to another file, or computes the same bytes in another way, each with the digest from
+before, which its cells keep. If the code changes later, its digest changes too, and the entry has no effect then."""
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -1,7 +1,7 @@
 """One training step of one client, as a pure function: the same function runs alone and mapped over a cohort."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -73,13 +73,15 @@ class Slices:
 
     def put(self, weights: Tensor, trained: Tensor) -> Tensor:
         """Put values into the slices: a copy of weights `[d]` with these slices replaced."""
-        if self.everything:
-            return trained
-        pieces, at, used = [weights[:0]], 0, 0
+        return trained if self.everything else torch.cat([weights[:0], *self.pieces(weights, trained)])
+
+    def pieces(self, weights: Tensor, trained: Tensor) -> Iterator[Tensor]:
+        """The weights `[d]` in consecutive pieces, in turn as they were and out of `trained`."""
+        at = used = 0
         for a, b in self.runs:
-            pieces += [weights[at:a], trained[used : used + b - a]]
+            yield from (weights[at:a], trained[used : used + b - a])
             at, used = b, used + b - a
-        return torch.cat([*pieces, weights[at:]])
+        yield weights[at:]
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ class _Do:
             recipe, raw = self._recipe, vars(batch)
             padding = Padding(raw["x"], raw["weight"]) if recipe.padded else None
             model = Forward(frozen=recipe.frozen, arithmetic=recipe.arithmetic, padding=padding)
-            full = {name: self._put(name, v, trained[name]) if name in trained else v for name, v in values.items()}
+            full = {name: self._seen(name, v, trained[name]) if name in trained else v for name, v in values.items()}
             value = _as_loss(loss(model, full, batch, ctx), loss)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})
 
@@ -260,6 +262,13 @@ class _Do:
             return self._slices[name].take(value.weights)
         tensor: Tensor = value
         return tensor
+
+    def _seen(self, name: str, value: Any, trained: Tensor) -> Any:
+        """The value that a loss sees, in pieces: what does not train is not differentiated."""
+        slices = self._slices.get(name)
+        if slices is None or slices.everything:
+            return self._put(name, value, trained)
+        return value.with_pieces(slices.pieces(value.weights, trained))
 
     def _put(self, name: str, value: Any, trained: Tensor) -> Any:
         if isinstance(value, Params):
