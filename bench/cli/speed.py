@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def speed(
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="digits, mnist_mlp, mnist_cnn, cifar_cnn, resnet18 or char_lstm; repeatable; default: all."),
+        typer.Option(
+            help="digits, mnist_mlp, mnist_cnn, cifar_cnn, resnet18, resnet18_head, char_lstm; repeatable; else all."
+        ),
     ] = None,
     device: DeviceOption = None,
     quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,

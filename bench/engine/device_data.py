@@ -74,7 +74,7 @@ class Pool:
     @classmethod
     def of(cls, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Pool":
         """Put a data set on the device; a small one is normalised once and for all."""
-        x = torch.from_numpy(data.x).to(_home(data.x.nbytes, device))
+        x = torch.from_numpy(data.x).to(home_of(data.x.nbytes, device))
         y = torch.from_numpy(data.y).to(device)
         if data.vocabulary:
             return cls(x, y, None, torch.zeros(0), dtype)
@@ -125,7 +125,7 @@ def channels_last(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
-def _home(size: int, device: torch.device) -> torch.device:
+def home_of(size: int, device: torch.device) -> torch.device:
     """Choose where samples of so many bytes lie: on the device, unless they would take over half of its free memory."""
     if device.type == "cuda" and 2 * size > torch.cuda.mem_get_info(device)[0]:
         return torch.device("cpu")

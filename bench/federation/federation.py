@@ -26,6 +26,7 @@ from bench.engine.recorded_steps import GraphCache
 from bench.federation.cell_data import load_all
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
+from bench.federation.features import Shelf, can_take_their_place, computed, put_features
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState, as_model
 from bench.federation.scores import Evaluation
@@ -36,7 +37,7 @@ from bench.federation.timeline import ComputedRound, Span, Timer
 from bench.federation.traffic import Ledger
 from bench.federation.unselected import Unselected
 from bench.method import Arrivals, Everyone, Message, Tick
-from bench.model_call import forget_networks
+from bench.model_call import Arithmetic, forget_networks
 from bench.params import Params
 from bench.settings import Executor, Settings
 
@@ -53,6 +54,7 @@ class Execution(TypedDict, total=False):
     recordings: GraphCache | None
     allow_fallback: Collection[str]
     lane_kernels: bool
+    features: Shelf
 
 
 class Federation:
@@ -64,6 +66,7 @@ class Federation:
             (`bench.federation.cell_data.load_all`).
         public: public samples of the cell; None if it has none.
         device, executor, threads, offload, recordings, allow_fallback, lane_kernels: the way it is computed (`Engine`).
+        features: where features are kept that take the samples' place.
 
     Attributes:
         version: number of server versions done.
@@ -71,6 +74,7 @@ class Federation:
         ledger: one row of traffic per version.
         work: steps and samples of the last version, of the clients and of the server.
         warnings: messages to the user about this run, one line each.
+        on_features: whether samples are features and models are heads, as all that comes before is frozen.
 
     Raises:
         UserError: a setting does not fit the method, the data or the device.
@@ -90,6 +94,7 @@ class Federation:
         recordings: GraphCache | None = None,
         allow_fallback: Collection[str] = (),
         lane_kernels: bool = False,
+        features: Shelf = computed,
     ) -> None:
         self.settings = settings
         forget_networks()
@@ -113,9 +118,16 @@ class Federation:
             offload=offload,
         )
         self.server = ServerState(settings, self._device_data, dataset.shape, ids)
+        whole, shape = self.server._whole_model(), dataset.shape
+        self.on_features = can_take_their_place(settings, whole.spec.module)
+        if self.on_features:
+            arithmetic = Arithmetic(settings.precision == "bf16", lane_kernels)
+            put_features(self._device_data, whole, dataset, public, arithmetic, threads, features)
+            self.server._train_on_features()
+            shape = tuple(self._device_data.local.x.shape[1:])
         if self._device_data.largest > 1:  # who has one sample trains with frozen statistics
             for name, spec in {(self.server.architecture(i), self.server.initial_model(i).spec) for i in ids}:
-                check_batch_size(settings, name, spec, dataset.shape)
+                check_batch_size(settings, name, spec, shape)
         size = max(self.server.initial_model(i).weights.nbytes for i in ids)
         keep_freed_memory(size)
         self.engine = Engine(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.engine.device_data import DeviceData
+from bench.federation.features import head_spec
 from bench.federation.setup import architectures, frozen_tensors
 from bench.method import Client, Message, Method, Trained, mean
 from bench.models.factory import build, prepare
@@ -38,17 +39,32 @@ class ServerState:
         self._device_data = device_data
         self._shape = shape
         self._architectures = architectures(settings, [len(indices) for indices in device_data.partition.train])
-        self._initial: dict[tuple[str, int, int], Params] = {}
+        self._whole: dict[tuple[str, int, int], Params] = {}
+        self._heads: dict[Params, Params] | None = None  # by the whole model; None: the samples are no features
         for client in clients:
             self.initial_model(client)
         self.initial_model()
 
     def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
         """The model value from which every method of this seed starts (of a client's own architecture, if given)."""
+        whole = self._whole_model(client, draw=draw, classes=classes)
+        if self._heads is None:
+            return whole
+        if whole not in self._heads:
+            spec = head_spec(whole.spec)
+            self._heads[whole] = Params(whole.weights, whole.buffers, self.specs.setdefault(spec.arch, spec))
+        return self._heads[whole]
+
+    def _train_on_features(self) -> None:
+        """Make the head of each model the model: the samples are features from now on."""
+        self._heads = {}
+
+    def _whole_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
+        """The initial model with its body, also where the cell trains on features."""
         name = self._settings.model if client is None else self.architecture(client)
         outputs = classes or self.num_classes
         at = name, draw, outputs
-        if at not in self._initial:
+        if at not in self._whole:
             options = self._settings.model_options if name == self._settings.model else {}
             module = build(name, self._shape, outputs, options)
             sizes = "x".join(map(str, self._shape))
@@ -57,10 +73,10 @@ class ServerState:
             values = self._pretrained(name, draw, module)
             rng = generator("initial", self._settings.seed, name, draw)
             first = (draw, outputs) == (0, self.num_classes)
-            like = None if first or not self._settings.frozen else self.initial_model(client)
+            like = None if first or not self._settings.frozen else self._whole_model(client)
             frozen = frozen_tensors(self._settings, name, module)
-            self._initial[at] = self._draw(arch, module, rng, values, frozen, like)
-        return self._initial[at]
+            self._whole[at] = self._draw(arch, module, rng, values, frozen, like)
+        return self._whole[at]
 
     def _pretrained(self, name: str, draw: int, module: nn.Module) -> dict[str, Tensor]:
         """Read values from the cell's file; further draws differ in the last layer only."""

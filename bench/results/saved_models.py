@@ -7,7 +7,7 @@
 import copy
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bench.engine.device_data import Normalisation
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
+from bench.federation.features import Head
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
@@ -23,6 +24,7 @@ from bench.params import Params
 from bench.settings import Settings
 from bench.store import checkpoint, inside
 from bench.store.documents import read_json
+from bench.store.features import FeatureFiles
 from bench.store.store import Status
 
 if TYPE_CHECKING:
@@ -104,7 +106,8 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
         raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
     settings = cell.settings
     dataset, partition, public = load_all(settings, Path(data_root))
-    federation = Federation(settings, dataset=dataset, partition=partition, public=public)
+    features = FeatureFiles(cell.folder.parent)
+    federation = Federation(settings, dataset=dataset, partition=partition, public=public, features=features)
     if client is not None and client not in federation.clients.ids:
         raise UserError(f"{cell.name} trained no client {client}; there are {federation.clients.ids}")
     value = _of_reported_round(cell, federation, client)
@@ -112,7 +115,7 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
     if params is None:
         raise UserError(f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client")
     predictor = KeptModel(
-        _network(params),
+        _whole_network(params, federation),
         Normalisation.of(dataset, params.weights.dtype),
         bf16=settings.precision == "bf16",
         classes=dataset.classes,
@@ -188,6 +191,30 @@ def _remedy(cell: FinishedCell) -> str:
         f"Run it again with its models: bench run --grid GRID --out {out} --only {only} --fresh --keep best "
         "(the reported round; --keep all: the last one)"
     )
+
+
+class _Behind(nn.Module):
+    """A network of features, behind the body that computes them."""
+
+    def __init__(self, body: Any, network: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits `[n, classes]`."""
+        out: Tensor = self.network(self.body.features(x))
+        return out
+
+
+def _whole_network(params: Params, federation: Federation) -> nn.Module:
+    """Build the network of a model value, with the frozen body where the cell trained on features."""
+    if not federation.on_features:
+        return _network(params)
+    whole = federation.server._whole_model()
+    if isinstance(params.spec.module, Head):
+        return _network(Params(params.weights, params.buffers, whole.spec))
+    return _Behind(_network(whole), _network(params))
 
 
 def _network(params: Params) -> nn.Module:

@@ -25,6 +25,7 @@ from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, shortage
 from bench.federation.cell_data import CellData, load_all
+from bench.federation.features import Shelf, computed
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, file_of, load_file
@@ -38,6 +39,7 @@ from bench.settings import Executor, Settings
 from bench.store import checkpoint, documents, inside, store
 from bench.store.cell_log import logged
 from bench.store.data_record import partition_record, shown_samples, tests_record
+from bench.store.features import FeatureFiles
 from bench.store.growing_tables import Tables
 from bench.store.store import Status
 
@@ -209,7 +211,8 @@ class _Run:
 
     def _train(self) -> tuple[store.CellState, str]:
         data = blind.read_data(self.folder) if self.options.blind else load_all(self.settings, self.options.data_root)
-        federation, (dataset, partition, _) = build(self.settings, self.options, data), data
+        federation = build(self.settings, self.options, data, FeatureFiles(self.folder.parent))
+        dataset, partition, _ = data
         store.write_json(self.folder / "partition.json", partition_record(dataset, partition))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))
         if self.settings.shifts and dataset.x.ndim == 4:
@@ -379,7 +382,7 @@ def _status_of(status: Status, federation: Federation) -> Status:
     return replace(status, rounds=federation.version, warnings=warnings, backend=engine.backend, steps=engine.steps_are)
 
 
-def build(settings: Settings, options: Options, data: CellData) -> Federation:
+def build(settings: Settings, options: Options, data: CellData, features: Shelf = computed) -> Federation:
     """Build the federation of a cell, before its first round.
 
     Raises:
@@ -402,6 +405,7 @@ def build(settings: Settings, options: Options, data: CellData) -> Federation:
         recordings=_recordings(settings, device),
         allow_fallback=options.allow_fallback,
         lane_kernels=options.lane_kernels,
+        features=features,
     )
 
 

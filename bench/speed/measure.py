@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.data import TokenShape
+from bench.federation.features import Head, can_take_their_place, width
 from bench.models.factory import build
 from bench.speed.contestants import PLAIN, Contestant, Turn, contestants, take_turns
 from bench.speed.workloads import WORKLOADS, Workload
@@ -115,13 +116,18 @@ def _per_step(r: Turn, every: int) -> float:
 
 
 def operations(workload: Workload) -> float:
-    """Floating-point operations of the forward and backward pass for one image; a multiply-add counts as two."""
-    settings = workload.settings
-    net = build(settings.model, workload.shape, 10, settings.model_options)
+    """Floating-point operations of the forward and backward pass for one image; a multiply-add counts as two.
+
+    Where features take the images' place they are those of the head.
+    """
+    settings, shape = workload.settings, workload.shape
+    net = build(settings.model, shape, 10, settings.model_options)
+    if can_take_their_place(settings, net):
+        net, shape = Head(net), (width(net, shape),)
     samples = settings.batch_size
     with FlopCounterMode(display=False) as counter, torch.device("meta"):
-        tokens = isinstance(workload.shape, TokenShape)
-        x = torch.zeros(samples, workload.shape[0]).long() if tokens else torch.empty(samples, *workload.shape)
+        tokens = isinstance(shape, TokenShape)
+        x = torch.zeros(samples, shape[0]).long() if tokens else torch.empty(samples, *shape)
         loss = nn.functional.cross_entropy(net(x), torch.zeros(samples).long())
         torch.autograd.backward([loss])
     total: int = counter.get_total_flops()

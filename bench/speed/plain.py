@@ -1,11 +1,12 @@
 """FedAvg written in the style of the field's public libraries, as a reference for `bench speed`.
 
 Each client has its own module, optimizer and DataLoaders, and clients train one after another. Evaluation uses the test
-and the training samples, in batches of the training size. It is not an executor: no cell runs on it.
+and the training samples, in batches of the training size. Frozen layers compute in every step. It is not an executor:
+no cell runs on it.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bench.data import Dataset, Indices, Partition
 from bench.engine.device_data import Pool
+from bench.federation.setup import frozen_tensors
+from bench.model_call import keep_still
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.rng import generator
@@ -33,8 +36,11 @@ class PlainLoop:
         self.net = build(settings.model, data.shape, data.num_classes, settings.model_options).to_empty(device=device)
         start = initialise(self.net, generator("initial", settings.seed, settings.model, 0), dtype)
         _load(self.net.to(dtype), start)
+        self._frozen = frozen_tensors(settings, settings.model, self.net)
+        for name, weight in self.net.named_parameters():
+            weight.requires_grad_(name not in self._frozen)
         self.clients = [
-            PlainClient(i, self.net, settings, pool, train, test)
+            PlainClient(i, self.net, settings, self._frozen, pool, train, test)
             for i, (train, test) in enumerate(zip(partition.train, partition.test, strict=True))
         ]
 
@@ -70,11 +76,24 @@ class PlainClient:
         batches, tests: DataLoaders of its training and test samples.
     """
 
-    def __init__(self, i: int, net: nn.Module, settings: Settings, pool: Pool, train: Indices, test: Indices) -> None:
+    def __init__(
+        self,
+        i: int,
+        net: nn.Module,
+        settings: Settings,
+        frozen: Collection[str],
+        pool: Pool,
+        train: Indices,
+        test: Indices,
+    ) -> None:
         self.size = len(train)
         self.net = copy.deepcopy(net)
+        self._frozen = frozen
         self._optimizer = torch.optim.SGD(
-            self.net.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+            [weight for weight in self.net.parameters() if weight.requires_grad],
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
         )
         self._epochs = settings.epochs
         self._rng = torch.Generator().manual_seed(i)
@@ -90,6 +109,7 @@ class PlainClient:
         """Local epochs from another module's weights; returns the number of steps."""
         _load(self.net, start.state_dict())
         self.net.train()
+        keep_still(self.net, self._frozen)
         steps = 0
         for _ in range(self._epochs):
             for x, y in self.batches:

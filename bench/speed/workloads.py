@@ -1,6 +1,7 @@
 """The built-in workloads: synthetic images or texts of the right shape, and clients of very different sizes."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -48,11 +49,11 @@ class Workload:
         return load_partition(self.settings, dataset)
 
 
-def _fedavg(model: str, clients: int, participation: float = 1.0) -> Settings:
+def _fedavg(model: str, clients: int, **settings: Any) -> Settings:
     """Settings as in the papers' tables, without a validation share, which the plain loop does not support."""
     return Settings(
-        method="fedavg", model=model, clients=clients, participation=participation, alpha=0.5, protocol="paper",
-        batch_size=10, lr=0.01, rounds=1_000_000,
+        method="fedavg", model=model, clients=clients, alpha=0.5, protocol="paper",
+        batch_size=10, lr=0.01, rounds=1_000_000, **settings,
     )  # fmt: skip
 
 
@@ -63,5 +64,9 @@ WORKLOADS = {
     "cifar_cnn": Workload((3, 32, 32), 1000, 200, _fedavg("cnn", 20), warmup=45),
     # Only four of the hundred clients take part in a round, because a step takes most of a second on a CPU.
     "resnet18": Workload((3, 32, 32), 2000, 16, _fedavg("resnet18", 100, participation=0.04)),
+    # The plain loop has the whole network in each of its steps.
+    "resnet18_head": Workload(
+        (3, 32, 32), 2000, 16, _fedavg("resnet18", 100, participation=0.04, frozen=("body",)), 60, 9
+    ),
     "char_lstm": Workload(TokenShape(80, 80), 1000, 100, _fedavg("char_lstm", 20)),
 }

@@ -123,7 +123,7 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     data = toy_data()
     public = settings.pop("public", None) or toy_data(seed=9)
     hp = {**QUICK.get(method, {}), **settings.pop("hp", {})}
-    passed = ("device", "offload", "lane_kernels", "recordings")
+    passed = ("device", "offload", "lane_kernels", "recordings", "features")
     options = {name: settings.pop(name) for name in passed if name in settings}
     chosen: dict[str, Any] = {
         "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,

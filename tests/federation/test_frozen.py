@@ -5,6 +5,7 @@ import pickle
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,33 @@ from bench.settings import Settings
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, personal, run, toy, toy_data
 from tests.methods.resume import assert_resumes
 
-BODY: dict[str, Any] = {"model": "test_norm", "frozen": ("inner", "norm")}
+
+class _Tailed(nn.Module):
+    """A body of a linear layer, BatchNorm and another linear layer, so that a part of the body can train."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.tail = nn.Linear(6, 5)
+        self.head = nn.Linear(5, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.relu(self.tail(torch.relu(self.norm(self.inner(x.flatten(1))))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@MODELS.register("test_tailed")
+def tailed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model whose layers up to the tail are frozen here. Where all of a body is, `test_features.py` is about it."""
+    return _Tailed(int(np.prod(shape)), classes)
+
+
+BODY: dict[str, Any] = {"model": "test_tailed", "frozen": ("inner", "norm")}
+TAIL, HEAD = 6 * 5 + 5, 5 * 3 + 3  # numbers
 
 
 def held(w: Params) -> dict[str, Tensor]:
@@ -32,7 +59,7 @@ def held(w: Params) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
-def test_every_method_trains_the_head_of_a_frozen_body(method: str) -> None:
+def test_every_method_trains_what_is_not_frozen(method: str) -> None:
     """Both executors alike; frozen tensors, running statistics included, are one tensor for all models."""
     states = {}
     for executor in ("sequential", "cohort"):
@@ -40,7 +67,7 @@ def test_every_method_trains_the_head_of_a_frozen_body(method: str) -> None:
         start = federation.server.initial_model()
         assert list(held(start)) == [e.name for e in start.spec.frozen]
         values = {tensor.data_ptr(): tensor.clone() for tensor in held(start).values()}
-        assert (len(values), start.spec.d, start.spec.b) == (6, 6 * 3 + 3, 0)
+        assert (len(values), start.spec.d, start.spec.b) == (6, TAIL + HEAD, 0)
         evaluation = run(federation, 2)
         assert not federation.engine.fallbacks
         models = [*evaluation.personal.values(), *([evaluation.generic] if evaluation.generic else [])]
@@ -51,32 +78,33 @@ def test_every_method_trains_the_head_of_a_frozen_body(method: str) -> None:
     assert_same(states["cohort"], states["sequential"])
 
 
-def test_the_head_is_all_that_fedavg_sends() -> None:
-    """As many bytes as FedAvg's clients would send of a model that is the head alone."""
+def test_fedavg_sends_what_is_not_frozen() -> None:
+    """The bytes of the tail and the head, and no more."""
     federation = toy("fedavg", **BODY)
     federation.advance()
-    row, head = federation.ledger[0], 8 * (6 * 3 + 3)
-    assert (row["up"], row["down_receivers"], row["down_distinct"]) == (5 * head, 5 * head, head)
+    row, size = federation.ledger[0], 8 * (TAIL + HEAD)
+    assert (row["up"], row["down_receivers"], row["down_distinct"]) == (5 * size, 5 * size, size)
     assert row["up_buffers"] == row["down_receivers_buffers"] == 0
-    assert {tensor.numel() for tensor in everything(federation).values()} <= {0, 6 * 3 + 3}
+    assert {tensor.numel() for tensor in everything(federation).values()} <= {0, TAIL + HEAD}
 
 
 CONSTANT: dict[str, Tensor] = {}
 
 
 class _ConstantBody(nn.Module):
-    """The network of `test_norm` with a body of numbers, as one would write it by hand."""
+    """The network of `test_tailed` with a body that begins with numbers, as one would write it by hand."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.head = nn.Linear(6, classes)
+        self.tail = nn.Linear(6, 5)
+        self.head = nn.Linear(5, classes)
         self.constants = dict(CONSTANT)
 
     def features(self, x: Tensor) -> Tensor:
         c = {name: tensor.to(x.dtype) for name, tensor in self.constants.items()}
         z = nn.functional.linear(x.flatten(1), c["inner.weight"], c["inner.bias"])
         norm = c["norm.running_mean"], c["norm.running_var"], c["norm.weight"], c["norm.bias"]
-        return torch.relu(nn.functional.batch_norm(z, *norm))
+        return torch.relu(self.tail(torch.relu(nn.functional.batch_norm(z, *norm))))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
@@ -85,7 +113,7 @@ class _ConstantBody(nn.Module):
 
 @MODELS.register("test_constant_body")
 def constant_body(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A model of a head alone, behind constants."""
+    """A model of a tail and a head behind constants."""
     return _ConstantBody(classes)
 
 
@@ -197,7 +225,9 @@ def test_a_composed_model_has_parts_that_are_frozen() -> None:
     """One of them wholly; a checkpoint gives it back."""
     server = toy("fedavg", **BODY).server
     w = server.initial_model()
-    whole = compose(scaled, base=w.without("head"), top=w.part("head"), factor=torch.full((1,), 2.0).double())
+    whole = compose(
+        scaled, base=w.part("inner", "norm", "tail"), top=w.part("head"), factor=torch.full((1,), 2.0).double()
+    )
     x = torch.from_numpy(toy_data().x).double()
     assert torch.equal(Forward()(whole, x), 2 * Forward()(w, x))
     assert torch.equal(whole.part("base").tensors()["base.inner.bias"], w.tensors()["inner.bias"])

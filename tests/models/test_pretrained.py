@@ -94,8 +94,11 @@ def test_a_file_is_matched_by_names_whatever_its_order_and_prefix(written: str, 
     assert all(torch.equal(matched[name], value) for name, value in wanted.items())
 
 
+LAYERS = {"hidden": 6, "layers": 2}
+
+
 def mlp(tmp_path: Path) -> tuple[str, dict[str, torch.Tensor]]:
-    net = build("mlp", (4,), 3, {"hidden": 6})
+    net = build("mlp", (4,), 3, LAYERS)
     values = initialise(net, generator(5, "other"), torch.float64)
     return saved(tmp_path, values), values
 
@@ -109,8 +112,8 @@ def parts(model: Params) -> dict[str, torch.Tensor]:
 def test_frozen_layers_keep_the_values_of_the_file(method: str, executor: str, tmp_path: Path) -> None:
     """In the generic and in all personalized models, whatever a method trains; the others move."""
     path, values = mlp(tmp_path)
-    small = {"model": "mlp", "model_options": {"hidden": 6}, "pretrained": path}
-    federation = toy(method, executor=executor, frozen=("body",), **small)
+    small = {"model": "mlp", "model_options": LAYERS, "pretrained": path}
+    federation = toy(method, executor=executor, frozen=("body.fc1",), **small)
     start = parts(federation.server.initial_model())
     assert all(torch.equal(start[name], value) for name, value in values.items())
     again = parts(federation.server.initial_model(draw=1))
@@ -132,7 +135,7 @@ def test_frozen_layers_keep_the_values_of_the_file(method: str, executor: str, t
 
 def test_both_executors_freeze_alike(tmp_path: Path) -> None:
     path, _ = mlp(tmp_path)
-    given = {"model": "mlp", "model_options": {"hidden": 6}, "pretrained": path, "frozen": ("body",)}
+    given = {"model": "mlp", "model_options": LAYERS, "pretrained": path, "frozen": ("body",)}
     cohort, alone = (toy("ditto", executor=executor, **given) for executor in ("cohort", "sequential"))
     run(cohort, 3), run(alone, 3)
     for name, value in everything(cohort).items():

@@ -69,7 +69,8 @@ NETWORKS: dict[str, dict[str, object]] = {
     "scd": {"model": "test_norm", "batchnorm": "local", "participation": 0.5},  # statistics that stay with the clients
     "fedper": {"model": "test_norm", "protocol": "paper"},
     "fedprox": {"model": "test_norm", "frozen": ("inner", "norm")},  # a body that all models share
-    "feddbe": {"model": "test_norm", "frozen": ("norm",)},  # a network with a shared layer, and a tensor
+    "feddbe": {"model": "test_norm", "frozen": ("inner", "norm")},  # such a body before two parts that are composed
+    "fedem_frozen": {"model": "test_norm", "frozen": ("norm",)},  # several networks that share a layer
 }
 
 
@@ -77,7 +78,7 @@ NETWORKS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("method", NETWORKS)
 @pytest.mark.long
 def test_a_kept_model_predicts_what_was_counted(cell: Cell, tmp_path: Path, method: str, keep: Keep) -> None:
-    done = finished(cell(method=method, dtype="float64", **NETWORKS[method]), tmp_path, keep)
+    done = finished(cell(method=method.partition("_")[0], dtype="float64", **NETWORKS[method]), tmp_path, keep)
     reported = rounds(done)
     assert_predicts(done, reported if keep == "best" else dict.fromkeys(reported, done.settings.rounds))
     assert (tmp_path / "models").exists() == (keep == "best")

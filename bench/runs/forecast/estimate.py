@@ -22,6 +22,7 @@ from bench.engine.predict import samples_at_once
 from bench.engine.step import better_alone, is_convolutional
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset
+from bench.federation.features import can_take_their_place, head_spec, width
 from bench.federation.setup import cell_spec, check_batch_size
 from bench.federation.timeline import TIMELINE_VERSIONS
 from bench.models.factory import build
@@ -94,6 +95,7 @@ class NetworkCosts:
         evaluated: samples of an evaluation at a time.
         model: bytes of a model in the cell's type, without frozen tensors.
         frozen: bytes of the frozen tensors, which all models share.
+        features: bytes of a sample's features where these take the samples' place, else 0.
     """
 
     lanes: int
@@ -101,6 +103,7 @@ class NetworkCosts:
     evaluated: int
     model: int
     frozen: int
+    features: int
 
 
 def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1) -> Estimate | None:
@@ -151,10 +154,15 @@ def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
     """Derive how the clients of a cell train and evaluate on a device."""
     net = build(settings.model, size.shape, size.classes, settings.model_options)
     spec = cell_spec(settings, settings.model, net)
-    model, frozen = (n * getattr(torch, settings.dtype).itemsize for n in (spec.d, sum(e.size for e in spec.frozen)))
+    convolutional, features = is_convolutional(spec), 0
+    numbers = spec.d, sum(e.size for e in spec.frozen)
+    if can_take_their_place(settings, net):
+        spec, features = head_spec(spec), width(net, size.shape)
+    model, frozen, features = (n * getattr(torch, settings.dtype).itemsize for n in (*numbers, features))
     alone = device == "cpu" and better_alone(spec)
     lanes = 1 if alone else lanes_on(torch.device(device), model)
-    return NetworkCosts(lanes, alone, samples_at_once(device, convolutional=is_convolutional(spec)), model, frozen)
+    evaluated = samples_at_once(device, convolutional=convolutional)
+    return NetworkCosts(lanes, alone, evaluated, model, frozen, features)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -234,9 +242,12 @@ def memory(
     floats = 0 if tokens else getattr(torch, settings.dtype).itemsize * numbers
     # a small data set is also kept as networks see it
     data = size.itemsize * numbers + (floats if floats <= KEEP_NORMALISED else 0)
+    data += (size.train + size.test) * network.features
 
     weights = models(settings) * network.model + network.frozen
-    working = working_bytes(settings, size.shape, size.classes, device, network.lanes)
+    # On features a step is one of the head, and the body computes once, samples of an evaluation at a time.
+    lanes = 1 if network.features else network.lanes
+    working = working_bytes(settings, size.shape, size.classes, device, lanes)
     if device != "cuda":
         return max(2 * data, data + weights + threads * working), 0
     if keep_on_host(settings, size.shape, size.classes, device, cells):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.data import Dataset, Partition, TokenShape
+from bench.data import Array, Dataset, Partition, TokenShape
 from bench.engine.counting import CountedStep, Shadow, Tally
 from bench.engine.device_data import KEEP_NORMALISED
 from bench.engine.recorded_steps import GraphCache
@@ -224,9 +224,12 @@ def stand_in(
     changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}}
     wanted = settings.public
     public = blank(size, wanted.size or min(size.train, 5000)) if wanted else None
-    return Federation(
-        settings.model_copy(update=changes), dataset=dataset, partition=partition, public=public, **execution
-    )
+    cell = settings.model_copy(update=changes)
+
+    def blank_features(key: str, shape: tuple[int, int], compute: Callable[[], Array]) -> Array:
+        return np.zeros(shape, settings.dtype)
+
+    return Federation(cell, dataset=dataset, partition=partition, public=public, features=blank_features, **execution)
 
 
 def blank(size: DataSize, train: int, test: int = 0) -> Dataset:
