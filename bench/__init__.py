@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bench.conformance.suite import check as check_method
     from bench.federation.cell_data import load_dataset, load_partition
     from bench.federation.federation import Federation
+    from bench.models.network import with_head
     from bench.plugin import load_file
     from bench.results.results import load_run
     from bench.runs.callbacks import Callback, CsvScores, Moment, PrintScores
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Callback", "CsvScores", "Federation", "Moment", "PrintScores", "Settings", "check_method", "load_dataset",
     "load_file", "load_grid", "load_partition", "load_run", "report", "run", "sweep", "verify",
+    "with_head",
 ]  # fmt: skip
 
 _PLACES = {
@@ -50,6 +52,7 @@ _PLACES = {
     "run": ("bench.api.run", "run"),
     "sweep": ("bench.api.sweep", "sweep"),
     "verify": ("bench.api.verify", "verify"),
+    "with_head": ("bench.models.network", "with_head"),
 }
 
 

@@ -180,7 +180,9 @@ class Forward:
             for entry in w.spec.buffers:
                 current[entry.name] = current[entry.name].clone()
         # A part has the frozen tensors of the whole: which of them the method reads, the module knows.
-        named = {f"net.{name}": t for name, t in {**w.spec.held.on(w.weights.device), **current}.items()}
+        device = w.weights.device
+        present = {**w.spec.held.on(device), **w.spec.constants(device, w.weights.dtype), **current}
+        named = {f"net.{name}": tensor for name, tensor in present.items()}
         template = _templates.get(w.spec, training, placement.on_gpu(w.weights), self._arithmetic)
         out: Tensor
         with contextlib.ExitStack() as contexts:

@@ -7,7 +7,7 @@ Frozen tensors are in neither vector: the spec holds them, once for all model va
 import hashlib
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -42,6 +42,31 @@ class Entry:
     def under(self, prefixes: Prefixes) -> bool:
         """Whether the name is one of the prefixes or below one; the prefix `""` covers everything."""
         return any(p == "" or self.name == p or self.name.startswith(p + ".") for p in prefixes)
+
+
+def statistics(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The module's buffers of floating numbers that its state dict has, by name: they move and travel like weights."""
+    return ((name, buffer) for name, buffer, constant in _buffers(module) if not constant)
+
+
+def constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The module's other buffers, by name: masks, positions and what else is `persistent=False` or no floating number.
+
+    They are a part of the architecture and of no model value.
+    """
+    return ((name, buffer) for name, buffer, constant in _buffers(module) if constant)
+
+
+def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+    for name, buffer in module.named_buffers():
+        path, _, short = name.rpartition(".")
+        fleeting = short in module.get_submodule(path)._non_persistent_buffers_set
+        yield name, buffer, fleeting or not buffer.is_floating_point()
+
+
+def precise(dtype: torch.dtype, like: torch.dtype) -> torch.dtype:
+    """The type of real or complex numbers that is as precise as `like`; other types as they are."""
+    return like if dtype.is_floating_point else like.to_complex() if dtype.is_complex else dtype
 
 
 class Frozen:
@@ -110,7 +135,8 @@ class Spec:
     Attributes:
         arch: name of the architecture, e.g. `cnn(3x32x32->10)`; with frozen tensors it ends with their digest.
         params, buffers: the named tensors, in the order of the flat vectors.
-        module: the module on the meta device that defines the computation; its own tensors are never used.
+        module: the module on the meta device that defines the computation; of its own tensors only the constants are
+            used.
         whole: the spec of the whole model if this one is a part of it, else None.
         frozen: the named tensors that are in no vector, since no training changes them.
         held: the values of all frozen tensors of the whole.
@@ -130,7 +156,7 @@ class Spec:
         held = Frozen.of(frozen) if frozen else NOTHING_FROZEN
         params, buffers = (
             [Entry(name, tuple(tensor.shape)) for name, tensor in named]
-            for named in (module.named_parameters(), module.named_buffers())
+            for named in (module.named_parameters(), statistics(module))
         )
         still = frozen or {}
         return cls(
@@ -172,6 +198,17 @@ class Spec:
     def b(self) -> int:
         """Number of scalars in buffers."""
         return sum(e.size for e in self.buffers)
+
+    def constants(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The module's constants by name, on a device, real and complex ones in the precision of `dtype`."""
+        if (device, dtype) not in self._constants:
+            placed = {name: b.to(device, precise(b.dtype, dtype)) for name, b in constants(self.module)}
+            self._constants[device, dtype] = placed
+        return self._constants[device, dtype]
+
+    @cached_property
+    def _constants(self) -> dict[tuple[torch.device, torch.dtype], dict[str, Tensor]]:
+        return {}
 
     def slices(self, prefixes: Prefixes) -> list[slice]:
         """The slices of the flat weights that are under the prefixes; adjacent slices are merged.
@@ -226,7 +263,7 @@ def frozen_layers(module: nn.Module, frozen: Collection[str]) -> list[nn.Module]
     Args:
         frozen: names of the frozen tensors.
     """
-    tensors = [name for name, _ in itertools.chain(module.named_parameters(), module.named_buffers())] if frozen else []
+    tensors = [name for name, _ in itertools.chain(module.named_parameters(), statistics(module))] if frozen else []
     still: dict[nn.Module, None] = {}
     for path, layer in module.named_modules():
         inside = [name for name in tensors if not path or name.startswith(f"{path}.")]

@@ -77,6 +77,9 @@ class Registry(Generic[T]):
 
     Names and declarations are known without that, because for our own packages it takes torch and so seconds.
 
+    A factory registered as `PACKAGE/*` stands for all names of that package, such as `timm/vit_tiny_patch16_224`. It is
+    called with the part after the slash before all other arguments, and all options are passed to it unchecked.
+
     Attributes:
         entry_points: whether other packages' entry points are imported, in all registries of this process.
     """
@@ -162,6 +165,10 @@ class Registry(Generic[T]):
         self._load()
         return self._lookup(self._items, name)
 
+    def package_of(self, name: str) -> str | None:
+        """The package that a name `PACKAGE/NAME` is of; None for a name that is registered itself."""
+        return _package(self._declared(), name)
+
     def _declared(self) -> Mapping[str, T]:
         """All items, read without torch if nothing but our own packages has any."""
         if not self._loaded and read_without_torch() and not self._entry_points():
@@ -170,6 +177,8 @@ class Registry(Generic[T]):
         return self._items
 
     def _lookup(self, items: Mapping[str, T], name: str) -> T:
+        if package := _package(items, name):
+            return items[f"{package}/*"]
         if name not in items:
             names = sorted(items)
             remedy = "One of your own: `--plugin FILE.py`, or `plugins: [FILE.py]` in the grid."
@@ -190,6 +199,11 @@ class Registry(Generic[T]):
         import_all(self.package)
         for entry in self._entry_points():
             entry.load()
+
+
+def _package(items: Mapping[str, Any], name: str) -> str | None:
+    package = name.partition("/")[0]
+    return package if name not in items and f"{package}/*" in items else None
 
 
 @functools.cache

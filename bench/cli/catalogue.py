@@ -58,9 +58,8 @@ def _first_sentence(source: str) -> str:
 
 def _factory_row(name: str, factory: Any, caller_options: set[str]) -> dict[str, Any]:
     parameters = inspect.signature(factory).parameters.values()
-    user_parameters = [
-        p for p in parameters if p.name not in caller_options and p.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    from_elsewhere = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    user_parameters = [p for p in parameters if p.name not in caller_options and p.kind not in from_elsewhere]
     options = {p.name: None if p.default is inspect.Parameter.empty else p.default for p in user_parameters}
     return {"name": name, "about": _about(factory), "options": options}
 

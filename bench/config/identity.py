@@ -1,12 +1,14 @@
 """The identity of a cell: a hash of everything that its result depends on, and of nothing else.
 
 It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and
-of the user's own data sets, partitions, shifts and models. It leaves out the cell's names (label, case), the paths of
-its files, and the machine. `RESULT_VERSION` covers the engine, the libraries and everything else in the harness.
+of the user's own data sets, partitions, shifts and models; for another package's model, the package's version. It
+leaves out the cell's names (label, case), the paths of its files, and the machine. `RESULT_VERSION` covers the engine,
+the libraries and everything else in the harness.
 """
 
 import contextlib
 import functools
+import importlib.metadata
 import inspect
 import json
 import zipfile
@@ -19,7 +21,7 @@ from numpy.lib import format as npy
 
 from bench.config.code_digests import code_digest, is_own, own_code
 from bench.config.file_digests import content, digest, version
-from bench.plugin import DATASETS, METHODS, SELECTIONS, SERVER_RULES
+from bench.plugin import DATASETS, METHODS, MODELS, SELECTIONS, SERVER_RULES
 from bench.settings import DEFAULT_SELECTION, Settings
 
 RESULT_VERSION = 3
@@ -75,11 +77,23 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["selection"] = code_digest(SELECTIONS, settings.selection)
     if digests := own_code(settings):
         identity["own"] = digests
+    if packages := _packages(settings):
+        identity["packages"] = packages
     if settings.precision in _PRECISION_VERSIONS:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
     if settings.frozen:
         identity["frozen_version"] = _FROZEN_VERSION
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
+
+
+def _packages(settings: Settings) -> dict[str, str]:
+    """Versions of the packages that a cell's models named `PACKAGE/NAME` are from, without what tells builds apart."""
+    versions = {}
+    for name in (settings.model, *settings.architectures):
+        if "/" in name and (package := MODELS.package_of(name)):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[package] = importlib.metadata.version(package).partition("+")[0]
+    return versions
 
 
 def may_be_same(first: Settings, other: Settings) -> bool:

@@ -5,6 +5,7 @@ in the file; the code that reads a grid file adds it.
 """
 
 import functools
+import importlib.util
 import inspect
 import json
 from collections.abc import Callable
@@ -100,11 +101,18 @@ def complete_hyper(registry: Registry[Any], name: str, values: dict[str, Any]) -
 def complete_options(registry: Registry[Any], name: str, values: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
     """All options of a data set, partition or model as JSON values, with defaults, and the problems of `values`.
 
+    Those of another package's model (`PACKAGE/NAME`) are returned as they are.
+
     Raises:
         UserError: unknown name.
     """
     parameters = _options(registry, name)
     owner = f"{registry.kind} {name!r}"
+    if package := registry.package_of(name):  # whose own constructor checks them
+        missing = importlib.util.find_spec(package) is None
+        return values, {
+            "": f"{owner}: the package {package} is not installed: pip install {package}"
+        } if missing else {}
     problems = {key: unknown("option", key, list(parameters), owner) for key in values if key not in parameters}
     result = {}
     for key, parameter in parameters.items():

@@ -12,7 +12,7 @@ from bench.engine.device_data import DeviceData
 from bench.federation.features import head_spec
 from bench.federation.setup import architectures, frozen_tensors
 from bench.method import Client, Message, Method, Trained, mean
-from bench.models.factory import build, prepare
+from bench.models.factory import build, initial_values, prepare
 from bench.models.init import initialise
 from bench.models.pretrained import pretrained
 from bench.nested import map_tensors
@@ -70,12 +70,13 @@ class ServerState:
             sizes = "x".join(map(str, self._shape))
             extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
             arch = f"{name}({sizes}->{outputs}{extras})"
-            values = self._pretrained(name, draw, module)
-            rng = generator("initial", self._settings.seed, name, draw)
+            address = "initial", self._settings.seed, name, draw
+            drawn = initial_values(module, name, self._shape, outputs, options, address, self._dtype)
+            values = drawn | self._pretrained(name, draw, module)
             first = (draw, outputs) == (0, self.num_classes)
             like = None if first or not self._settings.frozen else self._whole_model(client)
             frozen = frozen_tensors(self._settings, name, module)
-            self._whole[at] = self._draw(arch, module, rng, values, frozen, like)
+            self._whole[at] = self._value(arch, module, values, frozen, like)
         return self._whole[at]
 
     def _pretrained(self, name: str, draw: int, module: nn.Module) -> dict[str, Tensor]:
@@ -91,34 +92,38 @@ class ServerState:
 
     def build(self, arch: str, module: nn.Module) -> Params:
         """Initial values for a network of the method's own, built on the meta device."""
-        return self._draw(arch, prepare(module), generator("initial", self._settings.seed, arch))
+        rng = generator("initial", self._settings.seed, arch)
+        return self._value(arch, module, initialise(prepare(module), rng, self._dtype))
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The generator at (seed, purpose, round)."""
         return generator("server", self._settings.seed, purpose, self.round)
 
-    def _draw(
+    @property
+    def _dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self._settings.dtype)
+        return dtype
+
+    def _value(
         self,
         arch: str,
         module: nn.Module,
-        rng: np.random.Generator,
-        values: Mapping[str, Tensor] | None = None,
+        values: Mapping[str, Tensor],
         frozen: Collection[str] = (),
         like: Params | None = None,
     ) -> Params:
-        """Draw initial values, but for tensors whose `values` are given.
+        """Return a model value of these tensors.
 
         Args:
             frozen: names of the tensors that the spec holds; those of equal shape have the values that `like` has.
         """
-        dtype = getattr(torch, self._settings.dtype)
-        tensors = initialise(module, rng, dtype) | {name: t.detach().to(dtype) for name, t in (values or {}).items()}
+        tensors = {name: tensor.detach().to(self._dtype) for name, tensor in values.items()}
         shared = like.spec.held.on(torch.device("cpu")) if like is not None else {}
         held = {name: tensors[name] for name in frozen}
         held |= {name: t for name, t in shared.items() if name in held and held[name].shape == t.shape}
         spec = Spec.of(arch, module, held)
         spec = self.specs.setdefault(spec.arch, spec)
-        empty = torch.zeros(0, dtype=dtype)
+        empty = torch.zeros(0, dtype=self._dtype)
         weights = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.params)])
         buffers = torch.cat([empty, *(tensors[e.name].reshape(-1) for e in spec.buffers)])
         return Params(weights.to(self._device_data.home), buffers.to(self._device_data.home), spec)

@@ -11,7 +11,7 @@ from bench.data import TokenShape
 from bench.errors import UserError
 from bench.method import Arrivals, Everyone, Method, Selection, ServerRule
 from bench.model_call import SingleValueError, keep_still, refuse_single_values
-from bench.params import Spec
+from bench.params import Spec, statistics
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
 from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings
@@ -55,18 +55,25 @@ def frozen_tensors(settings: Settings, name: str, net: nn.Module) -> dict[str, T
         name, net: a model of the cell, on the meta device.
 
     Raises:
-        UserError: `frozen` names no layer of the model, or all of it.
+        UserError: `frozen` names no layer of the model, or all of it, or leaves out parameters that need no gradient.
     """
+    whole = Spec.of(name, net)
+    still = [e for e in whole.params if not (net.get_parameter(e.name).requires_grad or e.under(settings.frozen))]
+    if still:
+        layers = ", ".join(dict.fromkeys(e.name.rpartition(".")[0] or e.name for e in still))
+        listed = f"{', '.join(e.name for e in still[:3])}{', ...' if len(still) > 3 else ''}"
+        raise UserError(
+            f"model {name!r}: {listed} need no gradient, but would be trained: add `frozen: [{layers}]` to the cell"
+        )
     if not settings.frozen:
         return {}
-    whole = Spec.of(name, net)
     for prefix in settings.frozen:
         if not any(e.under((prefix,)) for e in whole.params):
             layers = ", ".join(dict.fromkeys(".".join(e.name.split(".")[:-1][:2]) for e in whole.params))
             raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {layers} and those below them")
     if all(e.under(settings.frozen) for e in whole.params):
         raise UserError(f"frozen: nothing of model {name!r} is left to train")
-    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    tensors = {**dict(net.named_parameters()), **dict(statistics(net))}
     return {e.name: tensors[e.name].detach() for e in whole.entries if e.under(settings.frozen)}
 
 
@@ -88,7 +95,7 @@ def check_batch_size(settings: Settings, name: str, spec: Spec, shape: tuple[int
     """
     if settings.batch_size > 1:
         return
-    probe = copy.deepcopy(spec.module).train()
+    probe = copy.deepcopy(spec.module).to("meta").train()
     keep_still(probe, {entry.name for entry in spec.frozen})
     refuse_single_values(probe)
     sample = shape[:1] if isinstance(shape, TokenShape) else shape

@@ -1,21 +1,25 @@
 """Builds a model by name, ours or another package's: without weights, checked, and prepared for `torch.func`."""
 
-import copy
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.config.validation import complete_options
-from bench.data import TokenShape
-from bench.errors import UserError, in_words
+from bench.errors import UserError
+from bench.models.init import initialise, rules_of, seeded
+from bench.models.trial import check, goes_side_by_side, try_out
+from bench.params import constants, precise, statistics
 from bench.plugin import MODELS, call_factory, is_external
+from bench.rng import Address, generator
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:
     """Build the model on the meta device, which needs no memory and no random draws.
+
+    A user's model is constructed on the CPU for that, tried on two samples, and its values are dropped, but for those
+    of its constants: these are the same for all seeds.
 
     Args:
         name: name of a registered model.
@@ -27,16 +31,39 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
         UserError: the model or an option is unknown, an option is out of range, or the model does not fit the samples
             or breaks the rules for models.
     """
-    checked, problems = complete_options(MODELS, name, dict(options or {}))
-    if problems:
-        raise UserError(f"model {name!r}: {'; '.join(problems.values())}")
-    factory = MODELS.get(name)
-    with torch.device("meta"):
-        net = call_factory(f"model {name!r}", nn.Module, factory, shape, classes, **checked)
-    _check(name, net)
-    if is_external(factory):
-        _try(name, net, shape, classes)
-    return prepare(net)
+    net = _constructed(name, shape, classes, options, ("architecture", name))
+    check(name, net)
+    prepare(net)
+    if _is_constructed(name):
+        _replace(net, _in_float32)
+        samples = try_out(name, net, shape, classes)
+        if None in rules_of(net).values() and not goes_side_by_side(net, samples):
+            setattr(net, "better_alone", True)  # noqa: B010 (mypy takes a module's attributes for tensors)
+        kept = {path for path, _ in constants(net)}
+        _replace(net, lambda path, tensor: tensor if path in kept else tensor.to("meta"))
+    return net
+
+
+def initial_values(
+    net: nn.Module,
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    options: Mapping[str, Any] | None,
+    address: Address,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Tensor]:
+    """Initial values of `net = build(name, shape, classes, options)`, drawn at an address (`initialise`).
+
+    Raises:
+        UserError: as in `initialise`.
+    """
+
+    def constructed() -> dict[str, Tensor]:
+        model = prepare(_constructed(name, shape, classes, options, (*address, "constructor")))
+        return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+    return initialise(net, generator(*address), dtype, constructed if _is_constructed(name) else None)
 
 
 def describe(
@@ -58,60 +85,50 @@ def describe(
         "parameters": total,
         "body": total - head,
         "head": head,
-        "buffers": sum(b.numel() for b in net.buffers()),
+        "buffers": sum(b.numel() for _, b in statistics(net)),
     }
 
 
-def _check(name: str, net: nn.Module) -> None:
-    """Check the rules for models, with messages for the model's author."""
-    if not (callable(getattr(net, "features", None)) and callable(getattr(net, "head", None))):
-        raise UserError(f"model {name!r} needs `features` and `head`, with forward(x) = head(features(x)).")
-    if not any(path.startswith("head.") for path, _ in net.named_parameters()):
-        raise UserError(f"model {name!r} has no parameters named `head.*`, so it cannot be cut into body and head.")
-    if any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in net.modules()):
-        raise UserError(
-            f"model {name!r} uses torch's dropout, whose draws depend on which clients are computed together: "
-            "leave it out or draw the mask in the loss."
-        )
-
-
-def _try(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Run a user's model on two samples and check that the whole model and its parts give the same logits.
-
-    This uses a copy on the CPU with weights drawn here.
-    """
-    rng = torch.Generator().manual_seed(0)
-    probe = copy.deepcopy(net).to_empty(device="cpu").eval()
-    for p in probe.parameters():
-        nn.init.normal_(p, std=0.1, generator=rng)
-    for layer in probe.modules():
-        if isinstance(layer, nn.modules.batchnorm._NormBase):
-            layer.reset_running_stats()
-    try:
-        with torch.no_grad():
-            if isinstance(shape, TokenShape):
-                x = torch.randint(shape.vocabulary, (2, shape.length), generator=rng)
-            else:
-                x = torch.randn(2, *shape, generator=rng)
-            features: Any = probe.features
-            head: Any = probe.head
-            whole, cut = probe(x), head(features(x))
-    except Exception as error:  # a user's code may raise anything
-        file = sys.modules[type(net).__module__].__file__
-        raise UserError(f"model {name!r} does not take samples of shape {shape}: {in_words(error, file)}") from error
-    if whole.shape != (2, classes):
-        raise UserError(f"model {name!r} makes {tuple(whole.shape)} of 2 samples; logits are (2, {classes})")
-    if not torch.allclose(whole, cut, rtol=1e-4, atol=1e-5):
-        raise UserError(f"model {name!r}: forward(x) is not head(features(x)), on which methods rely; make them agree")
-
-
 def prepare(net: nn.Module) -> nn.Module:
-    """Change the layers so that all buffers are float statistics and no layer overwrites its input."""
+    """Change the layers so that no layer counts batches, none overwrites its input, and attention has one code path."""
     for layer in net.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            # The integer counter does not fit in a flat vector of floats, and `functional_call` under `vmap` cannot
-            # update it.
+        if isinstance(layer, nn.modules.batchnorm._NormBase):
+            # `functional_call` under `vmap` cannot update the counter.
             layer.register_buffer("num_batches_tracked", None)
         if getattr(layer, "inplace", False):
             layer.inplace = False  # type: ignore[assignment]
+        if isinstance(layer, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+            # Without gradients these take other kernels, which round differently. The switch is one for the process.
+            torch.backends.mha.set_fastpath_enabled(False)
     return net
+
+
+def _is_constructed(name: str) -> bool:
+    """Whether a model is constructed with values: a user's, or one of another package."""
+    return MODELS.package_of(name) is not None or is_external(MODELS.get(name))
+
+
+def _constructed(
+    name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None, address: Address
+) -> nn.Module:
+    """Call the model's factory: on the meta device, or for a user's model with the values drawn at an address."""
+    checked, problems = complete_options(MODELS, name, dict(options or {}))
+    if problems:
+        raise UserError(f"model {name!r}: {'; '.join(problems.values())}")
+    architecture = (name.partition("/")[2],) if MODELS.package_of(name) else ()
+    with seeded(*address) if _is_constructed(name) else torch.device("meta"):
+        return call_factory(f"model {name!r}", nn.Module, MODELS.get(name), *architecture, shape, classes, **checked)
+
+
+def _replace(net: nn.Module, convert: Callable[[str, Tensor], Tensor]) -> None:
+    """Replace all parameters and buffers by what `convert(name, tensor)` makes of them."""
+    for path, tensor in [*net.named_parameters(), *net.named_buffers()]:
+        layer, _, name = path.rpartition(".")
+        new = convert(path, tensor.detach())
+        value = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+        setattr(net.get_submodule(layer), name, value)  # so that a recurrent layer's own list of weights has it
+
+
+def _in_float32(path: str, tensor: Tensor) -> Tensor:
+    """The tensor in float32, on the CPU: without numbers if it has none, as that of a network that was built by us."""
+    return torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor.to(precise(tensor.dtype, torch.float32))

@@ -1,8 +1,10 @@
 """Initial weights from an explicit generator, with torch's usual distributions but without its global random state."""
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -10,6 +12,8 @@ from torch import Tensor, nn
 
 from bench.data import Floats
 from bench.errors import UserError
+from bench.params import statistics
+from bench.rng import key
 
 Rule = Callable[[nn.Module, str, np.random.Generator], Floats]  # (layer, name of its tensor, generator) -> values
 Rules = Mapping[type[nn.Module], Rule]
@@ -20,7 +24,8 @@ def uniform_fan_in(layer: nn.Module, name: str, rng: np.random.Generator) -> Flo
 
     He et al. 2015 (arXiv:1502.01852), eq. 10 with the gain of a leaky ReLU of slope √5.
     """
-    bound = 1 / math.sqrt(layer.get_parameter("weight")[0].numel())
+    weight: Tensor = layer.weight  # type: ignore[assignment]  # a parametrisation's is no parameter
+    bound = 1 / math.sqrt(weight[0].numel())
     return rng.uniform(-bound, bound, layer.get_parameter(name).shape)
 
 
@@ -55,29 +60,104 @@ DEFAULT_RULES: Rules = {
 }
 
 
-def initialise(module: nn.Module, rng: np.random.Generator, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Initial values of all parameters, in the order of `named_parameters`, and then of all buffers, on the CPU.
+_NAMES = ("weight", "bias", "running_mean", "running_var")
+"""Tensors of the layers in `DEFAULT_RULES`; a class derived from such a layer may have more."""
 
-    Draws are made in float64 and then rounded to `dtype`, so that a float64 run starts from the same weights. Layers
-    follow `DEFAULT_RULES`; a model with other layers or distributions gives them in its class attribute `rules`.
+
+def initialise(
+    module: nn.Module,
+    rng: np.random.Generator,
+    dtype: torch.dtype = torch.float32,
+    constructed: Callable[[], Mapping[str, Tensor]] | None = None,
+) -> dict[str, Tensor]:
+    """Initial values of all parameters, in the order of `named_parameters`, and then of all statistics, on the CPU.
+
+    A model that consists of layers in `DEFAULT_RULES`, and in its class attribute `rules`, is drawn by these rules. Any
+    other model, and one with `rules = None`, starts with the values that its constructor gives it, except for layers in
+    `rules`. Draws are made in float64 and then rounded to `dtype`, so that a float64 run starts from the same weights.
+
+    Args:
+        module: the module, on any device; its values are not read.
+        rng: generator for the rules.
+        dtype: type of the values.
+        constructed: returns the constructor's values by name; it is called if they are needed.
 
     Raises:
-        UserError: there is no rule for a layer.
+        UserError: a tensor has neither a rule nor a constructor's value, or a rule that was made for other tensors.
     """
-    rules = {**DEFAULT_RULES, **getattr(module, "rules", {})}
+    rules = rules_of(module)
+    start: Mapping[str, Tensor] = {}
+    if None in rules.values():
+        if constructed is None:
+            path = next((path for path in rules if _rule(DEFAULT_RULES, module, path) is None), next(iter(rules)))
+            raise UserError(
+                f"no rule for the initial values of {path!r} ({type(_layer(module, path)).__name__}): "
+                f"give one in the class attribute `rules` of the model, as bench/models/network.py explains."
+            )
+        start = constructed()
     values = {}
-    for path, _ in itertools.chain(module.named_parameters(), module.named_buffers()):
-        parent, _, name = path.rpartition(".")
-        layer = module.get_submodule(parent)
-        values[path] = torch.from_numpy(_rule(rules, layer, path)(layer, name, rng)).to(dtype)
+    for path, rule in rules.items():
+        if rule is None:
+            values[path] = start[path].detach().to(dtype)
+        else:
+            values[path] = torch.from_numpy(rule(_layer(module, path), path.rpartition(".")[2], rng)).to(dtype)
     return values
 
 
-def _rule(rules: Rules, layer: nn.Module, path: str) -> Rule:
-    for kind in type(layer).__mro__:
-        if kind in rules:
-            return rules[kind]
-    raise UserError(
-        f"no rule for the initial values of {path!r} ({type(layer).__name__}): "
-        f"give one in the class attribute `rules` of the model, as bench/models/network.py explains."
-    )
+def rules_of(module: nn.Module) -> dict[str, Rule | None]:
+    """The rule for each parameter and statistic of a model; None for those that start as its constructor leaves them.
+
+    Raises:
+        UserError: a tensor would be drawn by a rule that was made for others.
+    """
+    given = getattr(module, "rules", {})
+    paths = [path for path, _ in itertools.chain(module.named_parameters(), statistics(module))]
+    rules = {path: _rule({} if given is None else {**DEFAULT_RULES, **given}, module, path) for path in paths}
+    if None in rules.values():
+        return {path: _rule(given or {}, module, path) for path in paths}
+    return rules
+
+
+def _layer(module: nn.Module, path: str) -> nn.Module:
+    """The layer of a tensor."""
+    return module.get_submodule(path.rpartition(".")[0])
+
+
+def _rule(rules: Rules, module: nn.Module, path: str) -> Rule | None:
+    """The rule for a tensor; None if there is none.
+
+    Raises:
+        UserError: the tensor is one that a derived layer adds to a layer in `DEFAULT_RULES`.
+    """
+    layer = _layer(module, path)
+    kind = next((kind for kind in type(layer).__mro__ if kind in rules), None)
+    if kind is None:
+        return None
+    if rules[kind] is DEFAULT_RULES.get(kind) and path.rpartition(".")[2] not in _NAMES:
+        raise UserError(
+            f"{path!r} is no tensor of {kind.__name__}, by whose rule its layer {type(layer).__name__} would be drawn: "
+            f"give the model `rules = None`, so that it starts from its constructor's values, or a rule for that layer"
+        )
+    return rules[kind]
+
+
+@contextlib.contextmanager
+def seeded(*address: int | str) -> Iterator[None]:
+    """Seed the global generators of torch (on the CPU), numpy and Python by an address for this block.
+
+    What a constructor draws is then the same whatever ran before, and what runs later is not affected. Within the block
+    torch's default type is float64.
+    """
+    seed = key(*address)
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.get_default_dtype()
+    torch.default_generator.manual_seed(seed % 2**63)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        torch.set_default_dtype(states[3])

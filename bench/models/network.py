@@ -1,11 +1,11 @@
 """The common structure of all models: a body and a head."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from bench.data import TokenShape
-from bench.errors import UserError
+from bench.errors import UserError, did_you_mean
 from bench.models.init import Rules
 
 _OF_TOKENS = "take model 'char_lstm', 'fasttext', 'textcnn' or 'transformer'"
@@ -23,15 +23,16 @@ class Network(nn.Module):
             pooling faster. Such a network must flatten with `flatten`, because `view` needs the other layout.
         better_alone: whether clients are trained one after another on a CPU, as with convolutional networks.
         recordable: whether the tensor operations of a single client's step can be recorded.
-        rules: how to draw the weights of a type of layer, if not by `bench.models.init.DEFAULT_RULES`.
+        rules: how to draw the weights of a type of layer, if not by `bench.models.init.DEFAULT_RULES`; None if all
+            weights start as the constructor leaves them.
     """
 
     channels_last: ClassVar[bool] = False
     better_alone: ClassVar[bool] = False
     recordable: ClassVar[bool] = True
-    rules: ClassVar[Rules] = {}
+    rules: ClassVar[Rules | None] = {}
 
-    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.body = body
         self.head = head
@@ -45,6 +46,60 @@ class Network(nn.Module):
         """Logits `[batch, classes]`."""
         out: Tensor = self.head(self.features(x))
         return out
+
+
+class _Cut(Network):
+    """A network cut before its last layer: `body` is the network with an identity in that layer's place."""
+
+    rules: ClassVar[Rules | None] = None
+
+    def __init__(self, net: nn.Module, place: str) -> None:
+        last = net.get_submodule(place)
+        net.set_submodule(place, nn.Identity())
+        super().__init__(net, last)
+        self.place = place
+
+    def features(self, x: Tensor) -> Tensor:
+        """The input of the head, `[batch, width]`."""
+        return _tensor(self.body(x))
+
+    def uncut(self, x: Tensor) -> Tensor:
+        """Logits of the network as it was; they are `forward(x)` if nothing follows its last layer."""
+        self.body.set_submodule(self.place, self.head)
+        try:
+            return _tensor(self.body(x))
+        finally:
+            self.body.set_submodule(self.place, nn.Identity())
+
+
+def _tensor(out: Any) -> Tensor:
+    """The logits of an output, such as that of Hugging Face's models."""
+    logits: Tensor = getattr(out, "logits", out)
+    return logits
+
+
+def with_head(net: nn.Module, head: str) -> Network:
+    """Cut any network before its last layer: into `head`, that layer, and `body`, all before it.
+
+    Its parameters are then named `head.*`, and all others `body.*` with their name in the network. Initial values are
+    those of the network's constructor. Whether that layer is the last thing that is computed is checked before a run.
+
+    Args:
+        net: the network, which is changed; its output is `[batch, classes]` logits, or has them as `logits`.
+        head: name of the layer, such as `fc` or `classifier.6`.
+
+    Raises:
+        UserError: the network has no such layer, or it holds no parameters.
+    """
+    layers = dict(net.named_modules())
+    if not head or head not in layers or not any(True for _ in layers[head].parameters()):
+        linear = [path for path, layer in layers.items() if isinstance(layer, nn.Linear)]
+        last = ", ".join(linear[-3:]) or "none"
+        raise UserError(
+            f"with_head: {type(net).__name__} has no layer {head!r} with parameters.{did_you_mean(head, linear)} "
+            f"The last linear layers are {last}"
+        )
+    return _Cut(net, head)
 
 
 def need_values(name: str, shape: tuple[int, ...]) -> None:

@@ -222,6 +222,7 @@ def _network(params: Params) -> nn.Module:
     network = copy.deepcopy(params.spec.module).to_empty(device="cpu").to(params.weights.dtype)
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     with torch.no_grad():
-        for name, tensor in params.tensors().items():
+        constants = params.spec.constants(torch.device("cpu"), params.weights.dtype)
+        for name, tensor in (params.tensors() | constants).items():
             tensors[name].copy_(tensor)
     return network

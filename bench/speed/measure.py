@@ -121,7 +121,7 @@ def operations(workload: Workload) -> float:
     Where features take the images' place they are those of the head.
     """
     settings, shape = workload.settings, workload.shape
-    net = build(settings.model, shape, 10, settings.model_options)
+    net = build(settings.model, shape, 10, settings.model_options).to("meta")
     if can_take_their_place(settings, net):
         net, shape = Head(net), (width(net, shape),)
     samples = settings.batch_size

@@ -16,9 +16,8 @@ from bench.data import Dataset, Indices, Partition
 from bench.engine.device_data import Pool
 from bench.federation.setup import frozen_tensors
 from bench.model_call import keep_still
-from bench.models.factory import build
-from bench.models.init import initialise
-from bench.rng import generator
+from bench.models.factory import build, initial_values
+from bench.params import constants
 from bench.settings import Settings
 
 
@@ -33,9 +32,14 @@ class PlainLoop:
     def __init__(self, settings: Settings, data: Dataset, partition: Partition, device: torch.device) -> None:
         dtype = getattr(torch, settings.dtype)
         pool = Pool.of(data, device, dtype)
-        self.net = build(settings.model, data.shape, data.num_classes, settings.model_options).to_empty(device=device)
-        start = initialise(self.net, generator("initial", settings.seed, settings.model, 0), dtype)
-        _load(self.net.to(dtype), start)
+        model = settings.model, data.shape, data.num_classes, settings.model_options
+        self.net = build(*model)
+        start = initial_values(self.net, *model, ("initial", settings.seed, settings.model, 0), dtype)
+        fixed = dict(constants(self.net))
+        self.net.to_empty(device=device).to(dtype)
+        _load(self.net, start)
+        for name, constant in constants(self.net):
+            constant.copy_(fixed[name])
         self._frozen = frozen_tensors(settings, settings.model, self.net)
         for name, weight in self.net.named_parameters():
             weight.requires_grad_(name not in self._frozen)
@@ -135,4 +139,5 @@ class PlainClient:
 
 def _load(net: nn.Module, values: Mapping[str, Tensor]) -> None:
     for name, tensor in net.state_dict().items():  # `load_state_dict` needs BatchNorm's counter, which our nets lack
-        tensor.copy_(values[name])
+        if tensor.is_floating_point():
+            tensor.copy_(values[name])

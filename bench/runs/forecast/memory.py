@@ -24,8 +24,7 @@ from bench.engine.step import is_convolutional
 from bench.federation.federation import Federation
 from bench.federation.setup import cell_spec
 from bench.method import Hyperparameters
-from bench.models.factory import build
-from bench.models.init import initialise
+from bench.models.factory import build, initial_values
 from bench.params import Prefixes, Spec
 from bench.plugin import METHODS
 from bench.rng import generator
@@ -121,7 +120,7 @@ def step_bytes(
     """Count the bytes of one gradient of a model and of one evaluation; `options` are the model's, as JSON."""
     net = build(name, shape, classes, json.loads(options))
     rng = generator("estimate", name)
-    tensors = initialise(net, rng)
+    tensors = initial_values(net, name, shape, classes, json.loads(options), ("estimate", name))
     weights = [tensors[e.name].requires_grad_() for e in Spec.of(name, net).params if not e.under(frozen)]
     x, y = Pool.of(noise(shape, classes, 4, rng), torch.device("cpu"), torch.float32).take(torch.arange(4))
 

@@ -1,0 +1,165 @@
+"""Checks of a model before anything runs, with messages for its author."""
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.parameter import is_lazy
+
+from bench.data import TokenShape
+from bench.errors import UserError, in_words
+from bench.params import constants, statistics
+
+_SAMPLES = 2
+_STATISTICS = {"running_mean": 0.0, "running_var": 1.0}
+
+
+def check(name: str, net: nn.Module) -> None:
+    """Check the rules for models that can be seen without running one.
+
+    Raises:
+        UserError: the model has no `features` or `head`, or tensors or layers that cannot be trained here.
+    """
+    if not (callable(getattr(net, "features", None)) and callable(getattr(net, "head", None))):
+        raise UserError(
+            f"model {name!r} needs `features` and `head`, with forward(x) = head(features(x)): write them, or return "
+            "bench.with_head(net, 'NAME OF ITS LAST LAYER')"
+        )
+    if not any(path.startswith("head.") for path, _ in net.named_parameters()):
+        raise UserError(f"model {name!r} has no parameters named `head.*`, so it cannot be cut into body and head.")
+    for problem in _problems(net):
+        raise UserError(f"model {name!r} {problem}")
+
+
+def _problems(net: nn.Module) -> Iterator[str]:
+    owners = Counter(id(p) for layer in net.modules() for p in layer._parameters.values() if p is not None)
+    for path, layer in net.named_modules():
+        for short, p in layer._parameters.items():
+            name = f"{path}.{short}".lstrip(".")
+            if p is not None and is_lazy(p):
+                yield f"has {name!r} of unknown shape, in a lazy layer: give the layer its sizes"
+            if p is not None and owners[id(p)] > 1:
+                yield f"has {name!r} under another name, too: two layers cannot share a tensor here. Give each its own"
+        for attribute, value in vars(layer).items():
+            if isinstance(value, Tensor):
+                yield (
+                    f"has the tensor {f'{path}.{attribute}'.lstrip('.')!r} as a plain attribute, which is not moved to "
+                    f"the model's device: self.register_buffer({attribute!r}, ..., persistent=False)"
+                )
+        if _rate(layer) > 0:
+            yield (
+                f"has dropout in {path or 'itself'!r} ({type(layer).__name__}, rate {_rate(layer):g}), whose draws "
+                "depend on which clients are computed together: set the rate to 0, or draw the mask in the loss"
+            )
+
+
+def _rate(layer: nn.Module) -> float:
+    """The rate of a layer's dropout."""
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p
+    return float(layer.dropout) if isinstance(layer, nn.MultiheadAttention | nn.RNNBase) else 0.0
+
+
+def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> Tensor:
+    """Run a model on two samples, in evaluation and in training, with weights drawn here in place of its own.
+
+    Returns:
+        The samples.
+
+    Raises:
+        UserError: it fails, its logits have another shape, forward(x) is not head(features(x)), it draws random
+            numbers, or it changes its constants.
+    """
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in net.parameters():
+            nn.init.normal_(p, std=0.1, generator=rng)
+    for path, statistic in statistics(net):
+        if path.rpartition(".")[2] in _STATISTICS:
+            statistic.fill_(_STATISTICS[path.rpartition(".")[2]])
+    if isinstance(shape, TokenShape):
+        x = torch.randint(shape.vocabulary, (_SAMPLES, shape.length), generator=rng)
+    else:
+        x = torch.randn(_SAMPLES, *shape, generator=rng)
+    try:
+        with torch.no_grad():
+            _compare(name, net.eval(), x, classes)
+            _watch(name, net.train(), x)
+    except UserError:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        file = getattr(sys.modules[type(net).__module__], "__file__", None)
+        words = " ".join(in_words(error, file).split())
+        raise UserError(f"model {name!r} does not take samples of shape {shape}: {words}") from error
+    return x
+
+
+def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
+    """Whether the gradients of several clients' models are computed at once: `vmap` knows all operations of the model.
+
+    Args:
+        net: the model, in training.
+        x: two samples.
+    """
+    params = {name: torch.stack([p.detach()] * 2) for name, p in net.named_parameters()}
+    moving = {name: torch.stack([b] * 2) for name, b in statistics(net)}
+
+    def loss(params: dict[str, Tensor], moving: dict[str, Tensor], x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(net, {**params, **{name: b.clone() for name, b in moving.items()}}, (x,))
+        return logits.square().sum()
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it warns where it goes through the clients one by one
+            vmap(grad(loss))(params, moving, torch.stack([x, x]))
+    except Exception:  # any operation may be unknown to it, in its own way
+        return False
+    return True
+
+
+def _compare(name: str, net: nn.Module, x: Tensor, classes: int) -> None:
+    """Check that the whole model and its parts give the same logits."""
+    parts: Any = net
+    whole, cut = parts.uncut(x) if hasattr(net, "uncut") else net(x), parts.head(parts.features(x))
+    if whole.shape != (_SAMPLES, classes):
+        raise UserError(
+            f"model {name!r} makes {tuple(whole.shape)} of {_SAMPLES} samples; logits are ({_SAMPLES}, {classes})"
+        )
+    if not torch.allclose(whole, cut, rtol=1e-4, atol=1e-5):
+        raise UserError(f"model {name!r}: forward(x) is not head(features(x)), on which methods rely; make them agree")
+
+
+def _watch(name: str, net: nn.Module, x: Tensor) -> None:
+    """Check that training draws no random numbers and leaves the constants as they are."""
+    states: list[Tensor] = []
+    drawing: list[str] = []
+
+    def leave(path: str, layer: nn.Module) -> None:
+        if not torch.equal(states.pop(), torch.get_rng_state()):
+            drawing.append(f"{path!r} ({type(layer).__name__})" if path else "its forward pass")
+
+    hooks = []
+    for path, layer in net.named_modules():
+        hooks.append(layer.register_forward_pre_hook(lambda layer, _: states.append(torch.get_rng_state())))
+        hooks.append(layer.register_forward_hook(lambda layer, *_, path=path: leave(path, layer)))
+    before = {path: value.clone() for path, value in constants(net)}
+    with torch.random.fork_rng(devices=[]):
+        net(x)
+    for hook in hooks:
+        hook.remove()
+    if drawing:  # inner layers come first
+        raise UserError(
+            f"model {name!r} draws random numbers in {drawing[0]}, and they would depend on which clients are computed "
+            "together: set its rate (dropout, drop path, ...) to 0"
+        )
+    for path, value in constants(net):
+        if not torch.equal(value, before[path]):
+            raise UserError(
+                f"model {name!r} changes its buffer {path!r} in training; only persistent buffers of floating numbers "
+                "can be statistics that travel with the model"
+            )

@@ -1,0 +1,412 @@
+"""Models as people write them: bare parameters, attention, encoders, other packages' networks, nested names."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bench
+from bench.config.identity import cell_id
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.models.factory import build, initial_values
+from bench.models.network import with_head
+from bench.params import Spec
+from bench.plugin import MODELS
+from bench.runs.plan import plan
+from bench.settings import Settings
+from tests.conftest import ROOT
+from tests.engine.problems import assert_same, everything, run, toy_partition
+from tests.models.helpers import filled
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of cohorts with torch's attention
+
+FILE = ROOT / "docs" / "examples" / "own_models.py"
+OWN = ["class_token", "attention", "encoder", "hugging_face_like", pytest.param("shuffle", marks=pytest.mark.long)]
+LARGE = {"shuffle": 32, "torchvision/shufflenet_v2_x0_5": 32}
+SIZES = [9, 6, 5]
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    bench.load_file(FILE)
+
+
+def pictures(side: int, channels: int = 1) -> Dataset:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 30)
+    x = (rng.normal(size=(30, channels, side, side)) + y[:, None, None, None]).astype(np.float32)
+    return Dataset("toy", x, y, 20, 3, (0.0,) * channels, (1.0,) * channels, "toy")
+
+
+def federation(model: str, executor: Any, **settings: Any) -> Federation:
+    data = pictures(LARGE.get(model, 8), 3 if "/" in model else 1)
+    chosen: dict[str, Any] = {"dtype": "float64", "batch_size": 4, "lr": 0.1, "seed": 3, "clients": 3, **settings}
+    return Federation(
+        Settings(method="fedavg", model=model, **chosen), dataset=data, partition=toy_partition(data, SIZES),
+        executor=executor, public=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+@pytest.mark.parametrize("model", [*OWN, pytest.param("torchvision/shufflenet_v2_x0_5", marks=pytest.mark.long)])
+def test_the_same_bytes_whatever_ran_before(model: str, executor: str) -> None:
+    """Draws of constructors depend on their address, and leave the global generators and types as they are."""
+    states = []
+    for before in (1, 2):
+        torch.manual_seed(before), np.random.seed(before)
+        cell, following = federation(model, executor), torch.rand(3)
+        torch.manual_seed(before)
+        assert torch.equal(following, torch.rand(3))
+        run(cell, 1)
+        states.append({name: value.numpy().tobytes() for name, value in everything(cell).items()})
+    assert states[0] == states[1]
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("model", OWN)
+def test_both_executors_agree(model: str) -> None:
+    cohort, alone = (federation(model, executor, lr=0.001) for executor in ("cohort", "sequential"))
+    run(cohort, 1), run(alone, 1)
+    assert_same(everything(alone), everything(cohort))
+
+
+def drawn(model: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    given: tuple[str, tuple[int, ...], int, dict[str, Any]] = (model, (1, 8, 8), 3, {})
+    return initial_values(build(*given), *given, ("initial", seed, model, 0), dtype)
+
+
+def test_initial_values_are_the_constructor_s_by_seed() -> None:
+    values, again, other = drawn("attention"), drawn("attention"), drawn("attention", seed=1)
+    weight = values["attention.in_proj_weight"]
+    bound = math.sqrt(6 / (8 + 24))  # Glorot and Bengio 2010, eq. 16, as torch draws it
+    assert 0.9 * bound < weight.abs().max() <= bound
+    assert not values["attention.out_proj.bias"].any()
+    assert all(torch.equal(values[name], again[name]) for name in values)
+    assert not torch.equal(weight, other["attention.in_proj_weight"])
+    rounded = drawn("attention", dtype=torch.float32)
+    assert all(torch.equal(values[name].float(), rounded[name]) for name in values)
+    positions = drawn("class_token")["positions"]
+    assert 0.01 < positions.std() < 0.03
+
+
+class Recurring(nn.Module):
+    """torch's LSTM, which `vmap` does not know."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(shape[-1], 5, batch_first=True)
+        self.head = nn.Linear(5, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.lstm(x.mean(1))[0][:, -1]
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@pytest.mark.parametrize("theirs", [Recurring], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_what_does_not_go_side_by_side_goes_alone() -> None:
+    cell = federation("theirs", "auto", dtype="float32")
+    start = cell.server.initial_model().weights
+    run(cell, 1)
+    assert not torch.equal(everything(cell)["server/0"][:100], start[:100])  # the recurrent layer is trained
+    assert [bool(getattr(build(name, (1, 8, 8), 3), "better_alone", False)) for name in ("theirs", "class_token")] == [
+        True, False
+    ]  # fmt: skip
+
+
+class Plain(nn.Module):
+    """A linear network with a constructor of its own taste."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(math.prod(shape), 4)
+        self.head = nn.Linear(4, classes)
+        nn.init.constant_(self.inner.weight, 0.25)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.inner(x.flatten(1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+class AsConstructed(Plain):
+    rules = None
+
+
+class WithScale(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.scale = nn.Parameter(torch.full((4,), 0.5))
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.scale * super().features(x)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "constructed"), [(Plain, False), (AsConstructed, True), (WithScale, True)], indirect=["theirs"]
+)
+@pytest.mark.usefixtures("theirs")
+def test_rules_hold_where_all_layers_have_one(constructed: bool) -> None:
+    """And where none is left without; cells of earlier versions keep their numbers."""
+    assert bool((drawn("theirs")["inner.weight"] == 0.25).all()) == constructed
+
+
+def test_constants_are_no_part_of_a_model_value() -> None:
+    spec = Spec.of("attention", build("attention", (1, 8, 8), 3))
+    assert spec.buffers == ()
+    for dtype in (torch.float32, torch.float64):
+        table = spec.constants(torch.device("cpu"), dtype)["table"]
+        assert table.dtype == dtype
+        torch.testing.assert_close(table, torch.linspace(-1, 1, 8, dtype=dtype)[:, None], rtol=1e-6, atol=0)
+    named = Spec.of("named", build("hugging_face_like", (1, 8, 8), 3))
+    assert named.constants(torch.device("cpu"), torch.float64)["body.position_ids"].tolist() == list(range(8))
+    assert {entry.name.partition(".")[0] for entry in named.params} == {"body", "head"}
+    assert {e.name for e in named.params if e.under(("head",))} == {
+        f"head.{layer}.{kind}" for layer in ("dense", "out_proj") for kind in ("weight", "bias")
+    }
+
+
+@pytest.mark.parametrize("model", ["attention", "encoder"])
+def test_attention_rounds_alike_with_and_without_gradients(model: str) -> None:
+    torch.backends.mha.set_fastpath_enabled(True)  # as in a new process
+    net = filled(build(model, (1, 8, 8), 3), drawn(model, dtype=torch.float32)).eval()
+    x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        without = net(x)
+    assert without.numpy().tobytes() == net(x).detach().numpy().tobytes()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["encoder", "hugging_face_like"])
+def test_a_kept_model_predicts_what_was_evaluated(model: str, tmp_path: Path) -> None:
+    """Through `bench.run`, with logits of the cell in eval mode, attention's fast path included."""
+    grid = {"plugins": [str(FILE)], "methods": ["fedavg"], "model": model, "rounds": 1, "clients": 4, "alphas": [1.0]}
+    done = bench.run(grid, out=tmp_path / "run", keep="best")
+    data = bench.load_dataset(done.cells[0].settings)
+    with torch.no_grad():
+        predicted = done.cells[0].model()(torch.from_numpy(data.x[data.n_train :])).argmax(1).numpy()
+    figures = done.metrics.query("metric == 'gm' and quantity == 'accuracy' and split == 'test' and on == 'global'")
+    assert (predicted == data.y[data.n_train :]).mean() == pytest.approx(figures["value"].iloc[-1], abs=1e-9)
+
+
+# -- mistakes, each refused before anything runs ---------------------------------------------------------------------
+
+
+class Dropping(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.dropout = nn.Dropout(0.2)
+
+
+class Attending(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.1)
+
+
+class Noisy(Plain):
+    """Draws in a function, which no layer shows."""
+
+    def features(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().features(x), 0.1, self.training)
+
+
+class Inner(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x) if self.training else x
+
+
+class NoisyInside(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.path = Inner()
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.path(super().features(x))
+        return out
+
+
+class Tied(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.again = nn.Linear(4, classes)
+        self.again.weight = self.head.weight
+
+
+class OnTheSide(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.scale = torch.ones(4)
+
+
+class Counting(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def features(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().features(x)
+
+
+class Lazy(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.late = nn.LazyLinear(4)
+
+
+class Derived(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.lora_A = nn.Parameter(torch.zeros(2, 4))
+
+
+class WithDerived(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.derived = Derived()
+
+
+class Still(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.inner.requires_grad_(False)
+
+
+class Headless(nn.Sequential):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), 4), nn.Linear(4, classes))
+
+
+class LogLikelihoods(Headless):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).log_softmax(1)
+
+
+class Functional(nn.Module):
+    """Uses the weight of its last layer without calling the layer."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(math.prod(shape), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.last.weight.T
+
+
+def cut(kind: type[nn.Module], head: str) -> Callable[[tuple[int, ...], int], nn.Module]:
+    def cut_net(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return with_head(kind(shape, classes), head)
+
+    return cut_net
+
+
+MISTAKES = [
+    (Dropping, r"has dropout in 'dropout' \(Dropout, rate 0.2\), .* set the rate to 0"),
+    (Attending, r"has dropout in 'attention' \(MultiheadAttention, rate 0.1\)"),
+    (Noisy, r"draws random numbers in its forward pass.* set its rate"),
+    (NoisyInside, r"draws random numbers in 'path' \(Inner\)"),
+    (Tied, r"has '(head|again).weight' under another name, too"),
+    (OnTheSide, r"has the tensor 'scale' as a plain attribute.*register_buffer\('scale', ..., persistent=False\)"),
+    (Counting, r"changes its buffer 'calls' in training"),
+    (Lazy, r"has 'late.weight' of unknown shape, in a lazy layer"),
+    (WithDerived, r"'derived.lora_A' is no tensor of Linear.*`rules = None`"),
+    (Still, r"inner.weight, inner.bias need no gradient.*`frozen: \[inner\]`"),
+    (Headless, r"needs `features` and `head`.*bench.with_head\(net, 'NAME OF ITS LAST LAYER'\)"),
+    (cut(Headless, "3"), r"with_head: Headless has no layer '3' with parameters.* The last linear layers are 1, 2"),
+    (cut(Headless, "0"), r"has no layer '0' with parameters"),
+    (cut(Headless, "1"), r"forward\(x\) is not head\(features\(x\)\)|does not take samples"),
+    (cut(LogLikelihoods, "2"), r"forward\(x\) is not head\(features\(x\)\)"),
+    (cut(Functional, "last"), r"does not take samples .*AttributeError: 'Identity' object has no attribute 'weight'"),
+]
+
+
+@pytest.mark.parametrize(("theirs", "words"), MISTAKES, indirect=["theirs"])
+@pytest.mark.usefixtures("theirs")
+def test_mistakes_are_refused_before_the_first_cell(words: str, tmp_path: Path) -> None:
+    cell = Settings(method="fedavg", alpha=1.0, model="theirs")
+    with pytest.raises(UserError, match=words) as refusal:
+        plan([cell], tmp_path, download=False)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("theirs", [Still], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_what_needs_no_gradient_may_be_frozen(tmp_path: Path) -> None:
+    plan([Settings(method="fedavg", alpha=1.0, model="theirs", frozen=("inner",))], tmp_path, download=False)
+
+
+# -- other packages' networks by name ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11", "vit_b_16", "densenet121"])
+@pytest.mark.long
+def test_torchvision_s_networks_are_theirs(name: str) -> None:
+    """Same numbers of parameters, logits of the cut network are those of the whole one, and names are kept."""
+    from torchvision.models import get_model
+
+    options: dict[str, Any] = {"vit_b_16": {"image_size": 32}, "vgg11": {"dropout": 0.0}}.get(name, {})
+    with torch.device("meta"):
+        theirs = get_model(name, weights=None, num_classes=7, **options)
+    net = build(f"torchvision/{name}", (3, 32, 32), 7, options)
+    expected = {key for key, _ in theirs.named_parameters()}
+    place = net.place
+    named = {path.replace("head.", f"{place}.", 1).removeprefix("body.") for path, _ in net.named_parameters()}
+    assert named == expected
+
+
+NOT_BUILT = [
+    ("torchvision/resnet81", {}, (3, 32, 32), "has no network 'resnet81'. Did you mean 'resnet18'"),
+    ("torchvision/resnet18", {}, (1, 32, 32), "needs images of 3 channels"),
+    ("torchvision/resnet18", {}, (64,), "needs images"),
+    ("torchvision/resnet18", {"num_classes": 3}, (3, 32, 32), "leave out the option 'num_classes'"),
+    ("torchvision/resnet18", {"width": 3}, (3, 32, 32), "unexpected keyword argument 'width'; see `model_options`"),
+    ("torchvision/mobilenet_v3_small", {}, (3, 32, 32), "has dropout in 'body.classifier.2'"),
+    ("torchvision/squeezenet1_0", {"dropout": 0.0}, (3, 32, 32), "has no linear layer"),
+    ("nothing_there/resnet18", {}, (3, 32, 32), "unknown model 'nothing_there/resnet18'"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "shape", "words"), NOT_BUILT)
+def test_what_cannot_be_built_is_said(name: str, options: dict[str, Any], shape: tuple[int, ...], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build(name, shape, 3, options)
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the grid's reader, which needs neither data nor torch."""
+    MODELS.names()
+    monkeypatch.setitem(MODELS._items, "no_such_package/*", MODELS.get("timm/*"))
+    with pytest.raises(UserError, match="the package no_such_package is not installed: pip install no_such_package"):
+        bench.load_grid({"methods": ["fedavg"], "alphas": [1.0], "model": "no_such_package/net"})
+
+
+def test_the_package_s_version_is_part_of_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Settings(method="fedavg", model="torchvision/resnet18")
+    ids = []
+    for version in ("0.29.2+cpu", "0.29.2+cu130", "0.30.0"):
+        monkeypatch.setattr("importlib.metadata.version", lambda _, version=version: version)
+        ids.append(cell_id(cell, ""))
+    assert ids[0] == ids[1] != ids[2]
+    assert cell_id(Settings(method="fedavg", model="resnet18"), "") != ids[0]
+
+
+def test_timm_by_name() -> None:
+    pytest.importorskip("timm")
+    net = build("timm/vit_tiny_patch16_224", (3, 32, 32), 5, {"img_size": 32, "depth": 2})
+    spec = Spec.of("vit", net)
+    assert {e.name for e in spec.params if e.under(("head",))} == {"head.weight", "head.bias"}
+    assert "body.pos_embed" in {e.name for e in spec.params}
