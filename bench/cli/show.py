@@ -1,6 +1,7 @@
 """`bench show`: the resolved settings and cells of a grid file."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from bench.cli.run import PluginFiles, required
 from bench.cli.table import print_table
 from bench.errors import UserError
+from bench.runs.weights import weights_table
 
 
 def show(
@@ -26,8 +28,12 @@ def show(
     table: Annotated[bool, typer.Option("--table", help="One row per cell.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All settings of every cell, as JSON.")] = False,
     plugin: PluginFiles = None,
+    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
 ) -> None:
-    """Print the resolved grid: every setting, defaults filled in, and the cells in their order."""
+    """Print the resolved grid: every setting, defaults filled in, and the cells in their order.
+
+    Comments at its end tell what models take from files of pretrained weights.
+    """
     from bench.config.grid import load_grid
     from bench.plugin import allow, is_near, load_file
 
@@ -47,6 +53,8 @@ def show(
         _print_table(differences)
     else:
         typer.echo(_yaml({**head, "count": len(cells), "common": common, "cells": differences}), nl=False)
+        for line in weights_table(loaded_grid.cells, data_root):
+            typer.echo(f"# {line}")
 
 
 def split_common(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -1,8 +1,11 @@
-"""Initial weights from a file with a state dict written by `torch.save`, such as torchvision's files."""
+"""Initial weights from a file: a state dict by `torch.save` or safetensors, of torchvision, timm or Hugging Face."""
 
 import functools
+import importlib.util
 import itertools
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,62 +14,188 @@ from torch import Tensor, nn
 
 from bench.config.file_digests import versions
 from bench.errors import UserError
+from bench.params import constants, statistics
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
+_WITHIN = ("state_dict", "model_state_dict", "model", "net")
+"""Where training scripts put the state dict in a file with other things; the first that is there is taken."""
+_HEADS = ("head", "fc", "classifier", "heads.head", "head.fc")
+"""What other packages call the last layer."""
+
+
+Beginnings = tuple[str, str]  # of the file's keys and of the network's names
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a file's tensors are to a network.
+
+    Attributes:
+        taken: the file's key of each tensor of the network that starts with the file's values.
+        reset: the shapes of the network's other tensors; they are drawn.
+        left: the shapes of the file's tensors that are not used, except counters and constants.
+    """
+
+    taken: dict[str, str]
+    reset: dict[str, tuple[int, ...]]
+    left: dict[str, tuple[int, ...]]
 
 
 def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
-    """Values for a network's tensors, by the network's names, in the file's dtype.
+    """Values for a network's tensors, by the network's names, in the file's dtype: those that `match` takes.
 
-    A tensor `body.X` takes the file's `X`, or `P.X` with one prefix P for all, such as `module.`; the file's remaining
-    layer is the head, called `fc` by torchvision. Where the file's names are others, layers are matched in their order.
-    Within a layer tensors are matched by the last part of their names, so their order does not count: torchvision's
-    older files have BatchNorm's statistics first. The head is left out if its shape in the file is another one, as with
-    another number of classes.
+    Raises:
+        UserError: as in `match`.
+    """
+    taken, state = match(path, net).taken, _state(path)
+    return {name: state[key] for name, key in taken.items()}
+
+
+def match(path: Path, net: nn.Module) -> Match:
+    """Find the tensors of a file that a network starts with.
+
+    Names are compared without the network's `body.` and without one beginning on either side, such as `module.`, for
+    the file and the network as a whole. If tensors of the body are missing then, and each layer of the network has the
+    layer of the same kind and shape in the same place in the file, layers are matched in their order; within a layer,
+    tensors are matched by the last part of their names, so their order does not count: torchvision's older files have
+    BatchNorm's statistics first. Otherwise what is missing is drawn, if at least half of the body is there by name.
+
+    The head is taken from the layer of its name, of its place in the network that was cut (`bench.with_head`), or of
+    other packages' names for it, or from the only layer that is left. It is drawn if its shape in the file is another
+    one, as with another number of classes.
 
     Args:
         path: the file.
         net: the network, on any device; its values are not read.
 
     Raises:
-        UserError: there is no such file, it holds no state dict, or its tensors do not fit the network.
+        UserError: there is no such file, it holds no state dict, or a tensor of it does not fit the network.
     """
-    state = _read(*versions(_existing(path))[0])
-    target = net.state_dict()
+    state = _state(path)
+    target = dict(itertools.chain(net.named_parameters(), statistics(net)))
     body, head = ([name for name in target if name.startswith("head.") == last] for last in (False, True))
     try:
-        keys = _of_body(body, state)
-        rest = [key for key in state if key not in keys.values()]
-        keys |= _by_layers(head if keys else [*body, *head], rest)
+        keys = _by_names(target, state, getattr(net, "place", None))
+        if not keys or not keys.keys() >= set(body):
+            keys = _by_layers([*body, *head], target, state, keys)
+        for name, key in keys.items():
+            if name in body:
+                _check(name, target[name], key, state[key])
     except ValueError as error:
         raise UserError(f"pretrained {path}: {error}") from None
-    for name in body:
-        if state[keys[name]].shape != target[name].shape:
-            raise UserError(
-                f"pretrained {path}: {keys[name]} {tuple(state[keys[name]].shape)} does not fit the model's {name} "
-                f"{tuple(target[name].shape)}"
-            )
-    fits = all(target[name].shape == state[keys[name]].shape for name in head)
-    return {name: state[key] for name, key in keys.items() if fits or name in body}
+    if not all(target[name].shape == state[keys[name]].shape for name in head if name in keys):
+        keys = {name: key for name, key in keys.items() if name in body}
+    fixed = tuple(name.removeprefix("body.") for name, _ in constants(net))
+    left = {key for key in state if not (fixed and key.endswith(fixed))}.difference(keys.values())
+    return Match(
+        keys,
+        {name: tuple(tensor.shape) for name, tensor in target.items() if name not in keys},
+        {key: tuple(tensor.shape) for key, tensor in state.items() if key in left},
+    )
 
 
-def _of_body(body: list[str], stored: Collection[str]) -> dict[str, str]:
-    """The file's key of each tensor of the body, by equal names but for a prefix; none if the file's names are others.
+def _check(name: str, wanted: Tensor, key: str, stored: Tensor) -> None:
+    if stored.shape != wanted.shape:
+        raise ValueError(
+            f"{key} {tuple(stored.shape)} does not fit the model's {name} {tuple(wanted.shape)}: give the model the "
+            "file's sizes by `model_options`, or take the tensor out of the file"
+        )
+    if not stored.is_floating_point():
+        raise ValueError(f"{key} holds {stored.dtype}, and the model's {name} floating numbers: save it unquantised")
+
+
+def _by_names(target: Mapping[str, Tensor], stored: Mapping[str, Tensor], place: str | None) -> dict[str, str]:
+    """The file's key of each tensor that has its name in the file; none if that is less than half of the body.
 
     Raises:
-        ValueError: the file has the body under several prefixes.
+        ValueError: the file has the body twice.
     """
-    plain = [name.removeprefix("body.") for name in body]
-    starts = [key.removesuffix(plain[0]) for key in stored if key.endswith(plain[0])] if plain else []
-    prefixes = [start for start in starts if start[-1:] in ("", ".") and all(start + name in stored for name in plain)]
-    if len(prefixes) > 1:
-        raise ValueError(
-            f"it has the model's {plain[0]} as {prefixes[0]}{plain[0]} and as {prefixes[1]}{plain[0]}; save one of them"
-        )
-    return {name: start + short for start in prefixes for name, short in zip(body, plain, strict=True)}
+    head = [name for name in target if name.startswith("head.")]
+    plain = {name.removeprefix("body."): name for name in target if name not in head}
+    if not plain:
+        return _of_head(head, list(stored), "", place)
+    pairs = _pairs(plain, stored)
+    fitting = [at for at, name, key in pairs if target[plain[name]].shape == stored[key].shape]
+    votes = Counter(fitting) if 2 * _most(fitting) >= len(plain) else Counter(at for at, _, _ in pairs)
+    most = max(votes.values(), default=0)
+    if 2 * most < len(plain):
+        return {}
+    best = sorted((pair for pair, n in votes.items() if n == most), key=lambda pair: len("".join(pair)))
+    (theirs, ours), *others = best
+    keys = {plain[ours + rest]: theirs + rest for rest in _rests(plain, ours) if theirs + rest in stored}
+    for other, of_model in others:
+        if of_model == ours:
+            first = next(iter(keys)).removeprefix("body.")
+            again = other + first.removeprefix(ours)
+            raise ValueError(
+                f"it has the model's {first} as {next(iter(keys.values()))} and as {again}; save one of them"
+            )
+    rest = [key for key in stored if key not in keys.values()]
+    return keys | _of_head(head, rest, theirs, place)
 
 
-def _by_layers(names: list[str], keys: list[str]) -> dict[str, str]:
+def _pairs(names: Iterable[str], keys: Iterable[str]) -> list[tuple[Beginnings, str, str]]:
+    """All names and keys with the same ending, the whole name or at least a layer's and its tensor's: with what is
+    before the ending in the key and in the name."""
+    endings: dict[str, list[str]] = {}
+    for key in keys:
+        for ending in _endings(key):
+            endings.setdefault(ending, []).append(key)
+    return [
+        ((key.removesuffix(ending), name.removesuffix(ending)), name, key)
+        for name in names
+        for ending in _endings(name)
+        if "." in ending or ending == name
+        for key in endings.get(ending, ())
+    ]
+
+
+def _endings(name: str) -> Iterable[str]:
+    parts = name.split(".")
+    return (".".join(parts[k:]) for k in range(len(parts)))
+
+
+def _most(votes: Iterable[Beginnings]) -> int:
+    return max(Counter(votes).values(), default=0)
+
+
+def _rests(names: Iterable[str], beginning: str) -> list[str]:
+    return [name.removeprefix(beginning) for name in names if name.startswith(beginning)]
+
+
+def _of_head(head: list[str], keys: list[str], beginning: str, place: str | None) -> dict[str, str]:
+    """The file's keys of the head: under the first name of a last layer that is there, or of the only layer left."""
+    kinds = {name.removeprefix("head."): name for name in head}
+    starts = [beginning, beginning.removesuffix("body."), ""]
+    named = [f"{start}{layer}." for start in dict.fromkeys(starts) for layer in (*([place] if place else ()), *_HEADS)]
+    layers = _layers(keys)
+    if len(layers) == 1:
+        named.append(next(iter(layers[0].values())).rpartition(".")[0] + ".")
+    for layer in named:
+        if all(layer + kind in keys for kind in kinds):
+            return {name: layer + kind for kind, name in kinds.items()}
+    return {}
+
+
+def _by_layers(
+    names: list[str], target: Mapping[str, Tensor], state: Mapping[str, Tensor], partly: dict[str, str]
+) -> dict[str, str]:
+    """The file's keys layer after layer; those that are matched by name, `partly`, if they do not all fit like that.
+
+    Raises:
+        ValueError: the layers are not of the same kinds, and nothing is matched by name.
+    """
+    try:
+        keys = _in_order(names, list(state))
+    except ValueError:
+        if not partly:
+            raise
+        return partly
+    fits = all(target[name].shape == state[key].shape for name, key in keys.items() if not name.startswith("head."))
+    return keys if fits or not partly else partly
+
+
+def _in_order(names: list[str], keys: list[str]) -> dict[str, str]:
     """Find the key of each name, layer after layer, and in a layer by the last part of the names.
 
     Raises:
@@ -94,19 +223,45 @@ def _layers(names: Iterable[str]) -> list[dict[str, str]]:
     return list(layers.values())
 
 
-def _existing(path: Path) -> Path:
+def _state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"pretrained {path}: there is no such file")
-    return path
+    return _read(*versions(path)[0])
 
 
 @functools.lru_cache(maxsize=2)
 def _read(path: Path, changed: int, size: int) -> dict[str, Tensor]:
     """The tensors of the file without counters; `changed` and `size` identify its version in the cache."""
-    try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # any error is possible, depending on the content of the file
-        raise UserError(f"pretrained {path}: not a file of `torch.save` ({str(error).splitlines()[0]})") from None
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    content = _by_safetensors(path) if path.suffix == ".safetensors" else _by_torch(path)
+    if isinstance(content, dict) and not _is_state(content):
+        content = next((content[name] for name in _WITHIN if _is_state(content.get(name))), content)
+    if not _is_state(content):
         raise UserError(f"pretrained {path}: not a state dict; save `model.state_dict()`")
     return {name: value for name, value in content.items() if not name.endswith(_COUNTERS)}
+
+
+def _is_state(content: Any) -> bool:
+    return isinstance(content, dict) and bool(content) and all(isinstance(value, Tensor) for value in content.values())
+
+
+def _by_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # any error is possible, depending on the content of the file
+        raise UserError(
+            f"pretrained {path}: not a file of `torch.save`, or one with other things than tensors; save "
+            f"`model.state_dict()` ({str(error).splitlines()[0]})"
+        ) from None
+
+
+def _by_safetensors(path: Path) -> dict[str, Tensor]:
+    if importlib.util.find_spec("safetensors") is None:
+        raise UserError(f"pretrained {path}: the package safetensors is not installed: pip install safetensors")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        content: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"pretrained {path}: not a file of safetensors ({error})") from None
+    return content

@@ -117,7 +117,7 @@ class _Planner:
         partition_hash, remarks, record = self._partitions[key]
         public = load_public(settings, self._data_root, download=self._download)
         notes = dataset.notes + (public.notes if public else ())
-        _check_models(settings, dataset, max(record["n_train"]))
+        notes += _check_models(settings, dataset, max(record["n_train"]))
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
             content += [dataset.checksum, *_marks(dataset)]
@@ -148,10 +148,12 @@ def _marks(dataset: Dataset) -> list[str]:
     return [NORMALISED] if dataset.floating and changes_inputs(dataset.mean, dataset.std) else []
 
 
-def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
+def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[str, ...]:
     """Refuse an augmentation, a model or a batch size that does not fit the samples; another error in one's own model
-    is its cell's, with traceback."""
+    is its cell's, with traceback. Return notes on what a file of weights lacks."""
     from bench.federation.setup import cell_spec, check_batch_size  # here, as it takes torch
+
+    notes: list[str] = []
 
     if settings.augment != "none" and dataset.x.ndim != 4:
         raise UserError(
@@ -168,7 +170,7 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
         weights = settings.pretrained if is_main_model else None
         try:
             version = versions(Path(weights)) if weights else ()
-            net = _try_model(name, dataset.shape, dataset.num_classes, options, weights, version)
+            net, drawn = _try_model(name, dataset.shape, dataset.num_classes, options, weights, version)
             if net is None:
                 continue
             spec = cell_spec(settings, name, net)
@@ -176,6 +178,10 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> None:
                 check_batch_size(settings, name, spec, dataset.shape)
         except UserError as error:
             raise UserError(f"{cell_name(settings)}: {error}") from None
+        if drawn:
+            listed = ", ".join((*drawn[:3], "...") if len(drawn) > 3 else drawn)
+            notes.append(f"pretrained {weights}: model {name!r} has {listed}, which the file has not; drawn by seed")
+    return tuple(notes)
 
 
 @functools.cache
@@ -186,8 +192,8 @@ def _try_model(
     options: str,
     weights: str | None,
     version: object,
-) -> "nn.Module | None":
-    """The model on the meta device; None if its author's code fails.
+) -> "tuple[nn.Module | None, tuple[str, ...]]":
+    """The model on the meta device, None if its author's code fails; and tensors of its body that the file has not.
 
     `version` tells the file of weights from others in the cache.
 
@@ -195,17 +201,16 @@ def _try_model(
         UserError: it does not take the samples, or the weights do not fit it.
     """
     from bench.models.factory import build
-    from bench.models.pretrained import pretrained
+    from bench.models.pretrained import match
 
     try:
         net = build(name, shape, classes, json.loads(options))
     except UserError:
         raise
     except Exception:
-        return None
-    if weights is not None:
-        pretrained(Path(weights), net)
-    return net
+        return None, ()
+    reset = match(Path(weights), net).reset if weights is not None else {}
+    return net, tuple(tensor for tensor in reset if not tensor.startswith("head."))
 
 
 def select(cells: Sequence[Settings], only: str) -> list[Settings]:

@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torchvision.models import get_model
 
 from bench.config.identity import cell_id
 from bench.errors import UserError
 from bench.models.factory import build
 from bench.models.init import initialise
-from bench.models.pretrained import pretrained
+from bench.models.pretrained import match, pretrained
 from bench.params import Params
 from bench.rng import generator
 from bench.runs.plan import plan
 from bench.settings import Settings
-from tests.engine.problems import everything, run, toy
+from tests.engine.problems import assert_same, everything, run, toy
 from tests.models.helpers import filled
 
 
@@ -64,6 +65,12 @@ def prefixed(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"module.{name}": value for name, value in values.items()}
 
 
+def hugging(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Hugging Face's names of parts: the body below the model's name, the head beside it."""
+    heads = {"fc.weight": "classifier.weight", "fc.bias": "classifier.bias"}
+    return {heads.get(name, f"resnet.{name}"): value for name, value in values.items()}
+
+
 def shuffled(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return dict(sorted(values.items(), key=lambda pair: pair[0][::-1]))
 
@@ -76,6 +83,12 @@ WRITTEN = {
     "any order": shuffled,
     "other names": renamed,
     "older, other names": lambda values: renamed(older(values)),
+    "Hugging Face": hugging,
+    "backbone., with more": lambda values: (
+        {f"backbone.{name}": value for name, value in values.items()} | {"pooler.dense.weight": torch.zeros(3, 4)}
+    ),
+    "state_dict": lambda values: {"epoch": 3, "state_dict": prefixed(values)},
+    "model": lambda values: {"model": values, "model_ema": shuffled(values), "optimizer": {"lr": 0.1}},
 }
 
 
@@ -160,8 +173,22 @@ FITS = {"body.fc1.weight": torch.zeros(200, 64), "body.fc1.bias": torch.zeros(20
 HEAD = {"head.weight": torch.zeros(10, 200), "head.bias": torch.zeros(10)}
 BAD: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "no state dict": ([1, 2], (), "not a state dict; save `model.state_dict..`"),
-    "no head": (FITS, (), r"0 tensors for 2 of the model; the file has no further tensor and the model head.weight, h"),
-    "a layer more": (FITS | HEAD | {"aux.weight": torch.zeros(2)}, (), r"3 tensors for 2.*the file has aux.weight and"),
+    "nothing in common": (
+        {"a.weight": FITS["body.fc1.weight"]},
+        (),
+        r"1 tensors for 4 of the model; the file has a.weight and the model b",
+    ),
+    "a layer more, by order": (
+        {f"{k}.{kind}": torch.zeros(2) for k in range(3) for kind in ("weight", "bias")},
+        (),
+        r"6 tensors for 4.*the file has 2.weight, 2.bias and the model no further tensor",
+    ),
+    "quantised": (
+        FITS | HEAD | {"body.fc1.weight": torch.zeros(200, 64, dtype=torch.int8)},
+        (),
+        "body.fc1.weight holds torch.int8, and the model's body.fc1.weight floating numbers: save it unquantised",
+    ),
+    "optimizer only": ({"optimizer": {"lr": 0.1}}, (), "not a state dict; save `model.state_dict..`"),
     "two models": (
         {f"{whose}.{name}": value for whose in ("teacher", "student") for name, value in (FITS | HEAD).items()},
         (),
@@ -197,6 +224,61 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no such file")):
         with pytest.raises(UserError, match=message):
             plan([Settings(method="fedavg", alpha=1.0, pretrained=str(tmp_path / name))], tmp_path, download=False)
+
+
+NET = ("mlp", (64,), 10, {"hidden": 200})
+
+
+def test_what_is_taken_reset_and_left(tmp_path: Path) -> None:
+    """A file without a head, one with more, and one of another number of classes."""
+    for content, reset, left in (
+        (FITS, set(HEAD), set()),
+        (FITS | HEAD | {"aux.weight": torch.zeros(2)}, set(), {"aux.weight"}),
+        (FITS | {"head.weight": torch.zeros(7, 200), "head.bias": torch.zeros(7)}, set(HEAD), set(HEAD)),
+        ({"body.fc1.weight": FITS["body.fc1.weight"]} | HEAD, {"body.fc1.bias"}, set()),
+    ):
+        matched = match(Path(saved(tmp_path, content)), build(*NET))
+        assert set(matched.reset) == reset
+        assert set(matched.left) == left
+        assert set(matched.taken) == set(FITS | HEAD) - reset
+
+
+def test_the_tower_that_fits_is_taken(tmp_path: Path) -> None:
+    """Of two with the same names, the one whose shapes are the model's; and the model's names may go on before."""
+    text = {"text.fc1.weight": torch.zeros(50, 9), "text.fc1.bias": torch.zeros(50)}
+    vision = {"vision.fc1.weight": torch.ones(200, 64), "vision.fc1.bias": torch.ones(200)}
+    values = pretrained(Path(saved(tmp_path, text | vision)), build(*NET))
+    assert set(values) == set(FITS)
+    assert all(bool((value == 1).all()) for value in values.values())
+
+
+def test_a_note_says_what_of_the_body_is_drawn(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"body.fc1.weight": FITS["body.fc1.weight"]} | HEAD)
+    cell = Settings(method="fedavg", alpha=1.0, model_options={"hidden": 200}, pretrained=path)
+    [planned] = plan([cell], tmp_path, download=False)
+    assert [note for note in planned.notes if "pretrained" in note] == [
+        f"pretrained {path}: model 'mlp' has body.fc1.bias, which the file has not; drawn by seed"
+    ]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_safetensors_are_read(kind: torch.dtype, tmp_path: Path) -> None:
+    values = {name: torch.randn(value.shape, dtype=kind) for name, value in (FITS | HEAD).items()}
+    save_file(values, tmp_path / "model.safetensors")
+    assert_same(pretrained(tmp_path / "model.safetensors", build(*NET)), values, 0)
+    (tmp_path / "damaged.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:100])
+    with pytest.raises(UserError, match="not a file of safetensors"):
+        pretrained(tmp_path / "damaged.safetensors", build(*NET))
+
+
+def test_a_cell_starts_with_half_precision_in_its_own(tmp_path: Path) -> None:
+    net = build("mlp", (4,), 3, {"hidden": 6})
+    halves = {name: value.half() for name, value in initialise(net, generator(5, "other")).items()}
+    path = saved(tmp_path, halves)
+    start = parts(toy("fedavg", model="mlp", model_options={"hidden": 6}, pretrained=path).server.initial_model())
+    assert all(
+        start[name].dtype == torch.float64 and torch.equal(start[name], halves[name].double()) for name in halves
+    )
 
 
 def test_a_file_that_no_model_would_read_is_refused(tmp_path: Path) -> None:
