@@ -1,4 +1,4 @@
-"""docs/python.md and the examples that it names: every block and every file runs."""
+"""docs/python.md, docs/modern-networks.md and the examples that they name: every block and every file runs."""
 
 import json
 import os
@@ -13,23 +13,27 @@ from tests.conftest import ROOT
 from tests.runs.test_interactive import SESSION
 
 
-def blocks() -> list[str]:
-    """The Python blocks of the page, in their order."""
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+def blocks(page: str, *others: str) -> list[str]:
+    """The Python blocks of a page, in their order; it has no others but those of `others`."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert {language for language, _ in fences} == {"python"}, "a block that no test runs"
-    return [block for _, block in fences]
+    assert {language for language, _ in fences} <= {"python", *others}, "a block that no test runs"
+    return [block for language, block in fences if language == "python"]
+
+
+def notebook(cells: list[str], folder: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run the cells one after the other in a folder, as those of one notebook."""
+    return subprocess.run(
+        [sys.executable, "-c", SESSION, json.dumps(cells), "notebook"],
+        cwd=folder, env={**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(folder)])},
+        capture_output=True, text=True,
+    )  # fmt: skip
 
 
 @pytest.mark.long
 def test_every_block_of_the_page_runs(tmp_path: Path, environment: dict[str, str]) -> None:
     """One after the other, as the cells of one notebook, in a folder of their own."""
-    cells = blocks()
-    done = subprocess.run(
-        [sys.executable, "-c", SESSION, json.dumps(cells), "notebook"],
-        cwd=tmp_path, env={**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(tmp_path)])},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = notebook(blocks("python.md"), tmp_path, environment)
     assert done.returncode == 0, done.stderr
     said = done.stdout
     assert "<run runs/mine: 2 cells, 2 done>" in said
@@ -40,6 +44,16 @@ def test_every_block_of_the_page_runs(tmp_path: Path, environment: dict[str, str
     assert len(next(tmp_path.glob("norms_*.txt")).read_text().splitlines()) == 3
     assert (tmp_path / "scores.csv").read_text().startswith("label,dataset,case,alpha,seed,cell,round,")
     assert (tmp_path / "runs" / "mine" / "report" / "index.html").exists()
+
+
+@pytest.mark.long
+def test_every_block_about_modern_networks_runs(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The parts of a grid among them fit each other: the package may be missing here."""
+    done = notebook(blocks("modern-networks.md", "yaml", "text"), tmp_path, environment)
+    assert done.returncode == 0, done.stderr
+    assert "<run runs/rows: 2 cells, 2 done>" in done.stdout
+    assert "<run runs/again: 2 cells, 2 done>" in done.stdout
+    assert "warning" not in done.stderr
 
 
 @pytest.mark.long
