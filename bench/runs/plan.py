@@ -16,7 +16,7 @@ from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_
 from bench.data import Dataset
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public
-from bench.plugin import DATASETS, PARTITIONS
+from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
 from bench.settings import Settings
@@ -154,7 +154,6 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
     from bench.federation.setup import cell_spec, check_batch_size  # here, as it takes torch
 
     notes: list[str] = []
-
     if settings.augment != "none" and dataset.x.ndim != 4:
         raise UserError(
             f"{cell_name(settings)}: `augment: {settings.augment}` needs images, and the samples have shape "
@@ -170,7 +169,8 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
         weights = settings.pretrained if is_main_model else None
         try:
             version = versions(Path(weights)) if weights else ()
-            net, drawn = _try_model(name, dataset.shape, dataset.num_classes, options, weights, version)
+            factory = MODELS.get(name)  # a notebook may define a name again
+            net, drawn = _try_model(name, factory, dataset.shape, dataset.num_classes, options, weights, version)
             if net is None:
                 continue
             spec = cell_spec(settings, name, net)
@@ -187,6 +187,7 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
 @functools.cache
 def _try_model(
     name: str,
+    factory: object,
     shape: tuple[int, ...],
     classes: int,
     options: str,
@@ -195,7 +196,7 @@ def _try_model(
 ) -> "tuple[nn.Module | None, tuple[str, ...]]":
     """The model on the meta device, None if its author's code fails; and tensors of its body that the file has not.
 
-    `version` tells the file of weights from others in the cache.
+    `factory` and `version` tell the model's code and the file of weights from others in the cache.
 
     Raises:
         UserError: it does not take the samples, or the weights do not fit it.

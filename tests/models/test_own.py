@@ -343,6 +343,15 @@ def test_mistakes_are_refused_before_the_first_cell(words: str, tmp_path: Path) 
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+def test_a_body_with_constants_can_be_frozen(executor: str) -> None:
+    cell = federation("hugging_face_like", executor, frozen=("body",))
+    start = cell.server.initial_model()
+    assert {entry.name.partition(".")[0] for entry in start.spec.params} == {"head"}
+    run(cell, 1)
+    assert not torch.equal(everything(cell)["server/0"], start.weights)
+
+
 @pytest.mark.parametrize("theirs", [Still], indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_what_needs_no_gradient_may_be_frozen(tmp_path: Path) -> None:
