@@ -202,7 +202,8 @@ class Spec:
     def constants(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """The module's constants by name, on a device, real and complex ones in the precision of `dtype`."""
         if (device, dtype) not in self._constants:
-            placed = {name: b.to(device, precise(b.dtype, dtype)) for name, b in constants(self.module)}
+            with torch.inference_mode(False):  # a training may read them later
+                placed = {name: b.to(device, precise(b.dtype, dtype)) for name, b in constants(self.module)}
             self._constants[device, dtype] = placed
         return self._constants[device, dtype]
 

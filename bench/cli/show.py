@@ -9,7 +9,6 @@ import typer
 from bench.cli.run import PluginFiles, required
 from bench.cli.table import print_table
 from bench.errors import UserError
-from bench.runs.weights import weights_table
 
 
 def show(
@@ -36,6 +35,7 @@ def show(
     """
     from bench.config.grid import load_grid
     from bench.plugin import allow, is_near, load_file
+    from bench.runs.weights import weights_table
 
     if table and as_json:
         raise UserError("--table and --json are two answers to one question; give one of them")

@@ -1,6 +1,7 @@
 """Builds a model by name, ours or another package's: without weights, checked, and prepared for `torch.func`."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from bench.models.trial import check, goes_side_by_side, try_out
 from bench.params import constants, precise, statistics
 from bench.plugin import MODELS, call_factory, is_external
 from bench.rng import Address, generator
+
+_TRIED: dict[Hashable, bool] = {}
+"""Models that passed their trial in this process, and whether several clients' go side by side; a cell builds its model
+several times."""
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:
@@ -36,9 +41,11 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
     prepare(net)
     if _is_constructed(name):
         _replace(net, _in_float32)
-        samples = try_out(name, net, shape, classes)
-        if None in rules_of(net).values() and not goes_side_by_side(net, samples):
-            setattr(net, "better_alone", True)  # noqa: B010 (mypy takes a module's attributes for tensors)
+        at = name, MODELS.get(name), type(shape), shape, classes, json.dumps(dict(options or {}), sort_keys=True)
+        if at not in _TRIED:
+            samples = try_out(name, net, shape, classes)
+            _TRIED[at] = None not in rules_of(net).values() or goes_side_by_side(net, samples)
+        setattr(net, "better_alone", not _TRIED[at] or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
         kept = {path for path, _ in constants(net)}
         _replace(net, lambda path, tensor: tensor if path in kept else tensor.to("meta"))
     return net

@@ -28,7 +28,7 @@ Beginnings = tuple[str, str]  # of the file's keys and of the network's names
 
 @dataclass(frozen=True)
 class Match:
-    """What a file's tensors are to a network.
+    """Matching of a file's tensors with a network's.
 
     Attributes:
         taken: the file's key of each tensor of the network that starts with the file's values.
@@ -61,8 +61,8 @@ def match(path: Path, net: nn.Module) -> Match:
     BatchNorm's statistics first. Otherwise what is missing is drawn, if at least half of the body is there by name.
 
     The head is taken from the layer of its name, of its place in the network that was cut (`bench.with_head`), or of
-    other packages' names for it, or from the only layer that is left. It is drawn if its shape in the file is another
-    one, as with another number of classes.
+    other packages' names for it, or from what is left if that has the head's layers. It is drawn if its shape in the
+    file is another one, as with another number of classes.
 
     Args:
         path: the file.
@@ -121,17 +121,14 @@ def _by_names(target: Mapping[str, Tensor], stored: Mapping[str, Tensor], place:
     if 2 * most < len(plain):
         return {}
     best = sorted((pair for pair, n in votes.items() if n == most), key=lambda pair: len("".join(pair)))
-    (theirs, ours), *others = best
-    keys = {plain[ours + rest]: theirs + rest for rest in _rests(plain, ours) if theirs + rest in stored}
-    for other, of_model in others:
-        if of_model == ours:
-            first = next(iter(keys)).removeprefix("body.")
-            again = other + first.removeprefix(ours)
-            raise ValueError(
-                f"it has the model's {first} as {next(iter(keys.values()))} and as {again}; save one of them"
-            )
+    (before_key, before_name), *others = best
+    by_ending = {name.removeprefix(before_name): name for name in plain if name.startswith(before_name)}
+    keys = {plain[name]: before_key + end for end, name in by_ending.items() if before_key + end in stored}
+    if again := [key for key, name in others if name == before_name]:
+        end, name = next((end, name) for end, name in by_ending.items() if before_key + end in stored)
+        raise ValueError(f"it has the model's {name} as {before_key + end} and as {again[0] + end}; save one of them")
     rest = [key for key in stored if key not in keys.values()]
-    return keys | _of_head(head, rest, theirs, place)
+    return keys | _of_head(head, rest, before_key, place)
 
 
 def _pairs(names: Iterable[str], keys: Iterable[str]) -> list[tuple[Beginnings, str, str]]:
@@ -159,22 +156,18 @@ def _most(votes: Iterable[Beginnings]) -> int:
     return max(Counter(votes).values(), default=0)
 
 
-def _rests(names: Iterable[str], beginning: str) -> list[str]:
-    return [name.removeprefix(beginning) for name in names if name.startswith(beginning)]
-
-
 def _of_head(head: list[str], keys: list[str], beginning: str, place: str | None) -> dict[str, str]:
-    """The file's keys of the head: under the first name of a last layer that is there, or of the only layer left."""
+    """The file's keys of the head: under the first name of a last layer that is there, or all keys in their order."""
     kinds = {name.removeprefix("head."): name for name in head}
     starts = [beginning, beginning.removesuffix("body."), ""]
     named = [f"{start}{layer}." for start in dict.fromkeys(starts) for layer in (*([place] if place else ()), *_HEADS)]
-    layers = _layers(keys)
-    if len(layers) == 1:
-        named.append(next(iter(layers[0].values())).rpartition(".")[0] + ".")
     for layer in named:
         if all(layer + kind in keys for kind in kinds):
             return {name: layer + kind for kind, name in kinds.items()}
-    return {}
+    try:
+        return _in_order(head, keys)
+    except ValueError:
+        return {}
 
 
 def _by_layers(

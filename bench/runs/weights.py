@@ -1,4 +1,4 @@
-"""What the models of a grid take from their files of pretrained weights, for `bench show`."""
+"""Tables of the tensors that models take from files of pretrained weights, for `bench show`."""
 
 import json
 from collections.abc import Iterable, Iterator

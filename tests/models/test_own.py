@@ -168,7 +168,9 @@ def test_constants_are_no_part_of_a_model_value() -> None:
     spec = Spec.of("attention", build("attention", (1, 8, 8), 3))
     assert spec.buffers == ()
     for dtype in (torch.float32, torch.float64):
-        table = spec.constants(torch.device("cpu"), dtype)["table"]
+        with torch.inference_mode():  # as in an evaluation before the first training
+            table = spec.constants(torch.device("cpu"), dtype)["table"]
+        assert not table.is_inference()
         assert table.dtype == dtype
         torch.testing.assert_close(table, torch.linspace(-1, 1, 8, dtype=dtype)[:, None], rtol=1e-6, atol=0)
     named = Spec.of("named", build("hugging_face_like", (1, 8, 8), 3))
