@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from bench.federation.cell_data import load_dataset, load_partition
     from bench.federation.federation import Federation
     from bench.models.network import with_head
-    from bench.plugin import load_file
+    from bench.plugin import load_file, metric
     from bench.results.results import load_run
     from bench.runs.callbacks import Callback, CsvScores, Moment, PrintScores
 
 __version__ = "0.1.0"
 __all__ = [
     "Callback", "CsvScores", "Federation", "Moment", "PrintScores", "Settings", "check_method", "load_dataset",
-    "load_file", "load_grid", "load_partition", "load_run", "report", "run", "sweep", "verify",
+    "load_file", "load_grid", "load_partition", "load_run", "metric", "report", "run", "sweep", "verify",
     "with_head",
 ]  # fmt: skip
 
@@ -48,6 +48,7 @@ _PLACES = {
     "load_grid": ("bench.config.grid", "load_grid"),
     "load_partition": ("bench.federation.cell_data", "load_partition"),
     "load_run": ("bench.results.results", "load_run"),
+    "metric": ("bench.plugin", "metric"),
     "report": ("bench.api.report", "report"),
     "run": ("bench.api.run", "run"),
     "sweep": ("bench.api.sweep", "sweep"),

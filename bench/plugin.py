@@ -1,8 +1,9 @@
-"""Registration of methods, data sets, partitions, shifts, models, server rules and selections.
+"""Registration of methods, data sets, partitions, shifts, models, server rules, selections and metrics.
 
 Those of pFLeague are in the packages beside this one. Others come from the entry-point groups `bench.methods`,
-`bench.datasets`, `bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules` and `bench.selections`, or
-from a file given by `--plugin FILE.py` or under `plugins:` in a grid. Each registers itself with a decorator:
+`bench.datasets`, `bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules`, `bench.selections` and
+`bench.metrics`, or from a file given by `--plugin FILE.py` or under `plugins:` in a grid. Each registers itself with a
+decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -256,7 +257,27 @@ SHIFTS: Registry[Any] = Registry("shift", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
 SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
-REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS)
+METRICS: Registry[Any] = Registry("metric", "bench.metrics")
+REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS, METRICS)
+
+
+def metric(name: str) -> Callable[[T], T]:
+    """Decorator that registers a score of your own, which a grid then lists under `metrics` (docs/scores.md).
+
+    The function takes `labels [n]` (integers) and `logits [n, classes]` (float64), both NumPy arrays, of one client's
+    samples or of all samples together, and returns a number. A larger one is better where it chooses a round
+    (`select_by`); nan says that the samples do not define it. It is no part of a cell's id.
+
+    Example:
+        >>> @bench.metric("top5")
+        ... def top5(labels, logits):
+        ...     return (logits.argsort(1)[:, -5:] == labels[:, None]).any(1).mean()
+
+    Raises:
+        UserError: another metric has this name already.
+    """
+    return METRICS.register(name)
+
 
 FILE_MODULE = "plugin_"
 """Prefix of the module name of a plug-in file."""

@@ -8,6 +8,15 @@ from bench.profiles import Listed, Profile, resolve
 
 DEFAULT_SELECTION = "uniform"
 
+RECORDED = ("accuracy", "loss")
+"""Scores that every evaluation has, whatever `metrics` lists."""
+
+SCORING = frozenset({"metrics", "select_by"})
+"""Settings of how a cell is scored, on which training does not depend."""
+
+PRESENTATION = SCORING | {"label", "case"}
+"""Settings of how a cell is scored, named and shown: they are no part of its id."""
+
 Executor = Literal["auto", "sequential", "cohort", "debug"]
 """How clients are trained, which is no part of a cell's settings: one after the other, or as a cohort."""
 
@@ -67,7 +76,7 @@ def _switch(value: Any) -> Any:
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
-def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
         raise ValueError("every value should stand there once")
     return values
@@ -176,11 +185,20 @@ class Settings(BaseModel):
     )
 
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
+    metrics: Annotated[tuple[str, ...], AfterValidator(_distinct)] = Field(
+        (), description="scores beside accuracy and loss, e.g. [auroc, ece], or one's own (docs/scores.md)"
+    )
+    select_by: str = Field("accuracy", description="the validation score by which the reported round is chosen")
 
     @property
     def architectures(self) -> tuple[str, ...]:
         """The architectures that `client_models` names."""
         return self.client_models.models if isinstance(self.client_models, ModelsBySize) else self.client_models
+
+    @property
+    def further_metrics(self) -> tuple[str, ...]:
+        """The scores of `metrics` that not every evaluation has."""
+        return tuple(name for name in self.metrics if name not in RECORDED)
 
     @property
     def name(self) -> str:

@@ -12,7 +12,8 @@ import pytest
 from tests.conftest import ROOT
 
 FLOORS = [
-    "base", "config", "models", "engine", "federation", "store", "results", "runs", "conformance", "speed", "cluster",
+    "base", "config", "models", "metrics", "engine", "federation", "store", "results", "runs", "conformance", "speed",
+    "cluster",
     "api",
     "cli",
 ]  # fmt: skip

@@ -109,17 +109,18 @@ def results(
     run: RunFolder,
     csv: Annotated[bool, typer.Option("--csv", help="Every figure of every cell as CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    metric: Annotated[str, typer.Option(help="Another score that the run has, such as auroc.")] = "accuracy",
 ) -> None:
     """Print the results: a short table, or one row per cell and figure."""
     from bench.results.results import tidy
 
     if csv:
-        tidy(run).to_csv(sys.stdout, index=False, lineterminator="\n")
+        tidy(run, metric).to_csv(sys.stdout, index=False, lineterminator="\n")
     elif as_json:
-        figures = tidy(run).astype(object)
+        figures = tidy(run, metric).astype(object)
         print(json.dumps(figures.where(figures.notna(), None).to_dict("records"), indent=1))
     else:
-        print_summary(run)
+        print_summary(run, metric)
 
 
 def report(
@@ -181,18 +182,24 @@ def compare(
         raise typer.Exit(1)
 
 
-def print_summary(run: Path) -> None:
-    """Print accuracies in percent by label and setting: GM and PM, mean and standard deviation over seeds."""
+def print_summary(run: Path, metric: str = "accuracy") -> None:
+    """Print accuracies in percent, or another score, by label and setting: GM and PM, mean and standard deviation over
+    seeds."""
     from rich.table import Table
     from rich.text import Text
 
-    from bench.results.results import tidy
+    from bench.results.remarks import missing_scores
+    from bench.results.results import load_run, tidy
     from bench.results.summary import summary, undone
+    from bench.settings import RECORDED
 
-    figures = tidy(run)
+    figures = tidy(run, metric)
+    if metric not in RECORDED:
+        for note in missing_scores(load_run(run).cells):
+            print(f"note: {note}")
     if text := undone(figures):
         print(text)
-    for title, entries in summary(figures):
+    for title, entries in summary(figures, metric):
         table = Table(title=title)
         table.add_column("")
         for name in entries.columns:

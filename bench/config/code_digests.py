@@ -14,6 +14,7 @@ from bench.plugin import (
     DATASETS,
     FILE_MODULE,
     METHODS,
+    METRICS,
     MODELS,
     PARTITIONS,
     REGISTRIES,
@@ -40,7 +41,8 @@ _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def used_code(settings: Settings) -> dict[tuple[str, str], str]:
-    """Digests of the code of a cell's method, rule, selection, data, partition, shifts and models, by kind and name.
+    """Digests of the code of a cell's method, rule, selection, data, partition, shifts, models and metrics, by kind
+    and name.
 
     Raises:
         UserError: one of them is unknown or has no source file.
@@ -54,7 +56,7 @@ def used_items(settings: Settings) -> set[tuple[str, str]]:
 
 
 def _used(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    return [*method_and_rules(settings), *data_and_models(settings)]
+    return [*method_and_rules(settings), *data_and_models(settings), *((METRICS, name) for name in settings.metrics)]
 
 
 def method_and_rules(settings: Settings) -> list[tuple[Registry[Any], str]]:

@@ -2,8 +2,8 @@
 
 It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and
 of the user's own data sets, partitions, shifts and models; for another package's model, the package's version. It
-leaves out the cell's names (label, case), the paths of its files, and the machine. `RESULT_VERSION` covers the engine,
-the libraries and everything else in the harness.
+leaves out the cell's names (label, case) and scores (metrics, select_by), the paths of its files, and the machine.
+`RESULT_VERSION` covers the engine, the libraries and everything else in the harness.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 from bench.config.code_digests import code_digest, is_own, own_code
 from bench.config.file_digests import content, digest, version
 from bench.plugin import DATASETS, METHODS, MODELS, SELECTIONS, SERVER_RULES
-from bench.settings import DEFAULT_SELECTION, Settings
+from bench.settings import DEFAULT_SELECTION, PRESENTATION, Settings
 
 RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
@@ -97,7 +97,7 @@ def _packages(settings: Settings) -> dict[str, str]:
 
 
 def may_be_same(first: Settings, other: Settings) -> bool:
-    """Whether two settings may be those of one cell: all is the same but for names and the paths of files.
+    """Whether two settings may be those of one cell: all is the same but for names, scores and the paths of files.
 
     Neither files nor code are read, so that settings from somebody else can be compared.
     """
@@ -114,7 +114,7 @@ def may_be_same(first: Settings, other: Settings) -> bool:
 
 def _science(settings: Settings) -> dict[str, Any]:
     """The settings that identify a cell, in plain values, with the paths of files that others hash."""
-    science = settings.model_dump(mode="json", exclude={"label", "case"})
+    science = settings.model_dump(mode="json", exclude=set(PRESENTATION))
     if science["partition_seed"] is None:
         science["partition_seed"] = science["seed"]
     _leave_out(science, _ABSENT)

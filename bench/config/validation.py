@@ -18,6 +18,7 @@ from bench.errors import UserError, did_you_mean
 from bench.plugin import (
     DATASETS,
     METHODS,
+    METRICS,
     MODELS,
     PARTITIONS,
     SELECTIONS,
@@ -25,7 +26,7 @@ from bench.plugin import (
     SHIFTS,
     Registry,
 )
-from bench.settings import Settings
+from bench.settings import RECORDED, Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
@@ -158,6 +159,10 @@ def conflicts(cell: Settings) -> Problems:
         )
     if cell.new_clients >= cell.clients:
         problems["new_clients"] = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
+    if cell.select_by not in (*RECORDED, *cell.metrics):
+        problems["select_by"] = f"select_by: {cell.select_by} needs that score: add it to `metrics`"
+    if cell.select_by != "accuracy" and cell.protocol == "paper":
+        problems["select_by"] = "select_by: the protocol paper reports the best test accuracy; take out `select_by`"
     if cell.method in METHODS.names():
         kind = METHODS.declaration(cell.method)
         if kind.public and cell.public is None:
@@ -191,6 +196,8 @@ def completed(cell: Settings) -> dict[str, Any]:
     if cell.public is not None:
         further.append(complete_options(DATASETS, cell.public.name, cell.public.options)[1])
     SELECTIONS.declaration(cell.selection)
+    for name in cell.metrics:
+        METRICS.declaration(name)
     server, shifts = check_server(cell.server), check_shifts(list(cell.shifts))
     for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
         for problem in problems.values():
@@ -256,6 +263,11 @@ def check_setting(key: str, value: Any) -> Any:
         SELECTIONS.declaration(value)
     if key == "shifts":
         return check_shifts(value)
+    if key == "metrics":
+        names = check_field(Settings, key, value)
+        for metric in names:
+            METRICS.declaration(metric)
+        return names
     return check_server(value) if key == "server" else check_field(Settings, key, value)
 
 

@@ -34,7 +34,8 @@ class Evaluator:
         self._clients = clients
         self._engine = engine
         self.new = new
-        self.scorers = Scorers(device_data.local.y, device_data.partition, list(server.sizes), new)
+        further = engine.settings.further_metrics
+        self.scorers = Scorers(device_data.local.y, device_data.partition, list(server.sizes), new, further)
 
     def outputs(self, version: int, local: dict[int, Params]) -> Evaluation:
         """Compute the outputs of generic, personalized and `local` models (right after local training), unscored."""

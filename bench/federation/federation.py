@@ -27,6 +27,7 @@ from bench.federation.cell_data import load_all
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
 from bench.federation.features import Shelf, can_take_their_place, computed, put_features
+from bench.federation.further_scores import failure
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState, as_model
 from bench.federation.scores import Evaluation
@@ -332,6 +333,9 @@ class Federation:
         """Score the current version: its generic, personalized and local models."""
         evaluation = self.outputs()
         self.evaluator.scorers.score(evaluation)
+        for name, text in self.evaluator.scorers.problems.items():
+            if not any(known.startswith(failure(name)) for known in self.warnings):
+                self.warnings.append(text)
         return evaluation
 
     def outputs(self) -> Evaluation:

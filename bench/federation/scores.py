@@ -1,7 +1,7 @@
-"""Accuracy and loss of generic, personalized and local models, per client and in the mean."""
+"""Accuracy, loss and further scores of generic, personalized and local models, per client and in the mean."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bench.data import Floats, Indices, Partition
 from bench.engine.predict import accuracy_and_loss
+from bench.federation.further_scores import FurtherScores, mean_of_present
 from bench.params import Params
 
 SPLITS = ("validation", "test")
@@ -44,6 +45,8 @@ class Evaluation:
         clients: rows of metric, client, split, correct, samples.
         hits: rows of metric (gm|pm), on (global|local) and bits: which test samples were classified correctly, as
             `packed`, for local tests one client after another. Metrics that are derived from another have none.
+        scores: rows as in `metrics` of further scores, each score a quantity; empty where the cell asks for none.
+        client_scores: rows of metric, client, split, quantity, value (nan where a client's samples do not define it).
         generic: the generic model that was scored, if there is one.
         personal: the personalized models by client; none where the method trains none: the generic model stands in.
     """
@@ -52,11 +55,13 @@ class Evaluation:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
     hits: list[dict[str, str]] = field(default_factory=list)
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    client_scores: list[dict[str, Any]] = field(default_factory=list)
     generic: Params | None = None
     personal: dict[int, Params] = field(default_factory=dict)
 
 
-class _SamplePositions:
+class SamplePositions:
     """Positions of the clients' samples in a list of scored samples; clients without samples are left out.
 
     Attributes:
@@ -79,17 +84,29 @@ class _SamplePositions:
         totals: Floats = np.add.reduceat(values[self.at], self._begins)
         return totals
 
+    def each(self) -> Iterator[tuple[int, Indices]]:
+        """Yield each client with the positions of its samples in the list."""
+        if self.clients:
+            yield from zip(self.clients, np.split(self.at, self._begins[1:]), strict=True)
+
 
 class Scorer:
     """Scores outputs on a partition's validation and test samples; it needs no model and no method.
 
+    Args:
+        labels: of all samples, on the device that the outputs lie on.
+        ids: the clients.
+        metrics: names of further scores.
+
     Attributes:
         needed: positions of the samples that the generic model is scored on, sorted.
         own: by client, the positions of its validation samples and then of its test samples.
+        further: the further scores.
     """
 
-    def __init__(self, labels: Tensor, partition: Partition, ids: Sequence[int]) -> None:
+    def __init__(self, labels: Tensor, partition: Partition, ids: Sequence[int], metrics: Sequence[str] = ()) -> None:
         self._labels = labels
+        self.further = FurtherScores(metrics)
         self._sizes = {i: len(partition.train[i]) for i in sorted(ids)}
         ids = list(self._sizes)
         parts = {"validation": partition.validation, "test": partition.test}
@@ -100,23 +117,39 @@ class Scorer:
         self._global_at = {s: np.searchsorted(self.needed, positions) for s, positions in whole.items()}
         self._samples = {s: {i: len(parts[s][i]) for i in ids} for s in SPLITS}
         self._local_at = {
-            s: _SamplePositions(ids, self._counted(s, ids), np.searchsorted(self.needed, union[s]), self._sizes)
+            s: SamplePositions(ids, self._counted(s, ids), np.searchsorted(self.needed, union[s]), self._sizes)
             for s in SPLITS
         }
         self.own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
-        self._latest_places: tuple[list[int], dict[str, _SamplePositions]] = [], {}
+        self._latest_places: tuple[list[int], dict[str, SamplePositions]] = [], {}
 
     def score(self, outputs: Outputs, into: Evaluation) -> None:
         """Score all models, waiting only once for a GPU."""
-        hit, loss = self._evaluate(outputs)
+        positions = self._scored_samples(outputs)
+        hit, loss = self._evaluate(outputs.logits, positions)
+        pooled = len(self.needed) if outputs.names else 0
+        if pooled:
+            self._score_globally(hit[:pooled], loss[:pooled], into)
+        parts = list(self._parts(outputs))
+        for names, places, part in parts:
+            self._score_locally(names, places, hit[part], loss[part], into)
+        if self.further:
+            logits: Floats = outputs.logits.to(torch.float64).cpu().numpy()
+            labels: Indices = self._labels.cpu().numpy()[positions]
+            if pooled:
+                self._score_pooled_further(labels[:pooled], logits[:pooled], into)
+            for names, places, part in parts:
+                self._score_clients_further(names, places, labels[part], logits[part], into)
+
+    def _parts(self, outputs: Outputs) -> Iterator[tuple[tuple[str, ...], dict[str, SamplePositions], slice]]:
+        """Yield the metrics, the places by split and the part of the list of each group of models."""
         begin = 0
         if outputs.names:
             begin = len(self.needed)
-            self._score_globally(hit[:begin], loss[:begin], into)
-            self._score_locally(outputs.names, self._local_at, hit[:begin], loss[:begin], into)
+            yield outputs.names, self._local_at, slice(begin)
         for name, ids in outputs.own.items():
             end = begin + sum(len(self.own[i]) for i in ids)
-            self._score_locally((name,), self._places(ids), hit[begin:end], loss[begin:end], into)
+            yield (name,), self._places(ids), slice(begin, end)
             begin = end
 
     def _score_globally(self, hit: Floats, loss: Floats, into: Evaluation) -> None:
@@ -126,14 +159,14 @@ class Scorer:
                 if split == "test":
                     into.hits.append({"metric": "gm", "on": "global", "bits": packed(hit[at])})
 
-    def _places(self, ids: list[int]) -> dict[str, _SamplePositions]:
+    def _places(self, ids: list[int]) -> dict[str, SamplePositions]:
         """Return the places in a list that has each client's validation samples and then its test samples."""
         if ids != self._latest_places[0]:  # mostly it is asked for all clients
             samples = [self._counted(s, ids) for s in SPLITS]
             split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
             at = [np.flatnonzero(split == k) for k in range(len(SPLITS))]
             places = {
-                s: _SamplePositions(ids, n, positions, self._sizes)
+                s: SamplePositions(ids, n, positions, self._sizes)
                 for s, n, positions in zip(SPLITS, samples, at, strict=True)
             }
             self._latest_places = ids, places
@@ -142,19 +175,23 @@ class Scorer:
     def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
 
-    def _evaluate(self, outputs: Outputs) -> tuple[Floats, Floats]:
-        """Return, for each sample in order, whether it is classified correctly, and its loss."""
+    def _scored_samples(self, outputs: Outputs) -> Indices:
+        """Return the positions of the scored samples in their order."""
         positions = [self.needed] if outputs.names else []
         positions += [self.own[i] for ids in outputs.own.values() for i in ids]
         at = np.concatenate(positions)
         if len(outputs.logits) != len(at):
             raise ValueError(f"{len(outputs.logits)} outputs for {len(at)} samples")
-        scored = accuracy_and_loss(self._labels, outputs.logits, at)
+        return at
+
+    def _evaluate(self, logits: Tensor, at: Indices) -> tuple[Floats, Floats]:
+        """Return, for each sample in order, whether it is classified correctly, and its loss."""
+        scored = accuracy_and_loss(self._labels, logits, at)
         right, loss = torch.stack([values.to(torch.float64) for values in scored]).cpu().numpy()
         return right, loss
 
     def _score_locally(
-        self, names: tuple[str, ...], places: dict[str, _SamplePositions], hit: Floats, loss: Floats, into: Evaluation
+        self, names: tuple[str, ...], places: dict[str, SamplePositions], hit: Floats, loss: Floats, into: Evaluation
     ) -> None:
         """Add scores per client, and their means weighted by training samples and equally."""
         for split, clients in places.items():
@@ -173,6 +210,38 @@ class Scorer:
                     for i, right, n in zip(clients.clients, correct.tolist(), clients.samples.tolist(), strict=True)
                 ]
 
+    def _score_pooled_further(self, labels: Indices, logits: Floats, into: Evaluation) -> None:
+        """Add further scores of the generic model on all samples of a split together."""
+        for split, at in self._global_at.items():
+            if len(at):
+                row = {"metric": "gm", "on": "global", "mean": "", "split": split}
+                values = self.further.values(labels[at], logits[at], f"all {split} samples")
+                into.scores += [{**row, "quantity": name, "value": value} for name, value in values.items()]
+
+    def _score_clients_further(
+        self,
+        names: tuple[str, ...],
+        places: dict[str, SamplePositions],
+        labels: Indices,
+        logits: Floats,
+        into: Evaluation,
+    ) -> None:
+        """Add further scores per client, and their means over the clients that have them."""
+        for split, clients in places.items():
+            by_client = {
+                client: self.further.values(labels[at], logits[at], f"the {split} samples of client {client}")
+                for client, at in clients.each()
+            }
+            for quantity in next(iter(by_client.values()), {}):
+                values = np.array([scores[quantity] for scores in by_client.values()])
+                means = [(mean, mean_of_present(values, share)) for mean, share in clients.shares.items()]
+                for name in names:
+                    row = {"metric": name, "split": split, "quantity": quantity}
+                    into.scores += [{**row, "on": "local", "mean": mean, "value": value} for mean, value in means]
+                    into.client_scores += [
+                        {**row, "client": client, "value": scores[quantity]} for client, scores in by_client.items()
+                    ]
+
 
 class Scorers:
     """The scorers of a cell: of the clients that train, and of those held out of training.
@@ -181,11 +250,24 @@ class Scorers:
         labels: of all samples, on the device that the outputs lie on.
         ids: clients that train.
         new: clients held out of training.
+        metrics: names of further scores.
     """
 
-    def __init__(self, labels: Tensor, partition: Partition, ids: Sequence[int], new: Sequence[int]) -> None:
-        self.trained = Scorer(labels, partition, ids)
-        self.new = Scorer(labels, partition, new)
+    def __init__(
+        self,
+        labels: Tensor,
+        partition: Partition,
+        ids: Sequence[int],
+        new: Sequence[int],
+        metrics: Sequence[str] = (),
+    ) -> None:
+        self.trained = Scorer(labels, partition, ids, metrics)
+        self.new = Scorer(labels, partition, new, metrics)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Texts about scores of the user's own that failed, each about the first time, by score."""
+        return self.new.further.problems | self.trained.further.problems
 
     def score(self, evaluation: Evaluation) -> None:
         """Add the scores of an evaluation's outputs to it."""

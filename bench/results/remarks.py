@@ -48,8 +48,9 @@ def run_remarks(cells: Sequence[CellView]) -> list[str]:
 
 
 def end_remarks(cells: Sequence[CellView]) -> list[str]:
-    """Return remarks that are known only after training: identical accuracies, cells that fell back to slower steps."""
-    return [*equal_figures(cells), *fallbacks(cells)]
+    """Return remarks that are known only after training: identical accuracies, cells that fell back to slower steps,
+    scores that finished cells lack."""
+    return [*equal_figures(cells), *fallbacks(cells), *missing_scores(cells)]
 
 
 def fallbacks(cells: Sequence[CellView]) -> list[str]:
@@ -62,6 +63,28 @@ def fallbacks(cells: Sequence[CellView]) -> list[str]:
     (first, _), *others = Counter(notices).most_common()
     more = f" (other reasons: {len(others)}; `bench log RUN CELL` has them)" if others else ""
     return [f"{len(fallen)} of {len(statuses)} cells trained more slowly than they could: {first}{more}"]
+
+
+def missing_scores(cells: Sequence[CellView]) -> list[str]:
+    """Say how many finished cells lack scores that the grid asks for, as they ran when it did not."""
+    asked = [cell for cell in cells if cell.status.state == "done" and cell.settings.further_metrics]
+    lacking: dict[str, set[str]] = defaultdict(set)
+    unselected = set()
+    for cell in asked:
+        present = set(cell.table("scores")["quantity"])
+        for name in cell.settings.further_metrics:
+            if name not in present:
+                lacking[name].add(cell.id)
+                if name == cell.settings.select_by:
+                    unselected.add(cell.id)
+    if not lacking:
+        return []
+    count = len(set.union(*lacking.values()))
+    last = f"; {len(unselected)} of them report the last round, as `select_by` cannot choose" if unselected else ""
+    return [
+        f"{count} finished cells ran without {', '.join(lacking)}, which the grid asks for{last}: `bench run --fresh` "
+        "runs them again with it"
+    ]
 
 
 def untimed(cells: Sequence[CellView]) -> list[str]:

@@ -5,7 +5,8 @@
   accuracies weighted with the clients' data sizes. It is the round with the best mean of the last `WINDOW` validation
   accuracies, the latest of equals, because the peak of a noisy curve mostly lies in an early lucky round
   (docs/examples/reported_round.py). The test figure of that round is reported. Beside it stand the test figures of that
-  peak (`peak`), of the last round (`last`) and the mean of the last `WINDOW` evaluations (`tail`).
+  peak (`peak`), of the last round (`last`) and the mean of the last `WINDOW` evaluations (`tail`). The setting
+  `select_by` names another score than the accuracy by which the round is chosen.
 - Protocol `paper`: there is no validation data, and the best test figure over the evaluated rounds is reported, as the
   papers do.
 - A model right after local training (`lm`) exists only for clients that have trained. For it, both protocols choose
@@ -18,11 +19,16 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from bench.settings import RECORDED
+
 WINDOW = 5
 """Evaluations over which a validation curve is averaged before its best round is taken."""
 
+COSTS = frozenset({"loss", "nll", "brier", "ece"})
+"""Scores of which the smallest value is the best; of all others, the user's own among them, it is the largest."""
+
 Curves = dict[tuple[str, str, str, str], pd.Series]
-"""Accuracies by round, for each split, metric, place (`on`) and mean."""
+"""Values of a score by round, for each split, metric, place (`on`) and mean."""
 
 
 def choose_round(validation: pd.Series) -> int:
@@ -55,13 +61,18 @@ def chosen_rounds(curve: pd.Series, selecting: pd.Series, protocol: str) -> dict
     return {} if choosing.empty else {"validation": choose_round(choosing), "peak": _first_best(choosing)}
 
 
-def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | None:
+def table_of(quantity: str) -> str:
+    """The table that has a score by round: `metrics` or `scores`."""
+    return "metrics" if quantity in RECORDED else "scores"
+
+
+def reported_round(curves: Curves, selecting: Curves, metric: str, protocol: str) -> int | None:
     """The round whose test figures of a metric, `gm` or `pm`, a report shows; None where there is none yet.
 
     Args:
-        metrics: rows of `metrics.csv` up to now; a round that is chosen in the end was chosen when it was the last one.
+        curves: accuracies up to now; a round that is chosen in the end was chosen when it was the last one.
+        selecting: curves of the score that chooses (`selecting_curves`).
     """
-    curves = accuracy_curves(metrics)
     place = "global" if metric == "gm" else "local"
     tests = [
         (on, curve)
@@ -71,7 +82,7 @@ def reported_round(metrics: pd.DataFrame, metric: str, protocol: str) -> int | N
     if not tests:
         return None
     curve = dict(tests).get(place, tests[0][1])
-    chosen = chosen_rounds(curve, selection_curve(curves, metric), protocol)
+    chosen = chosen_rounds(curve, selection_curve(selecting, metric), protocol)
     return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
 
 
@@ -89,11 +100,18 @@ def accuracy_curves(metrics: pd.DataFrame) -> Curves:
     return curves_of_cells(metrics, [len(metrics)])[0]
 
 
-def curves_of_cells(metrics: pd.DataFrame, lengths: Sequence[int]) -> list[Curves]:
-    """`accuracy_curves` of cells whose tables stand below each other: `lengths` rows each."""
-    accuracies = (metrics["quantity"] == "accuracy").to_numpy()
-    columns = (metrics.loc[accuracies, name].tolist() for name in ("split", "metric", "on", "mean", "round", "value"))
-    cells = np.repeat(np.arange(len(lengths)), lengths)[accuracies].tolist()
+def selecting_curves(curves: Curves, quantity: str) -> Curves:
+    """Curves of a score by which rounds are chosen: larger values are better, and missing ones are left out."""
+    if quantity == "accuracy":
+        return curves
+    return {key: (-curve if quantity in COSTS else curve).dropna() for key, curve in curves.items()}
+
+
+def curves_of_cells(table: pd.DataFrame, lengths: Sequence[int], quantity: str = "accuracy") -> list[Curves]:
+    """Curves of a score of cells whose tables (`table_of`) stand below each other: `lengths` rows each."""
+    of_score = (table["quantity"] == quantity).to_numpy()
+    columns = (table.loc[of_score, name].tolist() for name in ("split", "metric", "on", "mean", "round", "value"))
+    cells = np.repeat(np.arange(len(lengths)), lengths)[of_score].tolist()
     curves: list[dict[tuple[str, str, str, str], dict[int, float]]] = [{} for _ in lengths]
     for cell, split, metric, on, mean, round_, value in zip(cells, *columns, strict=True):
         curves[cell].setdefault((split, metric, on, mean), {})[round_] = value
@@ -110,7 +128,7 @@ def _by_round(values: dict[int, float], known: "dict[tuple[int, ...], pd.Index[i
 
 
 def selection_curve(curves: Curves, metric: str) -> pd.Series:
-    """The validation accuracies by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else."""
+    """The validation scores by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else."""
     pooled = curves.get(("validation", metric, "global", ""))
     weighted = curves.get(("validation", metric, "local", "train_size"), pd.Series(dtype=float))
     return pooled if metric == "gm" and pooled is not None else weighted

@@ -16,7 +16,15 @@ import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
-from bench.results.reported_round import WINDOW, Curves, chosen_rounds, curves_of_cells, selection_curve
+from bench.results.reported_round import (
+    WINDOW,
+    Curves,
+    chosen_rounds,
+    curves_of_cells,
+    selecting_curves,
+    selection_curve,
+    table_of,
+)
 from bench.results.summary import data_and_case, to_html
 from bench.settings import Settings
 from bench.store import documents
@@ -61,7 +69,10 @@ class CellView:
     status: Status
 
     def table(self, name: str) -> pd.DataFrame:
-        """Read the table `metrics`, `clients` or `ledger`; it is empty where nothing was written yet."""
+        """Read the table `metrics`, `clients`, `ledger`, `scores` or `client_scores` (of `settings.metrics`).
+
+        It is empty where nothing was written.
+        """
         return read_table(self.folder, name)
 
     def hits(self, metric: str = "pm", on: str = "local", round: int | None = None) -> pd.DataFrame:
@@ -127,6 +138,14 @@ class RunView:
         """One row per cell and figure, as `tidy` has it; read again at every use."""
         return tidy(self.path)
 
+    def scores(self, metric: str) -> pd.DataFrame:
+        """Rows as in `results` with another score than accuracy, such as `auroc`, at the same rounds.
+
+        Raises:
+            UserError: no cell of the run has that score.
+        """
+        return tidy(self.path, metric)
+
     def _repr_html_(self) -> str:
         """The table that a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
         return to_html(self.path, self.results)
@@ -141,13 +160,21 @@ class RunView:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """The curves: `metrics.csv` of all cells, with whose they are in front (`CELL_COLUMNS`)."""
-        return self._all("metrics")
+        """The curves: `metrics.csv` of all cells, with whose they are in front (`CELL_COLUMNS`), and below it the
+        further scores (`scores.csv`)."""
+        recorded, further = self._all("metrics"), self._all("scores")
+        return pd.concat([recorded, further], ignore_index=True) if len(further) else recorded
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """The scores of clients: `clients.csv` of all cells, with whose they are in front."""
-        return self._all("clients")
+        """The scores of clients: `clients.csv` of all cells, with whose they are in front, and a column for each
+        further score (`client_scores.csv`)."""
+        clients, further = self._all("clients"), self._all("client_scores")
+        if not len(further):
+            return clients
+        keys = ["label", "cell", "round", "metric", "client", "split"]
+        wide = further.pivot(index=keys, columns="quantity", values="value").rename_axis(columns=None)
+        return clients.merge(wide.reset_index(), on=keys, how="left")
 
     @cached_property
     def ledger(self) -> pd.DataFrame:
@@ -215,22 +242,39 @@ def other_cells(run: Path) -> list[CellView]:
     return cells
 
 
-def tidy(run: Path | RunView) -> pd.DataFrame:
+def tidy(run: Path | RunView, quantity: str = "accuracy") -> pd.DataFrame:
     """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
 
     Columns: `FIGURE_COLUMNS`. `round` is the round the value is from, `derived` whether the metric follows from SCD's
     Remark 4.1 instead of the method itself.
+
+    Args:
+        run: the run.
+        quantity: the score; rounds are chosen as for accuracies. A value is nan where the tests do not define it.
+
+    Raises:
+        UserError: no cell that is done has the score.
     """
     view = run if isinstance(run, RunView) else load_run(run)
-    figures = _figures([cell for cell in view.cells if cell.status.state == "done"])
+    done = [cell for cell in view.cells if cell.status.state == "done"]
+    figures = figures_of(done, quantity)
+    if done and quantity != "accuracy" and not any(figures.values()):
+        names = ["accuracy", "loss", *further_scores(done)]
+        hint = did_you_mean(quantity, names) or f" It has {', '.join(names)}"
+        raise UserError(f"{view.path}: no cell has the metric {quantity!r}.{hint}")
     rows = [row for cell in view.cells for row in _rows(cell, figures.get(cell.id, []))]
     return pd.DataFrame(rows, columns=list(FIGURE_COLUMNS)).astype({"alpha": float, "value": float, "round": "Int64"})
 
 
-def reported_figures(cell: CellView) -> list[dict[str, Any]]:
-    """The accuracies that a report shows of a cell, at the round that its protocol chooses: `metric`, `on`, `mean`,
-    `round`, `value` and others. Empty where the cell is not done."""
-    figures = _figures([cell])[cell.id] if cell.status.state == "done" else []
+def further_scores(cells: Sequence[CellView]) -> list[str]:
+    """The scores beside accuracy and loss that some of the cells have, in the order of the tables."""
+    return list(dict.fromkeys(read_tables([cell.folder for cell in cells], "scores")[0]["quantity"]))
+
+
+def reported_figures(cell: CellView, quantity: str = "accuracy") -> list[dict[str, Any]]:
+    """The accuracies, or another score, that a report shows of a cell, at the round that its protocol chooses:
+    `metric`, `on`, `mean`, `round`, `value` and others. Empty where the cell is not done."""
+    figures = figures_of([cell], quantity)[cell.id] if cell.status.state == "done" else []
     wanted = "best" if cell.settings.protocol == "paper" else "validation"
     chosen = [figure for figure in figures if figure["selection"] == wanted]
     return chosen or [figure for figure in figures if figure["selection"] == "last"]
@@ -278,28 +322,60 @@ def _rows(cell: CellView, figures: list[dict[str, Any]]) -> list[dict[str, Any]]
     return [{**common, **figure} for figure in figures or [nothing]]
 
 
-def _figures(cells: Sequence[CellView]) -> dict[str, list[dict[str, Any]]]:
+def figures_of(cells: Sequence[CellView], quantity: str = "accuracy") -> dict[str, list[dict[str, Any]]]:
     """The figures of cells that are done, by id. Their tables are read together: see `read_tables`."""
     once = list({cell.id: cell for cell in cells}.values())
-    read = read_tables([cell.folder for cell in once], "metrics")
-    curves = dict(zip([cell.id for cell in once], curves_of_cells(*read), strict=True))
+    curves = _curves(once, "accuracy")
+    of_score = curves if quantity == "accuracy" else _curves(once, quantity)
+    selecting = _selecting(once, curves)
     local = [cell for cell in once if any(metric == "lm" for _, metric, *_ in curves[cell.id])]
     alike = dict(zip([cell.id for cell in local], _rounds_alike(local), strict=True))
-    return {cell.id: _cell_figures(cell, curves[cell.id], alike.get(cell.id, set())) for cell in once}
+    return {
+        cell.id: _cell_figures(cell, curves[cell.id], selecting[cell.id], of_score[cell.id], alike.get(cell.id, set()))
+        for cell in once
+    }
 
 
-def _cell_figures(cell: CellView, curves: Curves, alike: set[int]) -> list[dict[str, Any]]:
-    """The figures of one cell; `alike`: its rounds from `_rounds_alike`, for the accuracy of local models."""
+def _curves(cells: Sequence[CellView], quantity: str) -> dict[str, Curves]:
+    """The curves of a score, by cell."""
+    read = read_tables([cell.folder for cell in cells], table_of(quantity))
+    return dict(zip([cell.id for cell in cells], curves_of_cells(*read, quantity), strict=True))
+
+
+def _selecting(cells: Sequence[CellView], accuracies: dict[str, Curves]) -> dict[str, Curves]:
+    """The curves by which each cell's rounds are chosen (`select_by`)."""
+    chosen = {"accuracy": accuracies}
+    for name in {cell.settings.select_by for cell in cells} - {"accuracy"}:
+        of_score = _curves([cell for cell in cells if cell.settings.select_by == name], name)
+        chosen[name] = {id: selecting_curves(curves, name) for id, curves in of_score.items()}
+    return {cell.id: chosen[cell.settings.select_by][cell.id] for cell in cells}
+
+
+def _cell_figures(
+    cell: CellView, curves: Curves, selecting: Curves, of_score: Curves, alike: set[int]
+) -> list[dict[str, Any]]:
+    """The figures of one cell.
+
+    Args:
+        cell: the cell.
+        curves: its accuracies.
+        selecting: the curves by which its rounds are chosen.
+        of_score: the curves of the score whose figures these are.
+        alike: its rounds from `_rounds_alike`, for the scores of local models.
+    """
     figures = []
     rounds: dict[tuple[Any, ...], dict[str, int]] = {}  # what was chosen: the same for all curves of a model
-    for (split, metric, on, mean), curve in curves.items():
-        if split != "test":
+    for place, curve in curves.items():
+        split, metric, on, mean = place
+        if split != "test" or place not in of_score:
             continue
         eligible = curve[curve.index.isin(alike)] if metric == "lm" else curve
         key = (metric, on, mean) if cell.settings.protocol == "paper" else (metric, *eligible.index)
         if key not in rounds:
-            rounds[key] = chosen_rounds(eligible, selection_curve(curves, metric), cell.settings.protocol)
+            rounds[key] = chosen_rounds(eligible, selection_curve(selecting, metric), cell.settings.protocol)
         last = int(curve.index[-1])
+        values = of_score[place]
+        tail = values[values.index.isin(eligible.index[-WINDOW:])]
         figures += [
             {
                 "metric": metric,
@@ -307,10 +383,11 @@ def _cell_figures(cell: CellView, curves: Curves, alike: set[int]) -> list[dict[
                 "mean": mean,
                 "selection": selection,
                 "round": round_,
-                "value": eligible.iloc[-WINDOW:].mean() if selection == "tail" else curve[round_],
+                "value": tail.mean() if selection == "tail" else values[round_],
                 "derived": metric in cell.status.derived,
             }
             for selection, round_ in ({"last": last, "tail": last} | rounds[key]).items()
+            if round_ in values.index
         ]
     return figures
 

@@ -30,6 +30,8 @@ from bench.store.store import Status
 if TYPE_CHECKING:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
+    from bench.results.reported_round import Curves
+
 METRICS = ("gm", "pm")
 FOLDER = "models"
 
@@ -124,16 +126,10 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
     return predictor.eval()
 
 
-def keep_reported(folder: Path, version: int, evaluation: Evaluation, protocol: str, clients: list[int]) -> None:
+def keep_reported(folder: Path, version: int, evaluation: Evaluation, settings: Settings, clients: list[int]) -> None:
     """Keep the models just evaluated if their round is the reported one so far, in place of those kept before."""
-    from bench.results.reported_round import (
-        reported_round,  # loads pandas, which has a thread, and workers are forked before
-    )
-    from bench.store.tables import read_table
-
-    metrics = read_table(folder, "metrics")
     for metric in METRICS:
-        if reported_round(metrics, metric, protocol) != version:
+        if _reported_round(folder, metric, settings) != version:
             continue
         models = {-1: evaluation.generic}
         if metric == "pm":
@@ -153,13 +149,25 @@ def has_kept(folder: Path, keep: str) -> bool:
     return bool(states) and (keep == "server" or "known" in read_json(states[-1])["rest"]["federation"])
 
 
+def _reported_round(folder: Path, metric: str, settings: Settings) -> int | None:
+    """The round that a report shows of a metric, by the rows up to now."""
+    # these load pandas, which has a thread, and workers are forked before
+    from bench.results.reported_round import curves_of_cells, reported_round, selecting_curves, table_of
+    from bench.store.tables import read_table
+
+    def curves(quantity: str) -> "Curves":
+        table = read_table(folder, table_of(quantity))
+        return curves_of_cells(table, [len(table)], quantity)[0]
+
+    selecting = selecting_curves(curves(settings.select_by), settings.select_by)
+    return reported_round(curves("accuracy"), selecting, metric, settings.protocol)
+
+
 def _of_reported_round(
     cell: FinishedCell, federation: Federation, client: int | None
 ) -> tuple[Params | None, int] | None:
     metric = METRICS[client is not None]
-    from bench.results.reported_round import reported_round
-
-    reported = reported_round(cell.table("metrics"), metric, cell.settings.protocol)
+    reported = _reported_round(cell.folder, metric, cell.settings)
     for saved in checkpoint.load(cell.folder / FOLDER / metric):
         if saved.version == reported:  # else a run before this one kept it
             models = unpack(saved.rest["models"], saved.tensors, federation.server.specs)

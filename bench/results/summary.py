@@ -1,4 +1,4 @@
-"""A run's accuracies in short, as `bench results` prints them and a notebook shows them."""
+"""A run's accuracies, or another score, in short, as `bench results` prints them and a notebook shows them."""
 
 import html
 from collections import Counter
@@ -10,22 +10,27 @@ import pandas as pd
 _REPORTED = {"honest": "validation", "paper": "best"}
 
 
-def summary(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Make a title and a table for each protocol: a row for each label, GM and PM for each task, in percent.
+def summary(figures: pd.DataFrame, quantity: str = "accuracy") -> Iterator[tuple[str, pd.DataFrame]]:
+    """Make a title and a table for each protocol: a row for each label, GM and PM for each task.
+
+    Accuracies are in percent, other scores as they are.
 
     Means and standard deviations are over seeds; square brackets mark what is derived by SCD's Remark 4.1, as in
     reports, where round ones hold notes.
 
     Args:
         figures: the rows of `bench.results.results.tidy`.
+        quantity: the score that they are of.
     """
+    unit, percent = (" (%)", True) if quantity == "accuracy" else ("", False)
     # without a figure are the trials of a sweep: they have no test split
     done = figures[(figures["status"] == "done") & figures["value"].notna()]
     for protocol, rows in done.groupby("protocol", sort=False):
         selection = _REPORTED[str(protocol)]
         selection = selection if selection in set(rows["selection"]) else "last"
-        title = f"accuracy (%), protocol {protocol}, round: {selection}, mean ± std over seeds"
-        yield title, _table(rows[(rows["selection"] == selection) & (rows["mean"] != "equal")].copy())
+        title = f"{quantity}{unit}, protocol {protocol}, round: {selection}, mean ± std over seeds"
+        table = rows[(rows["selection"] == selection) & (rows["mean"] != "equal")].copy()
+        yield title, _table(table, percent=percent)
 
 
 def data_and_case(dataset: str, case: str) -> str:
@@ -57,7 +62,7 @@ def to_html(run: Path, figures: pd.DataFrame) -> str:
     return "<br>".join(text for text in texts if text)
 
 
-def _table(figures: pd.DataFrame) -> pd.DataFrame:
+def _table(figures: pd.DataFrame, *, percent: bool) -> pd.DataFrame:
     alpha = figures["alpha"].map(lambda value: "" if value != value else f" α={value:g}")
     names = [data_and_case(*both) for both in zip(figures["dataset"], figures["case"], strict=True)]
     figures["task"] = pd.Series(names, figures.index, dtype=str) + alpha
@@ -66,19 +71,19 @@ def _table(figures: pd.DataFrame) -> pd.DataFrame:
     for label, rows in figures.groupby("label", sort=False):
         by_task = [(task, rows[rows["task"] == task]) for task in tasks]
         entries[str(label)] = {
-            f"{task} {metric.upper()}": _entry(rows_of_task, metric, on)
+            f"{task} {metric.upper()}": _entry(rows_of_task, metric, on, percent=percent)
             for task, rows_of_task in by_task
             for metric, on in (("gm", "global"), ("pm", "local"))
         }
     return pd.DataFrame.from_dict(entries, orient="index")
 
 
-def _entry(task: pd.DataFrame, metric: str, on: str) -> str:
+def _entry(task: pd.DataFrame, metric: str, on: str, *, percent: bool) -> str:
     rows = task[task["metric"] == metric]
     rows_on = rows[rows["on"] == on]
     rows = rows_on if not rows_on.empty else rows
     if rows.empty:
         return "-"
-    values = 100 * rows["value"]
-    text = f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
+    values, digits = (100 * rows["value"], 2) if percent else (rows["value"], 4)
+    text = f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")
     return f"[{text}]" if rows["derived"].any() else text

@@ -31,6 +31,9 @@ from bench.settings import Settings
 from bench.store.store import COLUMNS, CellState
 from bench.store.tables import read_new
 
+_SCORED = ("metrics", "scores")
+"""Tables with the scores of all clients together."""
+
 _Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 
@@ -44,7 +47,7 @@ class Moment:
         round: server versions done, of `settings.rounds`.
         state: `running`; at the end `done`, `diverged`, `failed` or `interrupted`.
         rows: after a version its row of `ledger.csv` (bytes, simulated seconds), after an evaluation its rows of
-            `metrics.csv`, at the end none.
+            `metrics.csv` and `scores.csv`, at the end none.
         server: a copy of the server's state by name, where the callback is in the process that trains; else None.
     """
 
@@ -280,12 +283,12 @@ class CallbackListener:
         if id not in self._rows or event.round < self._shown[id]:  # it begins, or another worker goes on with it
             if event.state in ("done", "diverged"):  # finished before
                 return
-            self._rows[id] = {name: _NewRows(self._run / id, name) for name in ("ledger", "metrics")}
+            self._rows[id] = {name: _NewRows(self._run / id, name) for name in ("ledger", *_SCORED)}
             self._shown[id] = event.round
         new = {name: rows.until(self._shown[id], event.round) for name, rows in self._rows[id].items()}
         for version, row in new["ledger"].groupby("round"):
-            scores = new["metrics"][new["metrics"]["round"] == version]
-            calls.version(int(str(version)), row, scores)
+            scores = [new[name][new[name]["round"] == version] for name in _SCORED if len(new[name])]
+            calls.version(int(str(version)), row, pd.concat(scores, ignore_index=True) if scores else ())
         self._shown[id] = event.round
         if event.state not in ("running", "waiting"):
             calls.end(event.round, event.state)

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -151,7 +151,7 @@ class _Run:
         self.options = options
         self.report = report
         self.stop = stop
-        self.tables = Tables(folder)
+        self.tables = Tables(folder, further=bool(settings.further_metrics))
         self.writer = checkpoint.Writer(folder / "checkpoint")
         self.figures: dict[str, float] = {}
         self.saved_version: int | None = None
@@ -259,6 +259,7 @@ class _Run:
                 log.warning("the tables are not those of the checkpoint of round %d", candidate.version)
                 continue
             federation.restore(candidate.tensors, candidate.rest["federation"])
+            self._note_missing_scores(federation, candidate.rest.get("metrics", []))
             self.seconds_before, self.figures = candidate.rest["seconds"], candidate.rest["figures"]
             self.calls = self.calls_before = Counter(candidate.rest.get("calls", {}))
             self.saved_version = federation.version
@@ -269,6 +270,15 @@ class _Run:
         checkpoint.remove(self.folder / saved_models.FOLDER)
         self.tables.restart()
         log.info("starting with round 1")
+
+    def _note_missing_scores(self, federation: Federation, recorded: Collection[str]) -> None:
+        """Warn of scores that the rounds before a checkpoint lack, as they ran with other `metrics`."""
+        missing = [name for name in self.settings.further_metrics if name not in recorded]
+        if missing and federation.version >= self.settings.eval_every:
+            federation.warnings.append(
+                f"rounds 1 to {federation.version} have no {', '.join(missing)}: they ran without it (--fresh runs the "
+                "cell again)"
+            )
 
     def _record(self, federation: Federation) -> None:
         """Write the rows of the version that has just ended, and whatever else is due."""
@@ -299,10 +309,10 @@ class _Run:
         version, evaluation = federation.version, federation.evaluate()
         self.tables.append_evaluation(version, evaluation)
         if self.options.keep == "best":
-            saved_models.keep_reported(self.folder, version, evaluation, self.settings.protocol, federation.clients.ids)
+            saved_models.keep_reported(self.folder, version, evaluation, self.settings, federation.clients.ids)
         self.figures = headline(evaluation.metrics)
         log.info("round %d: %s", version, figures_text(self.figures))
-        return evaluation.metrics
+        return evaluation.metrics + evaluation.scores
 
     def _checkpoint(self, federation: Federation) -> None:
         if self.saved_version == federation.version:
@@ -332,6 +342,7 @@ class _Run:
             "path": self.status.path,
             "partition": self.status.partition["hash"],
             "tables": self.tables.sync(),
+            "metrics": self.settings.further_metrics,
             "seconds": self._seconds(),
             "calls": dict(self.calls),
             "figures": self.figures,

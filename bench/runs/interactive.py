@@ -1,4 +1,4 @@
-"""Methods, data sets, partitions, shifts and models that are defined in a notebook's cell (docs/plugins.md).
+"""Methods, data sets, partitions, shifts, models and metrics that are defined in a notebook's cell (docs/plugins.md).
 
 Worker processes have no notebook, and a cell's id holds the syntax of a file. So `save` writes each definition to a
 file in the run's folder, with the imports that it needs and the notebook's functions and classes that it uses, and
@@ -149,14 +149,14 @@ def _segment(node: Definition, text: str, namespace: dict[str, Any]) -> str:
 
 
 def _registers(decorator: ast.expr, namespace: dict[str, Any]) -> bool:
-    """Whether a decorator is `REGISTRY.register(...)`."""
+    """Whether a decorator is `REGISTRY.register(...)` or `bench.metric(...)`."""
     match decorator:
-        case ast.Call(func=ast.Attribute(value=owner, attr="register")):
+        case ast.Call(func=ast.Attribute() | ast.Name() as function):
             try:
-                value = eval(compile(ast.Expression(owner), "<decorator>", "eval"), namespace)
+                value = eval(compile(ast.Expression(function), "<decorator>", "eval"), namespace)
             except (NameError, AttributeError):
                 return False
-            return isinstance(value, plugin.Registry)
+            return value is plugin.metric or isinstance(getattr(value, "__self__", None), plugin.Registry)
     return False
 
 

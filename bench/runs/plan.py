@@ -19,7 +19,7 @@ from bench.federation.cell_data import as_trained, load_dataset, load_partition,
 from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
-from bench.settings import Settings
+from bench.settings import SCORING, Settings
 from bench.store.data_record import partition_record
 
 if TYPE_CHECKING:
@@ -63,10 +63,13 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
     """Load every data set and make every partition once, so that a run starts only where all its cells can.
 
     Raises:
-        UserError: data is missing or damaged, or cannot be divided as asked for.
+        UserError: data is missing or damaged, or cannot be divided as asked for; or one cell should be scored in two
+            ways.
     """
     planner = _Planner(data_root, download=download)
-    return [planner.plan(settings) for settings in cells]
+    planned = [planner.plan(settings) for settings in cells]
+    _refuse_other_scoring(planned)
+    return planned
 
 
 def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[PlannedCell], dict[str, int]]:
@@ -87,6 +90,23 @@ def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[Pla
         except UserError as error:
             missing[str(error)] += 1
     return planned, dict(missing)
+
+
+def _refuse_other_scoring(planned: Sequence[PlannedCell]) -> None:
+    """Refuse a cell that is there twice with different settings of `SCORING`, which are no part of its id.
+
+    Raises:
+        UserError: there is such a cell.
+    """
+    known: dict[str, Settings] = {}
+    for cell in planned:
+        first = known.setdefault(cell.id, cell.settings)
+        for name in sorted(SCORING):
+            if getattr(first, name) != getattr(cell.settings, name):
+                raise UserError(
+                    f"{cell_name(cell.settings)}: this cell is there twice with different `{name}`, which is no part "
+                    "of its id; write it once, at the top of the grid"
+                )
 
 
 class _Planner:

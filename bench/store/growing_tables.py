@@ -3,27 +3,42 @@
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.store import inside
-from bench.store.store import COLUMNS, checksum, write_text
+from bench.store.store import COLUMNS, FURTHER, checksum, write_text
 
 if TYPE_CHECKING:
     from bench.federation.federation import Evaluation, Federation
 
 
 class Tables:
-    """The growing tables of a cell, `<name>.csv` each. Floats are written by `repr`: equal values, equal bytes."""
+    """The growing tables of a cell, `<name>.csv` each. Floats are written by `repr`: equal values, equal bytes.
 
-    def __init__(self, folder: Path) -> None:
-        self._paths = {name: folder / f"{name}.csv" for name in COLUMNS}
+    Args:
+        folder: the cell's folder.
+        further: whether it has the tables of further scores.
+    """
+
+    def __init__(self, folder: Path, *, further: bool = False) -> None:
+        self._folder = folder
+        self._names = [name for name in COLUMNS if further or name not in FURTHER]
 
     def restart(self) -> None:
         """Leave only the headers."""
-        for name, path in self._paths.items():
-            write_text(path, ",".join(COLUMNS[name]) + "\n")
+        self._begin(self._names)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.csv"
+
+    def _begin(self, names: Iterable[str]) -> None:
+        """Leave only the headers of some tables, and none of those that the cell does not have."""
+        for name in names:
+            write_text(self._path(name), ",".join(COLUMNS[name]) + "\n")
+        for name in COLUMNS.keys() - self._names:
+            self._path(name).unlink(missing_ok=True)
 
     def append(self, name: str, version: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add the rows of one version with a single write.
@@ -38,7 +53,7 @@ class Tables:
             if set(full) != set(COLUMNS[name]):
                 raise ValueError(f"a row of {name}.csv needs {COLUMNS[name]}, got {tuple(full)}")
             writer.writerow(full[column] for column in COLUMNS[name])
-        with inside.append(self._paths[name]) as file:
+        with inside.append(self._path(name)) as file:
             file.write(buffer.getvalue())
 
     def append_version(self, federation: "Federation") -> list[dict[str, Any]]:
@@ -56,22 +71,34 @@ class Tables:
         self.append("metrics", version, evaluation.metrics)
         self.append("clients", version, evaluation.clients)
         self.append("hits", version, evaluation.hits)
+        for name in FURTHER:
+            if name in self._names:
+                self.append(name, version, getattr(evaluation, name))
 
     def sync(self) -> dict[str, list[Any]]:
         """Bring all tables to the disk and return their sizes in bytes and checksums."""
         marks = {}
-        for name, path in self._paths.items():
+        for name in self._names:
+            path = self._path(name)
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
                 marks[name] = [os.fstat(file.fileno()).st_size, checksum(path)]
         return marks
 
     def cut(self, marks: Mapping[str, Sequence[Any]]) -> bool:
-        """Cut every table back to a checkpoint; False (and nothing cut) where one is shorter or other than it was."""
-        if set(marks) != set(self._paths) or not all(path.exists() for path in self._paths.values()):
+        """Cut every table back to a checkpoint; False (and nothing cut) where one is shorter or other than it was.
+
+        The checkpoint may be of a time when the cell was asked for other scores: what it has of them stays, and tables
+        that it lacks begin here.
+        """
+        needed = COLUMNS.keys() - FURTHER
+        if not needed <= marks.keys() <= COLUMNS.keys() or not all(self._path(name).exists() for name in marks):
             return False
-        if any(checksum(self._paths[name], size) != known for name, (size, known) in marks.items()):
+        if any(checksum(self._path(name), size) != known for name, (size, known) in marks.items()):
             return False
         for name, (size, _) in marks.items():
-            os.truncate(self._paths[name], size)
+            os.truncate(self._path(name), size)
+        new = [name for name in self._names if name not in marks]
+        self._names = [name for name in COLUMNS if name in self._names or name in marks]
+        self._begin(new)
         return True

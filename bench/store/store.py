@@ -36,6 +36,8 @@ COLUMNS = {
     "metrics": ("round", "metric", "on", "mean", "split", "quantity", "value"),
     "clients": ("round", "metric", "client", "split", "correct", "samples"),
     "hits": ("round", "metric", "on", "bits"),
+    "scores": ("round", "metric", "on", "mean", "split", "quantity", "value"),
+    "client_scores": ("round", "metric", "client", "split", "quantity", "value"),
     "ledger": (
         "round",
         "seconds",
@@ -51,7 +53,8 @@ COLUMNS = {
     "timeline": ("round", "client", "kind", "start", "end"),
 }
 """The tables of a cell: `RUN/<cell id>/<name>.csv`. `hits` has which test samples a model classified correctly, as bits
-(cells from before it was kept have none), `ledger` bytes and simulated seconds (`seconds`: when a version was there,
+(cells from before it was kept have none), `scores` and `client_scores` the scores that the grid's `metrics` ask for
+(other cells have none), `ledger` bytes and simulated seconds (`seconds`: when a version was there,
 `settled`: when its personalized models were, too), `work` the batches trained on and the samples read (cells from
 before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
 wall time."""
@@ -59,6 +62,9 @@ wall time."""
 RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "relations.json")
 """Files of a cell that its checksums cover beside the tables, where it has them (cells from before that have none of
 them). How long it took, `timing.json`, is no result and differs after an interruption."""
+
+FURTHER = ("scores", "client_scores")
+"""Tables that only cells have whose settings ask for further scores; all other tables are the same without them."""
 
 REMEDY = "the next `bench run` does the cell again"
 """How the reason ends for which a finished cell is not used."""

@@ -1,4 +1,4 @@
-"""A notebook in one file (docs/python.md): an own method, a callback that plots, a run, its curves, a prediction."""
+"""A notebook in one file (docs/python.md): an own method, an own score, a callback that plots, a run, a prediction."""
 
 import matplotlib.pyplot as plt
 import torch
@@ -18,6 +18,12 @@ class Halfway(Method):
         return trained["w"]
 
 
+@bench.metric("top3")
+def top3(labels, logits):
+    """Share of samples whose label is among the three largest outputs."""
+    return (logits.argsort(1)[:, -3:] == labels[:, None]).any(1).mean()
+
+
 class Plot(bench.Callback):
     """Draw the curves again after each evaluation."""
 
@@ -35,7 +41,7 @@ class Plot(bench.Callback):
 
 
 if __name__ == "__main__":
-    grid = {"methods": ["fedavg"], "datasets": ["digits"], "alphas": [1.0], "clients": 5, "rounds": 4, "model": "mlp"}
+    grid = {"methods": ["fedavg"], "alphas": [1.0], "clients": 5, "rounds": 4, "model": "mlp", "metrics": ["top3"]}
     run = bench.run(grid, out="runs/halfway", methods=[Halfway], callbacks=[Plot()], keep="best")
     print(run)
     print(run.metrics.groupby(["label", "metric", "quantity"])["value"].last())

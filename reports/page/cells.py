@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from bench.settings import PRESENTATION
 from reports.page.sections import Section
 from reports.reading.load import Cell, Store, setting_text
 from reports.tables.table import Column, Table, TableEntry, number, words
@@ -109,7 +110,7 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
     return Table("settings", "Settings of methods", caption, "Method", columns, tuple(rows), anchors=anchors)
 
 
-_SKIPPED = {"seed", "label", "case"}
+_SKIPPED = {"seed", *PRESENTATION}
 
 
 def _flat(store: Store) -> dict[tuple[str, str], dict[str, Any]]:

@@ -30,7 +30,7 @@ from reports.published.measures import MEASURES
 from reports.reading.load import Store, load
 from reports.reading.setting import described
 from reports.statistics.best import MARGIN
-from reports.tables import accuracy, cost, fairness
+from reports.tables import accuracy, cost, fairness, scores
 from reports.tables.html import environment
 from reports.tables.latex import Latex, arranged, check, display_names
 from reports.tables.pool_error import pool_table
@@ -208,6 +208,11 @@ def _accuracy_section(part: _Compared) -> Section:
     )
 
 
+def _score_section(part: _Compared) -> Section | None:
+    tables = tuple(scores.score_tables(part.store, part.chosen))
+    return Section("scores", "Other scores", tables=tables) if tables else None
+
+
 def _published_section(part: _Compared) -> Section | None:
     beside = [table for table in part.printed if set(table.metrics) & set(MEASURES)]
     table = tuple(comparison(part.store, table) for table in beside)
@@ -300,6 +305,7 @@ def _method_section(part: _Compared) -> Section:
 _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "at a glance": _headline_section,
     "accuracy": _accuracy_section,
+    "other scores": _score_section,
     "beside the paper": _published_section,
     "convergence": _convergence_section,
     "statistics": _statistics_section,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.settings import PRESENTATION
 from reports.published.comparison import PublishedTable
 from reports.reading.load import Cell, Store
 from reports.statistics import inference
@@ -68,7 +69,7 @@ def _waits(cell: Cell) -> bool:
 
 
 def _all_else(cell: Cell) -> str:
-    return str(cell.view.settings.model_dump(exclude={*WAITING, "label", "case", "rounds", "eval_every"}))
+    return str(cell.view.settings.model_dump(exclude={*WAITING, *PRESENTATION, "rounds", "eval_every"}))
 
 
 def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, paper: Any) -> Iterator[TableEntry]:

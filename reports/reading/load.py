@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench.errors import UserError
 from bench.results.results import CellView, RunView, dataset_name, load_run, tidy
-from bench.settings import Settings
+from bench.settings import PRESENTATION, Settings
 from bench.store import documents
 from bench.store.store import FINISHED, CellState
 from bench.store.tables import read_tables
@@ -277,7 +277,7 @@ def _named(views: list[CellView]) -> tuple[Cell, ...]:
     """Give each cell its row, task and seed, each no longer than needed to tell it from the others."""
     flat = [{**_flat(view.settings), "label": view.label} for view in views]
     names = list(dict.fromkeys(name for settings in flat for name in settings))
-    row_names = [name for name in names if name not in (*TASK_FIELDS, *_SEED_FIELDS, "label", "case", "protocol")]
+    row_names = [name for name in names if name not in (*TASK_FIELDS, *_SEED_FIELDS, *PRESENTATION, "protocol")]
     flat = [_opened(settings) for settings in flat]
     task_names = {dataset: _task_names(flat, dataset) for dataset in {settings["dataset"] for settings in flat}}
     tasks = [_task(settings, task_names[settings["dataset"]]) for settings in flat]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bench.settings import PRESENTATION
 from reports.reading.load import TASK_FIELDS, Cell, load, setting_text
 from reports.tables.accuracy import HEADLINE, selection
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 _ABSENT = ("not in the grid", [np.nan] * len(HEADLINE))
-_NOT_SCIENCE = ("label", "case")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _pairs(old: list[_Compared], new: list[_Compared]) -> list[tuple[_Compared |
 def _changed(old: Cell, new: Cell) -> dict[str, tuple[Any, Any]]:
     """Settings that differ, with both values."""
     a, b = old.flat, new.flat
-    names = [name for name in dict.fromkeys([*a, *b]) if name not in _NOT_SCIENCE]
+    names = [name for name in dict.fromkeys([*a, *b]) if name not in PRESENTATION]
     return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
 
 

@@ -13,28 +13,28 @@ from tests.conftest import ROOT
 from tests.runs.test_interactive import SESSION
 
 
-def blocks(page: str, *others: str) -> list[str]:
-    """The Python blocks of a page, in their order; it has no others but those of `others`."""
+def blocks(page: str, languages: tuple[str, ...] = ("python",)) -> dict[str, list[str]]:
+    """The blocks of a page by language, in their order."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert {language for language, _ in fences} <= {"python", *others}, "a block that no test runs"
-    return [block for language, block in fences if language == "python"]
+    assert {language for language, _ in fences} == set(languages), "a block that no test runs"
+    return {name: [block for language, block in fences if language == name] for name in languages}
 
 
-def notebook(cells: list[str], folder: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Run the cells one after the other in a folder, as those of one notebook."""
-    return subprocess.run(
+def run_notebook(cells: list[str], folder: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run blocks one after the other, as the cells of one notebook, in a folder of their own."""
+    done = subprocess.run(
         [sys.executable, "-c", SESSION, json.dumps(cells), "notebook"],
         cwd=folder, env={**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(folder)])},
         capture_output=True, text=True,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.mark.long
 def test_every_block_of_the_page_runs(tmp_path: Path, environment: dict[str, str]) -> None:
-    """One after the other, as the cells of one notebook, in a folder of their own."""
-    done = notebook(blocks("python.md"), tmp_path, environment)
-    assert done.returncode == 0, done.stderr
+    done = run_notebook(blocks("python.md")["python"], tmp_path, environment)
     said = done.stdout
     assert "<run runs/mine: 2 cells, 2 done>" in said
     assert "<run runs/own: 2 cells, 2 done>" in said
@@ -49,11 +49,23 @@ def test_every_block_of_the_page_runs(tmp_path: Path, environment: dict[str, str
 @pytest.mark.long
 def test_every_block_about_modern_networks_runs(tmp_path: Path, environment: dict[str, str]) -> None:
     """The parts of a grid among them fit each other: the package may be missing here."""
-    done = notebook(blocks("modern-networks.md", "yaml", "text"), tmp_path, environment)
-    assert done.returncode == 0, done.stderr
+    done = run_notebook(blocks("modern-networks.md", ("python", "yaml", "text"))["python"], tmp_path, environment)
     assert "<run runs/rows: 2 cells, 2 done>" in done.stdout
     assert "<run runs/again: 2 cells, 2 done>" in done.stdout
     assert "warning" not in done.stderr
+
+
+@pytest.mark.long
+def test_every_block_of_the_page_of_scores_runs(tmp_path: Path, environment: dict[str, str]) -> None:
+    of_page = blocks("scores.md", ("yaml", "python"))
+    (grid,) = of_page["yaml"]
+    (tmp_path / "grid.yaml").write_text(grid, encoding="utf-8")
+    run_grid = 'bench.run("grid.yaml", out="runs/grid", overrides=["rounds=1"])'
+    done = run_notebook([*of_page["python"], run_grid], tmp_path, environment)
+    assert "warning" not in done.stderr
+    assert re.search(r"^\d+ +ditto +pm +local +0\.\d+$", done.stdout, re.MULTILINE)
+    tables = list((tmp_path / "runs" / "grid").glob("*/scores.csv"))
+    assert len(tables) == 2
 
 
 @pytest.mark.long

@@ -74,7 +74,7 @@ CHANGED: dict[str, Any] = {
     "stragglers": {0: 1},
     "eval_every": 2,
 }
-PRESENTATION = {"label": "another", "case": "another"}
+PRESENTATION = {"label": "another", "case": "another", "metrics": ["ece"], "select_by": "loss"}
 
 
 def test_every_setting_is_here() -> None:
@@ -319,7 +319,7 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
 
 def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
     unchosen = {"optimizer", "selection", "new_client_start", "shifts", "pretrained", "frozen"}
-    settings = CELL.model_dump(mode="json", exclude={"label", "case"} | unchosen)
+    settings = CELL.model_dump(mode="json", exclude={*PRESENTATION, *unchosen})
     settings |= {"partition_seed": CELL.seed}
     data = declared_checksum(CELL)
     whole = {

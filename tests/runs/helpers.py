@@ -64,10 +64,16 @@ def forked_by(parent: int) -> list[int]:
     return found
 
 
-def make_run(run: Path, arrays: Path, methods: Sequence[str], **settings: object) -> Path:
+def make_run(
+    run: Path,
+    arrays: Path,
+    methods: Sequence[str],
+    options: Options = Options(device="cpu", executor="sequential"),  # noqa: B008 (it cannot change)
+    **settings: object,
+) -> Path:
     """Make a run of small finished cells in this process, one for each method."""
-    options = {"datasets": [{"name": "npz", "path": str(arrays)}], "alphas": [1.0], "seeds": [0], "clients": 4}
-    content = {**options, "methods": list(methods), "model": "logistic", "lr": 0.5, **settings}
+    common = {"datasets": [{"name": "npz", "path": str(arrays)}], "alphas": [1.0], "seeds": [0], "clients": 4}
+    content = {**common, "methods": list(methods), "model": "logistic", "lr": 0.5, **settings}
     run.parent.mkdir(parents=True, exist_ok=True)
     file = run.with_name(f"{run.name}.yaml")
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -75,6 +81,6 @@ def make_run(run: Path, arrays: Path, methods: Sequence[str], **settings: object
     planned = plan(grid.cells, Path("data"), download=False)
     write_run(run, grid, planned)
     for cell in planned:
-        status = run_cell(cell.settings, run / cell.id, Options(device="cpu", executor="sequential"))
+        status = run_cell(cell.settings, run / cell.id, options)
         assert status.state == "done", status.reason
     return run

@@ -207,12 +207,13 @@ def test_altered_results_are_not_used(cell: Cell, tmp_path: Path, name: str, kee
     """If one digit of a finished cell's table changes, the cell counts as interrupted, and running it again restores
     the bytes."""
     options = EVERY_ROUND.model_copy(update={"keep": keep})
-    run_cell(cell(rounds=2), tmp_path, options)
+    settings = cell(rounds=2, metrics=["ece"])
+    run_cell(settings, tmp_path, options)
     whole, table = results(tmp_path), tmp_path / f"{name}.csv"
     table.write_text(table.read_text()[:-2] + "x\n")
     status = store.read_status(tmp_path)
     assert (status.state, status.reason.partition(":")[0]) == ("interrupted", f"{name}.csv")
-    assert run_cell(cell(rounds=2), tmp_path, options).state == "done"
+    assert run_cell(settings, tmp_path, options).state == "done"
     assert results(tmp_path) == whole
     table.unlink()
     assert store.read_status(tmp_path).state == "interrupted"

@@ -30,7 +30,15 @@ from bench.store.data_record import partition_record, shown_samples, tests_recor
 from bench.store.growing_tables import Tables
 
 _CLIENTS = 2, 4
-_LATER: dict[str, Any] = {"seed": 0, "partition_seed": None, "alpha": None, "label": "", "case": "", "lr": 0.1}
+_LATER: dict[str, Any] = {
+    "seed": 0,
+    "partition_seed": None,
+    "alpha": None,
+    "label": "",
+    "case": "",
+    "lr": 0.1,
+    "metrics": (),
+}
 """Settings in which cells of equal cost differ, and a value that stands for all."""
 
 
@@ -221,7 +229,7 @@ def stand_in(
     settings: Settings, size: DataSize, dataset: Dataset, partition: Partition, **execution: Any
 ) -> Federation:
     """Build a federation of a few clients, all of which take part."""
-    changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}}
+    changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}, "metrics": ()}
     wanted = settings.public
     public = blank(size, wanted.size or min(size.train, 5000)) if wanted else None
     cell = settings.model_copy(update=changes)

@@ -7,6 +7,7 @@ its tags, and the tags `mirrored_rounds` and `mirrored_digest` say how far it is
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from bench.errors import UserError
+from bench.settings import PRESENTATION, RECORDED
 from bench.store import inside, store
 from bench.store.database import sqlite_url
 
@@ -30,6 +32,8 @@ ARTIFACTS = (
     "metrics.csv",
     "clients.csv",
     "hits.csv",
+    "scores.csv",
+    "client_scores.csv",
     "tests.json",
     "ledger.csv",
     "work.csv",
@@ -248,24 +252,29 @@ class _Point(NamedTuple):
 
 
 def _points(cell: "CellView") -> list[_Point]:
-    """Accuracies, losses and traffic by round and name, e.g. `gm/global/test/accuracy`, `ledger/up`."""
+    """Scores that are not missing, and traffic, by round and name, e.g. `gm/global/test/accuracy`, `ledger/up`."""
     points = []
-    for row in cell.table("metrics").to_dict("records"):
+    for row in (row for name in ("metrics", "scores") for row in cell.table(name).to_dict("records")):
         parts = (row[part] for part in ("metric", "on", "mean", "split", "quantity"))
-        points.append(_Point(row["round"], "/".join(part for part in parts if part), row["value"]))
+        if not math.isnan(row["value"]) or row["quantity"] in RECORDED:
+            points.append(_Point(row["round"], "/".join(part for part in parts if part), row["value"]))
     for row in cell.table("ledger").to_dict("records"):
         points += [_Point(row["round"], f"ledger/{name}", row[name]) for name in store.COLUMNS["ledger"][1:]]
     return points
 
 
 def _reported_points(cell: "CellView") -> list[_Point]:
-    """The accuracies that the report shows, at the round that its protocol chooses: `reported/pm/local/train_size`."""
-    from bench.results.results import reported_figures
+    """The scores that the report shows, at the round that its protocol chooses: accuracies
+    `reported/pm/local/train_size`, others `reported/pm/local/train_size/auroc`."""
+    from bench.results.results import further_scores, reported_figures
 
     points = []
-    for figure in reported_figures(cell):
-        parts = ("reported", *(figure[part] for part in ("metric", "on", "mean")))
-        points.append(_Point(figure["round"], "/".join(part for part in parts if part), figure["value"]))
+    for quantity in ("accuracy", *further_scores([cell])):
+        for figure in reported_figures(cell, quantity):
+            parts = ("reported", *(figure[part] for part in ("metric", "on", "mean")))
+            name = "/".join(part for part in (*parts, quantity if quantity != "accuracy" else "") if part)
+            if not math.isnan(figure["value"]):
+                points.append(_Point(figure["round"], name, figure["value"]))
     return points
 
 
@@ -326,11 +335,11 @@ def _milliseconds(time: str | None) -> int | None:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Settings as MLflow's parameters, e.g. `hp.mu` = `0.1`; label and case are tags, as parameters cannot change."""
+    """Settings as MLflow's parameters, e.g. `hp.mu` = `0.1`, but for `PRESENTATION`: parameters cannot change."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
-        elif prefix or name not in ("label", "case"):
+        elif prefix or name not in PRESENTATION:
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 

@@ -52,6 +52,8 @@ def _disagreements(cell: CellView) -> Iterator[str]:
         yield from _one_model(tables["metrics"], counts)
     if "hits" in tables:
         yield from _hits(tables["hits"], counts, read_json(cell.folder / "tests.json"))
+    if "scores" in tables or "client_scores" in tables:
+        yield from _further_means(tables["scores"], tables["client_scores"], counts, partition)
 
 
 def read_rows(folder: Path, name: str) -> list[_Row]:
@@ -156,6 +158,30 @@ def _expected(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...
 
 def _key(row: _Row) -> tuple[str, ...]:
     return tuple(row[column] for column in ("round", "metric", "on", "mean", "split"))
+
+
+def _further_means(rows: list[_Row], clients: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
+    """Check that further scores are of the clients that are scored, and that their means follow from the clients'."""
+    values: dict[tuple[str, str, str, str], dict[int, float]] = defaultdict(dict)
+    for row in clients:
+        values[row["round"], row["metric"], row["split"], row["quantity"]][int(row["client"])] = float(row["value"])
+    expected: dict[tuple[str, ...], float] = {}
+    for (round_, metric, split, quantity), by_client in values.items():
+        if by_client.keys() != counts.get((round_, metric, split), {}).keys():
+            yield f"client_scores.csv: {quantity} of {metric}, {split}, round {round_}: not the clients of clients.csv"
+            return
+        present = {client: value for client, value in by_client.items() if not math.isnan(value)}
+        for mean in ("train_size", "equal"):
+            weights = [partition["n_train"][client] if mean == "train_size" else 1 for client in present]
+            total = math.fsum(weight * value for weight, value in zip(weights, present.values(), strict=True))
+            expected[round_, metric, "local", mean, split, quantity] = total / sum(weights) if weights else math.nan
+    seen = {(*_key(row), row["quantity"]) for row in rows}
+    for line, row in enumerate(rows, start=2):
+        value, mean_value = float(row["value"]), expected.get((*_key(row), row["quantity"]), math.inf)
+        if row["on"] == "local" and not np.isclose(value, mean_value, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+            yield f"scores.csv, line {line}: {value}, by the clients' values {mean_value}"
+    if expected.keys() - seen:
+        yield "scores.csv lacks means of what client_scores.csv has"
 
 
 def _one_model(rows: list[_Row], counts: _Counts) -> Iterator[str]:

@@ -19,12 +19,12 @@ from bench.results.results import CellView, cell_name
 from bench.runs import blind
 from bench.runs.cell import choose_device
 from bench.runs.plan import PlannedCell, plan
-from bench.settings import DEFAULT_SELECTION, Settings
+from bench.settings import DEFAULT_SELECTION, PRESENTATION, Settings
 from bench.store import store
 from bench.store.data_record import tests_record
 from bench.store.growing_tables import Tables
 
-_SCORED = ("metrics", "clients", "hits")
+_SCORED = ("metrics", "clients", "hits", *store.FURTHER)
 """Tables that the judge writes; all others are the worker's."""
 
 
@@ -100,13 +100,14 @@ class Judge:
         trained = [i for i, indices in enumerate(partition.train) if len(indices)]
         labels = torch.from_numpy(dataset.y).to(device)
         ids, new = divide_clients(trained, cell.settings, partition.new)
-        scorers = Scorers(labels, partition, ids, new)
+        further = cell.settings.further_metrics
+        scorers = Scorers(labels, partition, ids, new, further)
         records = {
             "settings": cell.settings.model_dump(), "partition": cell.record, "tests": tests_record(partition, ids),
         }  # fmt: skip
         for name, record in records.items():
             store.write_json(scored / f"{name}.json", record)
-        tables = Tables(scored)
+        tables = Tables(scored, further=bool(further))
         tables.restart()
         for name in (*(f"{table}.csv" for table in store.COLUMNS if table not in _SCORED), "relations.json"):
             if (folder / name).exists():
@@ -115,8 +116,7 @@ class Judge:
             outputs = blind.read_outputs(folder, version)
             evaluation = Evaluation(outputs=[replace(output, logits=output.logits.to(device)) for output in outputs])
             scorers.score(evaluation)
-            for name in _SCORED:
-                tables.append(name, version, getattr(evaluation, name))
+            tables.append_evaluation(version, evaluation)
 
 
 def _refuse_plugins(settings: Settings) -> None:
@@ -141,7 +141,7 @@ def _check_ids(cells: Sequence[CellView]) -> None:
     """
     sciences: dict[str, dict[str, Any]] = {}
     for cell in cells:
-        science = cell.settings.model_dump(exclude={"label", "case"})
+        science = cell.settings.model_dump(exclude=set(PRESENTATION))
         if not re.fullmatch("[0-9a-f]{16}", cell.id):
             raise UserError(
                 f"--blind: {cell.name} has the id {cell.id!r}, and an id is 16 hex digits: its run was edited"

@@ -15,11 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bench.plugin import METRICS
 from bench.results.results import CellView
 from bench.runs.verify.consistency import ROUNDING, read_rows
 from bench.runs.verify.drift import STABLE, differences, scaled
 from bench.store.documents import read_json
-from bench.store.store import COLUMNS, read_status
+from bench.store.store import COLUMNS, FURTHER, read_status
 
 _COUNTED = ("ledger", "work", "timeline")
 """Tables that are the same on every path, unless a method sends as much as its numbers ask for and they drift apart."""
@@ -57,12 +58,18 @@ class Recomputed:
 
 def compare(cell: CellView, folder: Path) -> Recomputed:
     """Compare a cell with the same cell computed again in `folder`."""
+    verdict = _compare(cell, folder)
+    unknown = sorted(set(cell.table("scores")["quantity"]).difference(METRICS.names()))
+    return replace(verdict, text=f"{verdict.text}; not checked: {', '.join(unknown)}") if unknown else verdict
+
+
+def _compare(cell: CellView, folder: Path) -> Recomputed:
     old, new = cell.status, read_status(folder)
     if new.state != old.state:
         return Recomputed("wrong", f"{old.state} in the run, {new.state} here. {new.reason}".rstrip())
     if new.derived != old.derived:
         return Recomputed("wrong", f"derived metrics: {old.derived} in the run, {new.derived} here")
-    names = [name for name in COLUMNS if (cell.folder / f"{name}.csv").exists()]
+    names = [name for name in COLUMNS if name not in FURTHER and (cell.folder / f"{name}.csv").exists()]
     other = [name for name in names if not _same(cell.folder, folder, f"{name}.csv")]
     relations = _same(cell.folder, folder, "relations.json")
     if new.path == old.path:
@@ -70,6 +77,8 @@ def compare(cell: CellView, folder: Path) -> Recomputed:
             return Recomputed("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
         if not relations:
             return Recomputed("wrong", "other numbers on the same path: relations.json")
+        if further := _other_scores(cell.folder, folder):
+            return Recomputed("wrong", f"other numbers on the same path: {further}")
         return Recomputed("same", "the same bytes")
     paths = _paths(old.path, new.path)
     if new.rounds != old.rounds:
@@ -85,6 +94,8 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Reco
     for name in other:
         if name in _VALUES and not _same_rows(old, new, name):
             return Recomputed("wrong", f"other rows: {_difference(old, new, name)}", paths)
+    if further := _other_scores(old, new, values=False):
+        return Recomputed("wrong", f"other rows: {further}", paths)
     by_group = _moved(old, new)
     moved, scored = max(by_group.values(), default=0.0), _scored(old, new, by_group)
     worst = max(scored, key=lambda pair: pair.apart / pair.allowed, default=_Scored(0, 0, "no round"))
@@ -108,6 +119,7 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Reco
     edited = [samples] if worst.apart else []
     edited += ["hits.csv"] if "hits" in other else []
     edited += [] if _related(old, new) else ["relations.json"]
+    edited += [further] if (further := _other_scores(old, new)) else []
     if edited:
         return Recomputed("wrong", f"the same losses and other numbers: {', '.join(edited)}", paths)
     return Recomputed("same", "the same numbers", paths)
@@ -184,6 +196,33 @@ def _moved(old: Path, new: Path) -> dict[_Group, float]:
                 apart = abs(values[0] - values[1]) / max(map(abs, values))
             differences[group] = max(differences[group], math.inf if math.isnan(apart) else apart)
     return differences
+
+
+def _other_scores(old: Path, new: Path, *, values: bool = True) -> str:
+    """Describe the first further score of the run that is another here; empty where all are the same.
+
+    A cell that was resumed with other `metrics` has some scores of some rounds only. Scores that are not known here
+    are not compared.
+
+    Args:
+        values: whether values count, but for rounding: other versions of a library may sum in another order.
+    """
+    for name in FURTHER:
+        if not (old / f"{name}.csv").exists() or not (new / f"{name}.csv").exists():
+            continue
+        computed = {_score_key(row): float(row["value"]) for row in read_rows(new, name)}
+        known = METRICS.names()
+        for line, row in enumerate(read_rows(old, name), start=2):
+            value, other = float(row["value"]), computed.get(_score_key(row))
+            if row["quantity"] not in known or (other is not None and not values):
+                continue
+            if other is None or not np.isclose(value, other, rtol=1e-9, atol=1e-9, equal_nan=True):
+                return f"{name}.csv, line {line}: {','.join(row.values())} in the run, {other} here"
+    return ""
+
+
+def _score_key(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(value for column, value in row.items() if column != "value")
 
 
 def _related(old: Path, new: Path) -> bool:

@@ -7,7 +7,7 @@ other and with the partition that the settings make. Of cells drawn at random th
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.errors import UserError
+from bench.plugin import METRICS
 from bench.results.results import CellView, RunView
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan
@@ -22,7 +23,7 @@ from bench.runs.session import work
 from bench.runs.verify.consistency import disagreement
 from bench.runs.verify.drift import Shift, shift
 from bench.runs.verify.recomputed import Agreement, Recomputed, compare
-from bench.settings import Settings
+from bench.settings import SCORING, Settings
 from bench.store.documents import read_json
 from bench.store.store import FINISHED, is_unsound
 
@@ -122,7 +123,7 @@ def verify(
 
     def compute(pairs: Sequence[_Pair]) -> bool:
         """Compute cells again, compare, and say whether it came to its end."""
-        different = list({planned.id: planned for _, planned in pairs}.values())
+        different = _scored_alike(pairs)
         if judge:
             judge.hand_out(scratch, different)
         if not work(scratch, different, options, runner):
@@ -137,6 +138,20 @@ def verify(
     again = [_verdict(cell, outcome, recomputed) for cell, outcome in recomputed.values()]
     shifts = {run: shift([verdict.apart for verdict in verdicts]) for run, verdicts in by_run(again).items()}
     return Checked((*failed, *again), not completed, {run: anomaly for run, anomaly in shifts.items() if anomaly})
+
+
+def _scored_alike(pairs: Sequence[_Pair]) -> list[PlannedCell]:
+    """The cells to compute, each once, with all the scores that some run has of it and that are known here."""
+    names: dict[str, list[str]] = {}
+    for cell, planned in pairs:
+        present = set(cell.table("scores")["quantity"]).intersection(METRICS.names())
+        names[planned.id] = sorted({*names.get(planned.id, ()), *present})
+    return [
+        replace(
+            planned, settings=planned.settings.model_copy(update={"metrics": tuple(names[id]), "select_by": "accuracy"})
+        )
+        for id, planned in {planned.id: planned for _, planned in pairs}.items()
+    ]
 
 
 def check_files(
@@ -198,7 +213,8 @@ def _wrong(cell: CellView, planned: PlannedCell) -> str | None:
 
 def _identity(cell: CellView, planned: PlannedCell) -> str | None:
     """Return what is wrong with a cell's settings or id, or None."""
-    if Settings(**(read_json(cell.folder / "settings.json") or {})) != cell.settings:
+    stored = Settings(**(read_json(cell.folder / "settings.json") or {}))
+    if stored.model_dump(exclude=set(SCORING)) != cell.settings.model_dump(exclude=set(SCORING)):
         return "its settings.json is not what run.json says of it"
     if planned.id != cell.id:
         return (
