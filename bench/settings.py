@@ -1,5 +1,6 @@
 """The resolved settings of one cell: all scientific settings, none about the machine."""
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -11,7 +12,7 @@ DEFAULT_SELECTION = "uniform"
 RECORDED = ("accuracy", "loss")
 """Scores that every evaluation has, whatever `metrics` lists."""
 
-SCORING = frozenset({"metrics", "select_by"})
+SCORING = frozenset({"metrics", "select_by", "tests"})
 """Settings of how a cell is scored, on which training does not depend."""
 
 PRESENTATION = SCORING | {"label", "case"}
@@ -61,6 +62,49 @@ class OptimizerSettings(BaseModel):
         if self.name == "sgd" and (self.betas is not None or self.eps is not None):
             raise ValueError("sgd has no `betas` and no `eps`; its settings are `momentum` and `nesterov`")
         return self
+
+
+class FurtherTest(BaseModel):
+    """Further test samples for a cell's models (docs/scores.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["global", "others", "corrupted", "shifted", "file"]
+    severity: int | None = Field(None, ge=1, le=5, description="of `corrupted`; empty: all five")
+    kinds: Annotated[tuple[str, ...], Listed] = Field((), description="of `corrupted`; empty: all fifteen")
+    shifts: tuple[dict[str, Any], ...] = Field((), description="of `shifted`, as a cell's")
+    path: str | None = Field(None, description="of `file`: an .npz file")
+
+    @model_validator(mode="after")
+    def _check_options(self) -> "FurtherTest":
+        of = {"severity": "corrupted", "kinds": "corrupted", "shifts": "shifted", "path": "file"}
+        for option, name in of.items():
+            if getattr(self, option) and self.name != name:
+                raise ValueError(f"{self.name!r} has no `{option}`")
+        for option in ("shifts", "path"):
+            if self.name == of[option] and not getattr(self, option):
+                raise ValueError(f"{self.name!r} needs `{option}`")
+        return self
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its rows in tables: each corruption at each severity has one, such as `corrupted fog 3`."""
+        if self.name == "corrupted":
+            severities = range(1, 6) if self.severity is None else (self.severity,)
+            return tuple(f"corrupted {kind} {severity}" for kind in self.kinds for severity in severities)
+        if self.name == "shifted":
+            texts = (" ".join([shift["name"], *_options_text(shift)]) for shift in self.shifts)
+            return (f"shifted {' + '.join(texts)}",)
+        return (f"file {PurePath(str(self.path)).stem}",) if self.name == "file" else (self.name,)
+
+
+def _options_text(shift: dict[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in shift.items() if key != "name"]
+
+
+def _named_test(value: Any) -> Any:
+    """Turn a bare name into a mapping."""
+    return {"name": value} if isinstance(value, str) else value
 
 
 def _optimizer(value: Any) -> Any:
@@ -189,6 +233,9 @@ class Settings(BaseModel):
         (), description="scores beside accuracy and loss, e.g. [auroc, ece], or one's own (docs/scores.md)"
     )
     select_by: str = Field("accuracy", description="the validation score by which the reported round is chosen")
+    tests: tuple[Annotated[FurtherTest, BeforeValidator(_named_test)], ...] = Field(
+        (), description="further tests of the reported models, e.g. [global, {name: corrupted, severity: 3}]"
+    )
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, league, method, results, run, show, speed, sweep, track, verify
+from bench.cli import catalogue, evaluate, league, method, results, run, show, speed, sweep, track, verify
 from bench.errors import UserError, let_output_degrade, refused, shortage
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for command in (
     results.results,
     results.report,
     results.compare,
+    evaluate.evaluate,
     verify.verify,
     verify.pack,
     verify.unpack,

@@ -21,12 +21,13 @@ UNCONFIRMED = 3
 def pack(
     run: RunFolder,
     out: Annotated[Path | None, typer.Option(help="The file; default: RUN.tar.xz.")] = None,
+    models: Annotated[bool, typer.Option("--models", help="With the models that --keep best kept.")] = False,
 ) -> None:
     """Pack a run's finished cells into one small file to publish."""
     from bench.results.pack import SUFFIX, pack
 
     file = out or run.resolve().with_name(run.resolve().name + SUFFIX)
-    count = pack(run, file)
+    count = pack(run, file, models=models)
     print(f"{file}: {count} cells, {file.stat().st_size / 1e6:.2f} MB")
 
 

@@ -5,6 +5,7 @@ in the file; the code that reads a grid file adds it.
 """
 
 import functools
+import importlib
 import importlib.util
 import inspect
 import json
@@ -26,7 +27,7 @@ from bench.plugin import (
     SHIFTS,
     Registry,
 )
-from bench.settings import RECORDED, Settings
+from bench.settings import RECORDED, FurtherTest, Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
@@ -199,10 +200,15 @@ def completed(cell: Settings) -> dict[str, Any]:
     for name in cell.metrics:
         METRICS.declaration(name)
     server, shifts = check_server(cell.server), check_shifts(list(cell.shifts))
+    tests = check_tests(list(cell.tests))
     for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
         for problem in problems.values():
             raise UserError(problem)
-    return {key: value for key, (value, _) in parts.items()} | {"server": server, "shifts": tuple(shifts)}
+    return {key: value for key, (value, _) in parts.items()} | {
+        "server": server,
+        "shifts": tuple(shifts),
+        "tests": tuple(tests),
+    }
 
 
 def check_server(value: Any) -> dict[str, Any] | None:
@@ -247,6 +253,27 @@ def check_shifts(value: Any) -> list[dict[str, Any]]:
     return complete
 
 
+def check_tests(tests: list[FurtherTest]) -> list[FurtherTest]:
+    """Further tests with all options: the kinds of corruptions, the options of shifts.
+
+    Raises:
+        UserError: an unknown corruption or shift, wrong options, or two tests of one name.
+    """
+    known = list(importlib.import_module("datasets.corruptions").KINDS)
+    complete = []
+    for test in tests:
+        for kind in test.kinds:
+            if kind not in known:
+                raise UserError(unknown("corruption", kind, known))
+        kinds = (test.kinds or tuple(known)) if test.name == "corrupted" else ()
+        shifts = tuple(check_shifts(list(test.shifts))) if test.shifts else ()
+        complete.append(test.model_copy(update={"kinds": kinds, "shifts": shifts}))
+    labels = [label for test in complete for label in test.labels]
+    if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
+        raise UserError(f"tests: {repeated[0]!r} stands there twice")
+    return complete
+
+
 def check_setting(key: str, value: Any) -> Any:
     """The checked value of a setting in a grid: a field of `Settings`, or a method's `name.hyperparameter`.
 
@@ -263,6 +290,9 @@ def check_setting(key: str, value: Any) -> Any:
         SELECTIONS.declaration(value)
     if key == "shifts":
         return check_shifts(value)
+    if key == "tests":
+        tests = check_tests([FurtherTest.model_validate(test) for test in check_field(Settings, key, value)])
+        return [test.model_dump(mode="json") for test in tests]
     if key == "metrics":
         names = check_field(Settings, key, value)
         for metric in names:

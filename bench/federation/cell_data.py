@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,47 @@ def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> 
     seed = settings.seed if settings.partition_seed is None else settings.partition_seed
     shifted: tuple[Dataset, Partition] = shifting.apply(dataset, partition, settings.shifts, seed)
     return shifted
+
+
+def check_tests(settings: Settings, dataset: Dataset) -> None:
+    """Refuse further tests that the data do not allow.
+
+    Raises:
+        UserError: corrupted tests of samples that are no images of bytes, or a file that is missing or of others.
+    """
+    for test in settings.tests:
+        if test.name == "corrupted":
+            importlib.import_module("datasets.corruptions").check(dataset.x)
+        elif test.path:
+            file_samples(test.path, dataset)
+
+
+def file_samples(path: str, like: Dataset) -> Dataset:
+    """The samples of an .npz file for a cell's models: its test part, or all where it has none.
+
+    They are normalised with the cell's mean and standard deviation.
+
+    Args:
+        path: the file, as the data set `npz` reads it.
+        like: the cell's data set. Labels are its classes by name, or their numbers.
+
+    Raises:
+        UserError: there is no such file, or its samples or labels are not of the cell's kind.
+    """
+    x, labels, n_train, _ = importlib.import_module("datasets.npz").read_samples(Path(path))
+    if n_train < len(labels):
+        x, labels = x[n_train:], labels[n_train:]
+    if (x.shape[1:], x.dtype) != (like.x.shape[1:], like.x.dtype):
+        raise UserError(
+            f"tests: {path} has samples of {x.dtype} {x.shape[1:]}, and {like.name} has {like.x.dtype} "
+            f"{like.x.shape[1:]}; they should be the same"
+        )
+    by_name = {name: number for number, name in enumerate(like.classes)}
+    names = [str(label) for label in labels.tolist()]
+    if set(names) <= by_name.keys():
+        y = np.array([by_name[name] for name in names], np.int64)
+    elif labels.dtype.kind in "biu" and labels.min() >= 0 and labels.max() < like.num_classes:
+        y = labels.astype(np.int64)
+    else:
+        raise UserError(f"tests: {path} has labels that are no classes of {like.name}, such as {names[0]!r}")
+    return replace(like, x=x, y=y, n_train=0, rows=None, groups=None)

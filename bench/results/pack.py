@@ -6,6 +6,7 @@ import lzma
 import re
 import shutil
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.errors import UserError, shortage
@@ -22,25 +23,32 @@ FILES = (
     "settings.json", "status.json", "timing.json", "partition.json",
     *(f"{name}.csv" for name in COLUMNS if name not in LEFT_OUT),
 )  # fmt: skip
-"""What is packed of a finished cell, beside the `relations.json` that some methods leave."""
-PACKED = (*FILES, "relations.json")
+"""What is packed of a finished cell, beside `relations.json`, which some methods leave, and `evaluated.csv`."""
+PACKED = (*FILES, "relations.json", "evaluated.csv")
 MOST_FILES, MOST_BYTES = 50_000, 2_000_000_000
 """Limits of an archive, as a small one may hold any number of bytes."""
 TUNING = Path("report", "tables", "tuning.csv")
 """Budgets and chosen settings of a sweep."""
 TRIALS = "trials_*.csv"
 """Beside it: the trials of each method and task, in the order of its rows."""
-_MEMBER = re.compile(rf"run\.json|tuning\.csv|trials_[0-9]{{1,9}}\.csv|[0-9a-f]{{16}}/({'|'.join(PACKED)})")
+MODELS = "models"
+_MODEL = rf"{MODELS}/(gm|pm)/[0-9]{{8}}/([a-z0-9-]{{1,40}}\.pt|state\.json|manifest\.json)"
+_MEMBER = re.compile(rf"run\.json|tuning\.csv|trials_[0-9]{{1,9}}\.csv|[0-9a-f]{{16}}/({'|'.join(PACKED)}|{_MODEL})")
 
 
-def pack(run: Path, file: Path) -> int:
+def pack(run: Path, file: Path, *, models: bool = False) -> int:
     """Pack the finished cells of a run; the same cells give the same bytes. Returns how many cells there are.
 
     Trials of a sweep have no test figures and are left out; the tables of budgets, chosen settings and trials that the
     sweep's report made are packed in their place.
 
+    Args:
+        run: the run folder.
+        file: the file to write.
+        models: whether to pack the models that `--keep best` kept, too.
+
     Raises:
-        UserError: it is not a run, or none of its cells has finished.
+        UserError: it is not a run, or none of its cells has finished; or none has models, which were asked for.
     """
     view = load_run(run)
     reported = [cell for cell in view.cells if cell.settings.protocol != "tuning"]
@@ -63,9 +71,26 @@ def pack(run: Path, file: Path) -> int:
             for id in sorted(finished):
                 if inside.is_file(path := finished[id].folder / name):
                     _add(archive, f"{id}/{name}", _status(path) if name == "status.json" else inside.read_bytes(path))
+        if models:
+            _add_models(archive, run, [finished[id].folder for id in sorted(finished)])
     file.parent.mkdir(parents=True, exist_ok=True)
     inside.replace(file, lzma.compress(content.getvalue(), preset=6))
     return len(finished)
+
+
+def _add_models(archive: tarfile.TarFile, run: Path, folders: Sequence[Path]) -> None:
+    """Add the models of the reported rounds.
+
+    Raises:
+        UserError: no cell has any.
+    """
+    files = [path for folder in folders for path in sorted(folder.glob(f"{MODELS}/*/*/*")) if inside.is_file(path)]
+    names = {path: path.relative_to(run).as_posix() for path in files}
+    chosen = [path for path in files if _MEMBER.fullmatch(names[path])]
+    if not chosen:
+        raise UserError(f"{run}: no cell has models; `bench run --fresh --keep best` runs cells again with theirs")
+    for path in chosen:
+        _add(archive, names[path], inside.read_bytes(path))
 
 
 def _status(file: Path) -> bytes:
@@ -109,7 +134,7 @@ def _extract(file: Path, folder: Path) -> None:
                     raise UserError(f"{file} is not a packed run: `bench pack` writes no {member.name[:60]!a}")
                 content = archive.extractfile(member)
                 place = folder / member.name
-                place.parent.mkdir(exist_ok=True)
+                place.parent.mkdir(parents=True, exist_ok=True)
                 if content is None or place.exists():
                     raise UserError(f"{file} is not a packed run: {member.name} is in it twice")
                 with open(place, "wb") as target:

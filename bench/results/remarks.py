@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.data import Dataset, Partition
 from bench.results.results import CellView, task_name
-from bench.settings import Settings
+from bench.settings import RECORDED, Settings
 from bench.store import documents
 from bench.store.store import FINISHED
 
@@ -67,24 +67,41 @@ def fallbacks(cells: Sequence[CellView]) -> list[str]:
 
 def missing_scores(cells: Sequence[CellView]) -> list[str]:
     """Say how many finished cells lack scores that the grid asks for, as they ran when it did not."""
-    asked = [cell for cell in cells if cell.status.state == "done" and cell.settings.further_metrics]
     lacking: dict[str, set[str]] = defaultdict(set)
     unselected = set()
-    for cell in asked:
-        present = set(cell.table("scores")["quantity"])
-        for name in cell.settings.further_metrics:
-            if name not in present:
-                lacking[name].add(cell.id)
-                if name == cell.settings.select_by:
-                    unselected.add(cell.id)
-    if not lacking:
+    for cell in (cell for cell in cells if cell.status.state == "done"):
+        settings = cell.settings
+        if not (settings.further_metrics or settings.tests):
+            continue
+        recorded, later = set(cell.table("scores")["quantity"]), cell.table("evaluated")
+        present = recorded | set(later[later["split"] == "test"]["quantity"])
+        missing = [name for name in settings.further_metrics if name not in present]
+        pairs = set(zip(later["split"], later["quantity"], strict=True))
+        quantities = (*RECORDED, *settings.further_metrics)
+        missing += [
+            f"the test {test.name}"
+            for test in settings.tests
+            if any((label, quantity) not in pairs for label in test.labels for quantity in quantities)
+        ]
+        for name in missing:
+            lacking[name].add(cell.id)
+        if settings.select_by not in (*RECORDED, *recorded):
+            unselected.add(cell.id)
+    if not (lacking or unselected):
         return []
-    count = len(set.union(*lacking.values()))
-    last = f"; {len(unselected)} of them report the last round, as `select_by` cannot choose" if unselected else ""
-    return [
-        f"{count} finished cells ran without {', '.join(lacking)}, which the grid asks for{last}: `bench run --fresh` "
-        "runs them again with it"
-    ]
+    texts = []
+    if lacking:
+        count = len(set.union(*lacking.values()))
+        texts.append(
+            f"{count} finished cells ran without {', '.join(lacking)}, which the grid asks for: `bench evaluate` "
+            "computes it where models were kept (--keep best), else `bench run --fresh` runs the cells again"
+        )
+    if unselected:
+        texts.append(
+            f"{len(unselected)} finished cells report the last round: they lack the validation score of `select_by`; "
+            "`bench run --fresh` runs them again"
+        )
+    return texts
 
 
 def untimed(cells: Sequence[CellView]) -> list[str]:

@@ -54,6 +54,9 @@ FIGURE_COLUMNS = (
     "derived",
 )
 
+ALL = -1
+"""In the column `client` of `evaluated`: the row is a mean over clients, or of all samples together."""
+
 CELL_COLUMNS = ("label", "dataset", "case", "alpha", "seed", "cell")
 """Columns that say which cell a row of a table is of."""
 
@@ -177,6 +180,12 @@ class RunView:
         return clients.merge(wide.reset_index(), on=keys, how="left")
 
     @cached_property
+    def evaluated(self) -> pd.DataFrame:
+        """The reported models on further tests, named in the column `split`: `evaluated.csv` of all cells, with whose
+        they are in front; `client` is -1 in rows of means and of all samples together."""
+        return self._all("evaluated")
+
+    @cached_property
     def ledger(self) -> pd.DataFrame:
         """Traffic and simulated time by version: `ledger.csv` of all cells, with whose they are in front."""
         return self._all("ledger")
@@ -267,8 +276,11 @@ def tidy(run: Path | RunView, quantity: str = "accuracy") -> pd.DataFrame:
 
 
 def further_scores(cells: Sequence[CellView]) -> list[str]:
-    """The scores beside accuracy and loss that some of the cells have, in the order of the tables."""
-    return list(dict.fromkeys(read_tables([cell.folder for cell in cells], "scores")[0]["quantity"]))
+    """The scores beside accuracy and loss that some of the cells have on their own tests, in the tables' order."""
+    folders = [cell.folder for cell in cells]
+    later = read_tables(folders, "evaluated")[0]
+    names = [*read_tables(folders, "scores")[0]["quantity"], *later[later["split"] == "test"]["quantity"]]
+    return list(dict.fromkeys(names))
 
 
 def reported_figures(cell: CellView, quantity: str = "accuracy") -> list[dict[str, Any]]:
@@ -338,8 +350,17 @@ def figures_of(cells: Sequence[CellView], quantity: str = "accuracy") -> dict[st
 
 def _curves(cells: Sequence[CellView], quantity: str) -> dict[str, Curves]:
     """The curves of a score, by cell."""
-    read = read_tables([cell.folder for cell in cells], table_of(quantity))
-    return dict(zip([cell.id for cell in cells], curves_of_cells(*read, quantity), strict=True))
+    folders = [cell.folder for cell in cells]
+    curves = curves_of_cells(*read_tables(folders, table_of(quantity)), quantity)
+    if table_of(quantity) == "scores" and any((folder / "evaluated.csv").exists() for folder in folders):
+        table, lengths = read_tables(folders, "evaluated")
+        of_cells = np.repeat(np.arange(len(folders)), lengths)[table["client"] == ALL]
+        later = curves_of_cells(
+            table[table["client"] == ALL], np.bincount(of_cells, minlength=len(folders)).tolist(), quantity
+        )
+        for known, added in zip(curves, later, strict=True):
+            known.update({key: curve for key, curve in added.items() if key not in known})
+    return dict(zip([cell.id for cell in cells], curves, strict=True))
 
 
 def _selecting(cells: Sequence[CellView], accuracies: dict[str, Curves]) -> dict[str, Curves]:

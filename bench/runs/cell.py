@@ -237,7 +237,7 @@ class _Run:
                     return "interrupted", "stopped by the user"
                 federation.advance()
                 self._record(federation)
-            self._finish(federation)
+            self._finish(federation, data)
         return "done", ""
 
     def _resume(self, federation: Federation) -> None:
@@ -268,6 +268,7 @@ class _Run:
             return
         checkpoint.remove(self.folder / "checkpoint")
         checkpoint.remove(self.folder / saved_models.FOLDER)
+        (self.folder / "evaluated.csv").unlink(missing_ok=True)
         self.tables.restart()
         log.info("starting with round 1")
 
@@ -308,7 +309,7 @@ class _Run:
         """Write the scores of the version that has just ended, and return those of all clients together."""
         version, evaluation = federation.version, federation.evaluate()
         self.tables.append_evaluation(version, evaluation)
-        if self.options.keep == "best":
+        if self.options.keep == "best" or self.settings.tests:
             saved_models.keep_reported(self.folder, version, evaluation, self.settings, federation.clients.ids)
         self.figures = headline(evaluation.metrics)
         log.info("round %d: %s", version, figures_text(self.figures))
@@ -320,11 +321,28 @@ class _Run:
         self.writer.start(self._new_checkpoint(federation, *federation.state()))
         self.saved_version, self.last_checkpoint = federation.version, time.monotonic()
 
-    def _finish(self, federation: Federation) -> None:
+    def _score_tests(self, federation: Federation, data: CellData) -> None:
+        """Score the reported models on the further tests; a failure is a warning, as `bench evaluate` can go on."""
+        from bench.results.further_tests import score_kept  # here, as it takes pandas
+
+        settings = self.settings
+        try:
+            score_kept(self.folder, settings, data, federation, settings.tests, settings.further_metrics)
+        except (UserError, OSError) as error:
+            text = f"not all further tests are scored: {shortage(error) or error}; `bench evaluate` goes on"
+            self.status = replace(self.status, warnings=[*self.status.warnings, text])
+            log.warning("%s", text)
+            return
+        if self.options.keep != "best":
+            checkpoint.remove(self.folder / saved_models.FOLDER)
+
+    def _finish(self, federation: Federation, data: CellData) -> None:
         """Bring the tables to the disk, and save the part of the last state that `keep` asks for."""
         self.tables.sync()
         if relations := federation.relations():
             store.write_json(self.folder / "relations.json", relations)
+        if self.settings.tests and not self.options.blind:
+            self._score_tests(federation, data)
         if self.options.keep in ("none", "best"):
             return
         if self.options.keep == "all":

@@ -15,7 +15,7 @@ from bench.config.file_digests import versions
 from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError, did_you_mean
-from bench.federation.cell_data import as_trained, load_dataset, load_partition, load_public
+from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public
 from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
@@ -138,6 +138,7 @@ class _Planner:
         public = load_public(settings, self._data_root, download=self._download)
         notes = dataset.notes + (public.notes if public else ())
         notes += _check_models(settings, dataset, max(record["n_train"]))
+        check_tests(settings, dataset)
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
             content += [dataset.checksum, *_marks(dataset)]

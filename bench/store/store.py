@@ -63,6 +63,9 @@ RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "rel
 """Files of a cell that its checksums cover beside the tables, where it has them (cells from before that have none of
 them). How long it took, `timing.json`, is no result and differs after an interruption."""
 
+EVALUATED = ("round", "metric", "on", "mean", "client", "split", "quantity", "value")
+"""Columns of `evaluated.csv`, which `bench evaluate` adds rows to after a cell has finished: no checksum covers it."""
+
 FURTHER = ("scores", "client_scores")
 """Tables that only cells have whose settings ask for further scores; all other tables are the same without them."""
 

@@ -10,7 +10,9 @@ import pandas as pd
 
 from bench.errors import UserError
 from bench.store import inside
-from bench.store.store import COLUMNS
+from bench.store.store import COLUMNS, EVALUATED
+
+_TABLES = {**COLUMNS, "evaluated": EVALUATED}
 
 _TEXTS = ("metric", "on", "mean", "split", "quantity", "bits", "kind")
 """Columns of words; all others hold numbers."""
@@ -36,9 +38,9 @@ def read_tables(folders: Iterable[Path], name: str) -> tuple[pd.DataFrame, list[
     except ValueError as error:
         file = next((file for file, text in zip(files, texts, strict=True) if not _is_sound(text, name)), files[0])
         raise UserError(
-            f"{file} is damaged: no table of {', '.join(COLUMNS[name])} ({' '.join(str(error).split())})"
+            f"{file} is damaged: no table of {', '.join(_TABLES[name])} ({' '.join(str(error).split())})"
         ) from None
-    whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS[name]))
+    whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(_TABLES[name]))
     return whole, [max(0, text.count("\n") - 1) for text in texts]
 
 
@@ -46,7 +48,7 @@ def read_new(folder: Path, name: str, offset: int) -> tuple[pd.DataFrame, int]:
     """The rows of a growing table from `offset` bytes on, without a line that is being written, and the next offset."""
     text = _whole_lines(folder / f"{name}.csv", offset)
     lines = text if offset else text.partition("\n")[2]
-    return _parsed(f"{','.join(COLUMNS[name])}\n{lines}", name), offset + len(text.encode())
+    return _parsed(f"{','.join(_TABLES[name])}\n{lines}", name), offset + len(text.encode())
 
 
 def _whole_lines(path: Path, offset: int = 0) -> str:
@@ -61,13 +63,13 @@ def _whole_lines(path: Path, offset: int = 0) -> str:
 
 def _parsed(text: str, name: str) -> pd.DataFrame:
     exact: dict[str, Callable[[str], Any]] = {
-        column: float for column in ("value", "seconds", "settled", "start", "end") if column in COLUMNS[name]
+        column: float for column in ("value", "seconds", "settled", "start", "end") if column in _TABLES[name]
     }
-    if "bits" in COLUMNS[name]:  # which may look like a number
+    if "bits" in _TABLES[name]:  # which may look like a number
         exact["bits"] = str
     # "" is a name here (the mean of a pooled figure), not a missing value; `float` reads back exactly what was written
     frame = pd.read_csv(io.StringIO(text), keep_default_na=False, converters=exact)
-    if frame.columns[0] != "round" or not set(frame.columns) <= set(COLUMNS[name]):
+    if frame.columns[0] != "round" or not set(frame.columns) <= set(_TABLES[name]):
         raise ValueError(f"its columns are {', '.join(map(str, frame.columns))[:80]}")
     numbers = [column for column in frame.columns if column not in _TEXTS] if len(frame) else []
     if words := [column for column in numbers if frame[column].dtype.kind not in "iuf"]:

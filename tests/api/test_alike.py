@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import bench
+from bench.cli.evaluate import evaluate
 from bench.cli.results import report
 from bench.cli.run import run
 from bench.cli.sweep import sweep
@@ -45,6 +46,7 @@ DOORS = {
         },
         {"overrides": "`--set`"},
     ),
+    "evaluate": (evaluate, bench.evaluate, {"plugin": "bench.load_file loads one"}, {}),
     "report": (report, bench.report, {"plugin": "bench.load_file loads one"}, {}),
     "verify": (
         verify,
@@ -72,7 +74,11 @@ def test_a_command_and_its_function_have_the_same_options(door: str) -> None:
     for name in options.keys() & parameters.keys():
         default = parameters[name].default
         shown = str(options[name].default) if isinstance(options[name].default, Path) else options[name].default
-        expected = same.get(default, default) if name in ("device", "allow_fallback", "target", "columns") else default
+        expected = (
+            same.get(default, default)
+            if name in ("device", "allow_fallback", "target", "columns", "tests", "metrics")
+            else default
+        )
         if default is inspect.Parameter.empty and shown == "":  # the command says by itself that its file is missing
             continue
         assert shown == expected, name

@@ -57,7 +57,8 @@ def test_every_block_about_modern_networks_runs(tmp_path: Path, environment: dic
 
 @pytest.mark.long
 def test_every_block_of_the_page_of_scores_runs(tmp_path: Path, environment: dict[str, str]) -> None:
-    of_page = blocks("scores.md", ("yaml", "python"))
+    of_page = blocks("scores.md", ("yaml", "python", ""))
+    assert all(line.startswith("bench ") for line in of_page[""][0].splitlines())  # other tests give these commands
     (grid,) = of_page["yaml"]
     (tmp_path / "grid.yaml").write_text(grid, encoding="utf-8")
     run_grid = 'bench.run("grid.yaml", out="runs/grid", overrides=["rounds=1"])'

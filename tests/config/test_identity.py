@@ -74,7 +74,7 @@ CHANGED: dict[str, Any] = {
     "stragglers": {0: 1},
     "eval_every": 2,
 }
-PRESENTATION = {"label": "another", "case": "another", "metrics": ["ece"], "select_by": "loss"}
+PRESENTATION = {"label": "another", "case": "another", "metrics": ["ece"], "select_by": "loss", "tests": ["global"]}
 
 
 def test_every_setting_is_here() -> None:

@@ -38,6 +38,8 @@ _LATER: dict[str, Any] = {
     "case": "",
     "lr": 0.1,
     "metrics": (),
+    "select_by": "accuracy",
+    "tests": (),
 }
 """Settings in which cells of equal cost differ, and a value that stands for all."""
 
@@ -229,7 +231,8 @@ def stand_in(
     settings: Settings, size: DataSize, dataset: Dataset, partition: Partition, **execution: Any
 ) -> Federation:
     """Build a federation of a few clients, all of which take part."""
-    changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}, "metrics": ()}
+    changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}}
+    changes |= {"metrics": (), "tests": ()}
     wanted = settings.public
     public = blank(size, wanted.size or min(size.train, 5000)) if wanted else None
     cell = settings.model_copy(update=changes)

@@ -59,8 +59,9 @@ class Recomputed:
 def compare(cell: CellView, folder: Path) -> Recomputed:
     """Compare a cell with the same cell computed again in `folder`."""
     verdict = _compare(cell, folder)
-    unknown = sorted(set(cell.table("scores")["quantity"]).difference(METRICS.names()))
-    return replace(verdict, text=f"{verdict.text}; not checked: {', '.join(unknown)}") if unknown else verdict
+    unchecked = sorted(set(cell.table("scores")["quantity"]).difference(METRICS.names()))
+    unchecked += ["evaluated.csv"] if (cell.folder / "evaluated.csv").exists() else []
+    return replace(verdict, text=f"{verdict.text}; not checked: {', '.join(unchecked)}") if unchecked else verdict
 
 
 def _compare(cell: CellView, folder: Path) -> Recomputed:

@@ -148,7 +148,10 @@ def _scored_alike(pairs: Sequence[_Pair]) -> list[PlannedCell]:
         names[planned.id] = sorted({*names.get(planned.id, ()), *present})
     return [
         replace(
-            planned, settings=planned.settings.model_copy(update={"metrics": tuple(names[id]), "select_by": "accuracy"})
+            planned,
+            settings=planned.settings.model_copy(
+                update={"metrics": tuple(names[id]), "select_by": "accuracy", "tests": ()}
+            ),
         )
         for id, planned in {planned.id: planned for _, planned in pairs}.items()
     ]

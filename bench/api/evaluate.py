@@ -1,0 +1,103 @@
+"""`bench.evaluate`: kept models of a run on further tests, from Python."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bench.api.arguments import refuse_text
+from bench.config.validation import check_tests
+from bench.errors import UserError
+from bench.plugin import METRICS
+from bench.results.results import CellView, RunView, load_run
+from bench.runs.plan import select
+from bench.runs.session_options import check_device_name
+from bench.settings import FurtherTest
+from bench.store.documents import first_error
+from bench.store.store import BusyError
+
+
+def evaluate(
+    run: Path | str,
+    *,
+    tests: Sequence[str | Mapping[str, Any]] = (),
+    metrics: Sequence[str] = (),
+    only: str | None = None,
+    device: str = "auto",
+    data_root: Path | str = "data",
+    quiet: bool = False,
+) -> RunView:
+    """Score the kept models of finished cells on further tests, like `bench evaluate`; nothing is trained.
+
+    Rows that are there already are not computed again, and no table of a cell changes.
+
+    Args:
+        run: a run folder; an unpacked run of somebody else, for instance.
+        tests: as in a grid, e.g. `["global", {"name": "corrupted", "severity": 3}]`; empty: those of the run's grid.
+        metrics: scores beside accuracy and loss; empty: those of the run's grid.
+        only: evaluate these cells only, e.g. `method=scd,seed=0`.
+        device: `auto`, `cpu` or `cuda`.
+        data_root: where data files lie.
+        quiet: no progress.
+
+    Returns:
+        The run folder's view; `.evaluated` has the rows.
+
+    Raises:
+        UserError: the folder is not a run, no cell that is done kept its models, their data are missing, or an argument
+            cannot be.
+    """
+    refuse_text(tests=tests, metrics=metrics)  # type: ignore[arg-type]
+    check_device_name(device)
+    if Path(run).is_file():
+        raise UserError(f"{run} is a file: `bench unpack {run} FOLDER` makes a run folder of it")
+    asked = _tests(tests)
+    for name in metrics:
+        METRICS.declaration(name)
+    view = load_run(run)
+    wanted = {id(settings) for settings in select([cell.settings for cell in view.cells], only)} if only else None
+    cells = {cell.id: cell for cell in view.cells if wanted is None or id(cell.settings) in wanted}
+    done = [cell for cell in cells.values() if cell.status.state == "done"]
+    without = [cell for cell in done if not _has_models(cell)]
+    if not done or len(without) == len(done):
+        raise UserError(
+            f"{run}: none of {len(done)} finished cells kept its models; run them again with --fresh --keep best"
+        )
+
+    from bench.results.further_tests import evaluate_cell  # here, as it takes torch
+    from bench.runs.cell import choose_device
+
+    for cell in (cell for cell in done if cell not in without):
+        of_cell = asked or cell.settings.tests
+        scores = tuple(metrics) or cell.settings.further_metrics
+        try:
+            count = evaluate_cell(cell, of_cell, scores, Path(data_root), choose_device(device))
+        except BusyError as error:
+            raise UserError(f"{error}: stop it first") from None
+        if not quiet:
+            print(f"{cell.id}  {cell.name}: {count} new rows", file=sys.stderr, flush=True)
+    if without and not quiet:
+        text = (
+            f"note: {len(without)} of {len(done)} finished cells kept no models and are left out: run them again with"
+        )
+        print(f"{text} --fresh --keep best", file=sys.stderr)
+    return load_run(run)
+
+
+def _has_models(cell: CellView) -> bool:
+    return (cell.folder / "models").is_dir()
+
+
+def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:
+    """The tests that a user named.
+
+    Raises:
+        UserError: there is no such test, or it has other options.
+    """
+    try:
+        values = [{"name": test} if isinstance(test, str) else test for test in tests]
+        return tuple(check_tests([FurtherTest.model_validate(value) for value in values]))
+    except ValidationError as error:
+        raise UserError(f"tests: {first_error(error)}") from None

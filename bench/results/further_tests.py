@@ -1,0 +1,302 @@
+"""Kept models of a finished cell on further tests (docs/scores.md): nothing is trained, no table of the cell changes.
+
+Rows go to `evaluated.csv` in the cell's folder: those of `scores.csv` and `client_scores.csv` in one table, with the
+test in place of the split.
+"""
+
+import csv
+import importlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bench.data import Dataset, Indices, Partition
+from bench.engine.device_data import Pool
+from bench.engine.predict import outputs
+from bench.errors import UserError
+from bench.federation.cell_data import CellData, apply_shifts, file_samples, load_all
+from bench.federation.federation import Federation
+from bench.federation.further_scores import FurtherScores, mean_of_present
+from bench.federation.scores import Evaluation, Outputs, Scorer
+from bench.federation.snapshot import unpack
+from bench.model_call import Arithmetic
+from bench.params import Params
+from bench.results.results import ALL
+from bench.results.saved_models import FOLDER
+from bench.settings import RECORDED, FurtherTest, Settings
+from bench.store import checkpoint, inside, store
+from bench.store.tables import read_table
+
+if TYPE_CHECKING:
+    from bench.results.saved_models import FinishedCell
+
+TABLE = "evaluated"
+
+_Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class KeptModels:
+    """The models of the reported rounds; the rounds of both kinds may differ.
+
+    Attributes:
+        generic: the generic model, if there is one.
+        personal: the personalized ones by client.
+        rounds: of `gm` and `pm`.
+    """
+
+    generic: Params | None
+    personal: dict[int, Params]
+    rounds: dict[str, int]
+
+
+def evaluate_cell(
+    cell: "FinishedCell",
+    tests: Sequence[FurtherTest],
+    metrics: Sequence[str],
+    data_root: Path = Path("data"),
+    device: str = "cpu",
+    say: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Score the kept models of a finished cell on tests, as far as its `evaluated.csv` does not have them.
+
+    Args:
+        cell: the cell; its settings say which data it has.
+        tests: further tests.
+        metrics: scores beside accuracy and loss; those that the cell's own tests lack are added, too.
+        data_root: where data files lie.
+        device: `cpu` or `cuda`.
+        say: takes the name of each test that is scored.
+
+    Returns:
+        The number of rows that were added.
+
+    Raises:
+        UserError: the cell is not done or kept no models, its data are missing or others than it was run with, or a
+            test does not fit them.
+    """
+    if cell.status.state != "done":
+        raise UserError(f"{cell.name} is {cell.status.state}, not done")
+    data = load_all(cell.settings, data_root)
+    if data[1].hash != cell.status.partition.get("hash"):
+        raise UserError(f"{cell.name}: its data or partition are others here than those that it was run with")
+    dataset, partition, public = data
+    federation = Federation(cell.settings, dataset=dataset, partition=partition, public=public, device=device)
+    with store.locked(cell.folder):
+        return score_kept(cell.folder, cell.settings, data, federation, tests, metrics, say)
+
+
+def score_kept(
+    folder: Path,
+    settings: Settings,
+    data: CellData,
+    federation: Federation,
+    tests: Sequence[FurtherTest],
+    metrics: Sequence[str],
+    say: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Score the models that lie in a cell's folder; see `evaluate_cell`. The caller holds the folder.
+
+    Args:
+        data: the cell's data.
+        federation: the cell's federation, for its clients and the architectures of its models.
+    """
+    present = {(row["split"], row["quantity"]) for row in read_table(folder, TABLE).to_dict("records")}
+    recorded = {("test", quantity) for quantity in {*RECORDED, *read_table(folder, "scores")["quantity"]}}
+    quantities = list(dict.fromkeys([*RECORDED, *metrics]))
+    wanted = [(label, quantity) for label in test_names(tests) for quantity in quantities]
+    wanted += [("test", quantity) for quantity in quantities if ("test", quantity) not in recorded]
+    missing = [pair for pair in wanted if pair not in present]
+    if not missing:
+        return 0
+    scoring = _Scoring(settings, data, federation, kept_models(folder, federation))
+    count = 0
+    for label in dict.fromkeys(label for label, _ in missing):
+        say(label)
+        rows = scoring.rows(label, tests, [quantity for of, quantity in missing if of == label])
+        _append(folder, rows)
+        count += len(rows)
+    return count
+
+
+def kept_models(folder: Path, federation: Federation) -> KeptModels:
+    """Load the models of the reported rounds.
+
+    Raises:
+        UserError: none were kept.
+    """
+    generic: Params | None = None
+    personal: dict[int, Params] = {}
+    rounds = {}
+    for metric in ("gm", "pm"):
+        saved = next(checkpoint.load(folder / FOLDER / metric), None)
+        if saved is None:
+            continue
+        home = federation.engine.device_data.device
+        tensors = {name: tensor.to(home) for name, tensor in saved.tensors.items()}
+        models = unpack(saved.rest["models"], tensors, federation.server.specs)
+        rounds[metric] = saved.version
+        if metric == "gm":
+            generic = models.get(ALL)
+        else:
+            personal = {int(client): model for client, model in models.items()}
+    if not rounds:
+        raise UserError(f"{folder}: no model was kept, or it is damaged; run the cell again with --fresh --keep best")
+    return KeptModels(generic, personal, rounds)
+
+
+def test_names(tests: Sequence[FurtherTest]) -> list[str]:
+    """The names of tests in tables, each once; every corruption is one."""
+    return list(dict.fromkeys(label for test in tests for label in test.labels))
+
+
+class _Scoring:
+    """Scores the kept models of one cell."""
+
+    def __init__(self, settings: Settings, data: CellData, federation: Federation, models: KeptModels) -> None:
+        self._settings = settings
+        self._dataset, self._partition, _ = data
+        self._ids = federation.clients.ids
+        self._models = models
+        self._device = federation.engine.device_data.device
+        self._arithmetic = Arithmetic(settings.precision == "bf16")
+
+    def rows(self, label: str, tests: Sequence[FurtherTest], quantities: Sequence[str]) -> _Rows:
+        """Score all models on one test."""
+        test = next((test for test in tests if label in test.labels), None)
+        further = FurtherScores(quantities)
+        kind = "test" if test is None else test.name
+        if kind == "global":
+            return self._common(label, self._dataset, self._common_test(), further)
+        if kind == "file" and test is not None:
+            dataset = file_samples(str(test.path), self._dataset)
+            return self._common(label, dataset, np.arange(len(dataset.y)), further)
+        if kind == "others":
+            return self._others(label, further)
+        dataset, partition = self._dataset, self._partition
+        if kind == "corrupted":
+            dataset = self._corrupted(label)
+        elif test is not None:
+            dataset, partition = self._shifted(test)
+        return self._local(label, dataset, partition, quantities)
+
+    def _common_test(self) -> Indices:
+        common = self._partition.global_test
+        return common if len(common) else np.unique(np.concatenate([self._partition.test[i] for i in self._ids]))
+
+    def _corrupted(self, label: str) -> Dataset:
+        """The data set with all test samples corrupted."""
+        corruptions = importlib.import_module("datasets.corruptions")
+        _, kind, severity = label.split(" ")
+        at = np.unique(np.concatenate([self._common_test(), *(self._partition.test[i] for i in self._ids)]))
+        x = self._dataset.x.copy()
+        seed = self._settings.seed if self._settings.partition_seed is None else self._settings.partition_seed
+        x[at] = corruptions.corrupt(self._dataset.x[at], kind, int(severity), at, seed)
+        return replace(self._dataset, x=x)
+
+    def _shifted(self, test: FurtherTest) -> tuple[Dataset, Partition]:
+        """Samples and partition after the test's shifts, which come after those of the cell."""
+        settings = self._settings.model_copy(update={"shifts": test.shifts})
+        return apply_shifts(settings, self._dataset, self._partition)
+
+    def _logits(self, dataset: Dataset, tasks: Sequence[tuple[Params, Indices]]) -> list[torch.Tensor]:
+        pool = Pool.of(dataset, self._device, getattr(torch, self._settings.dtype))
+        return outputs(pool, tasks, self._arithmetic)
+
+    def _local(self, label: str, dataset: Dataset, partition: Partition, quantities: Sequence[str]) -> _Rows:
+        """Score each model on its client's tests, and the generic one on all of them."""
+        nothing = tuple(np.zeros(0, np.int64) for _ in partition.train)
+        scorer = Scorer(torch.from_numpy(dataset.y), replace(partition, validation=nothing), self._ids, quantities)
+        generic, personal = self._models.generic, self._models.personal
+        tasks = [] if generic is None else [(generic, scorer.needed)]
+        tasks += [(personal[i], scorer.own[i]) for i in self._ids if personal]
+        logits = torch.cat(self._logits(dataset, tasks)).cpu()
+        into = Evaluation()
+        names = () if generic is None else ("gm",)
+        scorer.score(Outputs(names, {"pm": self._ids} if personal else {}, logits), into)
+        rows = [{**row, "client": ALL} for row in into.scores]
+        rows += [{**row, "on": "local", "mean": ""} for row in into.client_scores]
+        return [{**row, "split": label, "round": self._models.rounds[row["metric"]]} for row in rows]
+
+    def _common(self, label: str, dataset: Dataset, at: Indices, further: FurtherScores) -> _Rows:
+        """Score each model on the same samples."""
+        owners, tasks = self._everybody(lambda client: at)
+        labels = dataset.y[at]
+        values = {
+            owner: further.values(labels, logits.double().cpu().numpy(), f"the test {label}")
+            for owner, logits in zip(owners, self._logits(dataset, tasks), strict=True)
+        }
+        generic = values.pop(("gm", ALL), None)
+        rows = [] if generic is None else [self._row("gm", "global", "", ALL, label, q, v) for q, v in generic.items()]
+        return rows + self._means("pm", "global", label, {client: scores for (_, client), scores in values.items()})
+
+    def _others(self, label: str, further: FurtherScores) -> _Rows:
+        """Score each model on the tests of all other clients, and average over these, each counting the same."""
+        tested = [i for i in self._ids if len(self._partition.test[i])]
+        union = np.concatenate([self._partition.test[i] for i in tested])
+        ends = np.cumsum([len(self._partition.test[i]) for i in tested])[:-1]
+        owners, tasks = self._everybody(lambda client: union)
+        rows: _Rows = []
+        for metric in ("gm", "pm"):
+            by_client: dict[int, dict[str, float]] = {}
+            for (of, owner), logits in zip(owners, self._logits(self._dataset, tasks), strict=True):
+                if of != metric:
+                    continue
+                parts = np.split(logits.double().cpu().numpy(), ends)
+                of_clients = {
+                    i: further.values(self._dataset.y[self._partition.test[i]], part, f"the tests of client {i}")
+                    for i, part in zip(tested, parts, strict=True)
+                }
+                for client in self._ids if owner == ALL else [owner]:
+                    others = [scores for i, scores in of_clients.items() if i != client]
+                    by_client[client] = {
+                        name: mean_of_present(np.array([s[name] for s in others]), np.ones(len(others)))
+                        for name in next(iter(of_clients.values()))
+                    }
+            rows += self._means(metric, "local", label, by_client)
+        return rows
+
+    def _everybody(self, at: Callable[[int], Indices]) -> tuple[list[tuple[str, int]], list[tuple[Params, Indices]]]:
+        """All models, each with its metric and client and the positions of its samples."""
+        owners: list[tuple[str, int]] = [] if self._models.generic is None else [("gm", ALL)]
+        owners += [("pm", i) for i in self._ids if self._models.personal]
+        models = [self._models.generic if i == ALL else self._models.personal[i] for _, i in owners]
+        tasks = [(model, at(i)) for (_, i), model in zip(owners, models, strict=True) if model is not None]
+        return owners, tasks
+
+    def _means(self, metric: str, on: str, label: str, by_client: dict[int, dict[str, float]]) -> _Rows:
+        """Rows of clients and of their means, weighted by training samples and equally."""
+        rows: _Rows = []
+        for quantity in next(iter(by_client.values()), {}):
+            values = np.array([scores[quantity] for scores in by_client.values()])
+            train = np.array([len(self._partition.train[i]) for i in by_client], np.float64)
+            for mean, weights in (("train_size", train), ("equal", np.ones(len(train)))):
+                rows.append(self._row(metric, on, mean, ALL, label, quantity, mean_of_present(values, weights)))
+            rows += [
+                self._row(metric, on, "", client, label, quantity, scores[quantity])
+                for client, scores in by_client.items()
+            ]
+        return rows
+
+    def _row(
+        self, metric: str, on: str, mean: str, client: int, label: str, quantity: str, value: float
+    ) -> dict[str, Any]:
+        return {
+            "round": self._models.rounds[metric], "metric": metric, "on": on, "mean": mean, "client": client,
+            "split": label, "quantity": quantity, "value": value,
+        }  # fmt: skip
+
+
+def _append(folder: Path, rows: _Rows) -> None:
+    """Add rows to the table; it is replaced as a whole, so that a kill leaves the old rows or all."""
+    path = folder / f"{TABLE}.csv"
+    columns = store.EVALUATED
+    before = inside.read_bytes(path) if inside.is_file(path) else (",".join(columns) + "\n").encode()
+    buffer = io.StringIO()
+    csv.DictWriter(buffer, columns, lineterminator="\n").writerows(rows)
+    inside.replace(path, before + buffer.getvalue().encode())

@@ -1,0 +1,200 @@
+"""Further tests of a finished cell's models: at its end (`tests:`), or later from kept models (`bench evaluate`)."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import bench as front_door
+from bench.errors import UserError
+from bench.federation.cell_data import apply_shifts, load_all
+from bench.results.pack import pack, unpack
+from bench.results.results import CellView, load_run, reported_figures
+from bench.runs.cell import Options
+from bench.settings import FurtherTest, Settings
+from bench.store import store
+from datasets.corruptions import corrupt
+from tests.runs.conftest import Bench
+from tests.runs.helpers import make_run
+
+DEVICE = Options(device="cpu", executor="sequential", keep="best")
+SETTINGS: dict[str, Any] = {"rounds": 3, "alphas": [0.3]}
+Grid = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def made(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two cells that kept their models."""
+    return make_run(tmp_path_factory.mktemp("made") / "run", arrays, ["fedavg", "ditto"], options=DEVICE, **SETTINGS)
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def accuracies(cell: CellView, split: str, metric: str, on: str = "local") -> dict[int, float]:
+    """By client, and under -1 the mean in which every client counts the same, or the value on all samples together."""
+    table = cell.table("evaluated")
+    table = table[(table["split"] == split) & (table["metric"] == metric) & (table["on"] == on)]
+    table = table[(table["quantity"] == "accuracy") & (table["mean"] != "train_size")]
+    assert not table.duplicated(["client"]).any()
+    return dict(table[["client", "value"]].itertuples(index=False, name=None))
+
+
+def right(cell: CellView, client: int | None, x: np.ndarray, y: np.ndarray) -> float:
+    """Accuracy of a kept model as a user would compute it."""
+    with torch.no_grad():
+        return float((cell.model(client=client)(torch.from_numpy(x)).argmax(1).numpy() == y).mean())
+
+
+def test_every_kind_of_test_is_what_a_user_would_compute(run: Path, arrays: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in run.glob("*/*") if path.is_file()}
+    shifts = [{"name": "rotation", "groups": 2}]
+    with np.load(arrays) as file:
+        np.savez(tmp_path / "other.npz", train_images=file["test_images"][:20], train_labels=file["test_labels"][:20])
+    view = front_door.evaluate(
+        run, quiet=True,
+        tests=["global", "others", {"name": "corrupted", "severity": 5, "kinds": ["fog"]},
+               {"name": "shifted", "shifts": shifts}, {"name": "file", "path": str(tmp_path / "other.npz")}],
+    )  # fmt: skip
+    cell = view.cells[1]
+    dataset, partition, _ = load_all(cell.settings)
+    common, clients = partition.global_test, range(4)
+    assert len(common)
+    y = dataset.y
+    expected = {i: right(cell, i, dataset.x[common], y[common]) for i in clients}
+    found = accuracies(cell, "global", "pm", "global")
+    assert found == pytest.approx({**expected, -1: np.mean([*expected.values()])})
+    assert accuracies(cell, "global", "gm", "global") == {-1: right(cell, None, dataset.x[common], y[common])}
+
+    def others(client: int | None, without: int) -> float:
+        tests = [partition.test[j] for j in clients if j != without]
+        return float(np.mean([right(cell, client, dataset.x[at], y[at]) for at in tests]))
+
+    for metric, of in (("pm", others), ("gm", lambda client, without: others(None, without))):
+        expected = {i: of(i, i) for i in clients}
+        assert accuracies(cell, "others", metric) == pytest.approx({**expected, -1: np.mean([*expected.values()])})
+
+    expected = {}
+    for i in clients:
+        at = partition.test[i]
+        expected[i] = right(cell, i, corrupt(dataset.x[at], "fog", 5, at, cell.settings.seed), y[at])
+    found = accuracies(cell, "corrupted fog 5", "pm")
+    assert found == pytest.approx({**expected, -1: np.mean([*expected.values()])})
+
+    settings = cell.settings.model_copy(update={"shifts": tuple(shifts)})
+    turned, lists = apply_shifts(settings, dataset, partition)
+    expected = {i: right(cell, i, turned.x[lists.test[i]], turned.y[lists.test[i]]) for i in clients}
+    found = accuracies(cell, "shifted rotation groups=2", "pm")
+    assert {i: found[i] for i in clients} == pytest.approx(expected)
+
+    first = slice(dataset.n_train, dataset.n_train + 20)
+    expected = {i: right(cell, i, dataset.x[first], y[first]) for i in clients}
+    found = accuracies(cell, "file other", "pm", "global")
+    assert {i: found[i] for i in clients} == pytest.approx(expected)
+    assert all(path.read_bytes() == content for path, content in before.items()), "old files change"
+    assert [cell.status.state for cell in view.cells] == ["done", "done"]
+
+
+def test_a_second_call_adds_what_is_missing_and_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    front_door.evaluate(run, tests=["global"])
+    tables = {cell.id: (cell.folder / "evaluated.csv").read_bytes() for cell in load_run(run).cells}
+    front_door.evaluate(run, tests=["global"])
+    assert capsys.readouterr().err.count(": 0 new rows") == 2
+    view = front_door.evaluate(run, tests=["global", "others"], metrics=["auroc"])
+    for cell in view.cells:
+        content = (cell.folder / "evaluated.csv").read_bytes()
+        assert content.startswith(tables[cell.id])
+        table = cell.table("evaluated")
+        assert not table.duplicated([name for name in store.EVALUATED if name != "value"]).any()
+        assert set(zip(table["split"], table["quantity"], strict=True)) == {
+            *((split, quantity) for split in ("global", "others") for quantity in ("accuracy", "loss", "auroc")),
+            ("test", "auroc"),
+        }
+    assert view.evaluated["label"].unique().tolist() == ["fedavg", "ditto"]
+
+
+def test_a_missing_score_of_the_cells_own_tests_is_filled(made: Path, run: Path, arrays: Path, tmp_path: Path) -> None:
+    """It is the value that the cell would have recorded; models right after local training are not kept."""
+    asked = make_run(tmp_path / "asked", arrays, ["fedavg", "ditto"], metrics=["auroc"], options=DEVICE, **SETTINGS)
+    view = front_door.evaluate(run, metrics=["auroc"], quiet=True)
+    for cell, recorded in zip(view.cells, load_run(asked).cells, strict=True):
+        assert cell.id == recorded.id
+        keys = ("metric", "on", "mean", "round")
+        shown, expected = (
+            {tuple(f[k] for k in keys): f["value"] for f in reported_figures(one, "auroc") if f["metric"] != "lm"}
+            for one in (cell, recorded)
+        )
+        assert shown.keys() == expected.keys()
+        assert shown == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_grids_tests_are_scored_at_the_end(arrays: Path, run: Path, tmp_path: Path) -> None:
+    """As `bench evaluate` scores them; models stay only where they are asked for, and other tables are the same."""
+    tests = ["global", {"name": "corrupted", "severity": 3, "kinds": ["snow"]}]
+    options = Options(device="cpu", executor="sequential")
+    asked = make_run(tmp_path / "asked", arrays, ["fedavg", "ditto"], tests=tests, options=options, **SETTINGS)
+    later = front_door.evaluate(run, tests=tests, quiet=True)
+    for cell, other in zip(load_run(asked).cells, later.cells, strict=True):
+        assert cell.id == other.id
+        assert not (cell.folder / "models").exists()
+        pd.testing.assert_frame_equal(cell.table("evaluated"), other.table("evaluated"))
+        for name in ("metrics", "clients", "hits", "ledger"):
+            assert (cell.folder / f"{name}.csv").read_bytes() == (other.folder / f"{name}.csv").read_bytes()
+
+
+def test_a_packed_run_with_models_is_evaluated_without_training(run: Path, tmp_path: Path, bench_here: Bench) -> None:
+    pack(run, tmp_path / "bare.tar.xz")
+    bench_here("pack", run, "--models", "--out", "run.tar.xz")
+    assert (tmp_path / "run.tar.xz").stat().st_size > (tmp_path / "bare.tar.xz").stat().st_size
+    theirs = unpack(tmp_path / "run.tar.xz", tmp_path / "theirs")
+    bench_here("evaluate", "theirs", "--tests", "global", "--tests", "{name: corrupted, severity: 1, kinds: [fog]}")
+    ours = front_door.evaluate(
+        run, tests=["global", {"name": "corrupted", "severity": 1, "kinds": ["fog"]}], quiet=True
+    )
+    for cell, other in zip(load_run(theirs.path).cells, ours.cells, strict=True):
+        pd.testing.assert_frame_equal(cell.table("evaluated"), other.table("evaluated"))
+    pack(theirs.path, tmp_path / "again.tar.xz")
+    assert len(unpack(tmp_path / "again.tar.xz", tmp_path / "again").evaluated) == len(ours.evaluated)
+    bare = unpack(tmp_path / "bare.tar.xz", tmp_path / "unpacked")
+    with pytest.raises(UserError, match="none of 2 finished cells kept its models; run them again with --fresh --keep"):
+        front_door.evaluate(bare.path, tests=["global"])
+    with pytest.raises(UserError, match="no cell has models"):
+        pack(bare.path, tmp_path / "no.tar.xz", models=True)
+
+
+def test_what_cannot_be_is_refused(run: Path, bench_here: Bench, arrays: Path) -> None:
+    def refused(*tests: Any) -> str:
+        with pytest.raises(UserError) as error:
+            front_door.evaluate(run, tests=tests)
+        return str(error.value)
+
+    assert "'corrupted' has no `path`" in refused({"name": "corrupted", "path": "x.npz"})
+    assert "'shifted' needs `shifts`" in refused("shifted")
+    assert "unknown corruption 'fogg'. Did you mean 'fog'?" in refused({"name": "corrupted", "kinds": ["fogg"]})
+    assert "unknown shift 'rotated'" in refused({"name": "shifted", "shifts": [{"name": "rotated"}]})
+    assert "should be 'global'" in refused("globe").replace("Input ", "")
+    assert "'global' stands there twice" in refused("global", "global")
+    assert "unknown metric 'aurok'" in bench_here("evaluate", run, "--metrics", "aurok", code=2).stderr
+    assert "is a file: `bench unpack" in bench_here("evaluate", arrays, code=2).stderr
+    missing = {"method": "fedavg", "alpha": 1.0, "tests": [{"name": "file", "path": "missing.npz"}]}
+    with pytest.raises(UserError, match=r"missing\.npz"):
+        front_door.run(front_door.Settings(**missing), out=run.parent / "other", quiet=True)
+    assert not (run.parent / "other" / "run.json").exists()
+
+
+def test_a_cell_without_the_tests_that_the_grid_asks_for_is_named(run: Path, bench_here: Bench) -> None:
+    info = store.read_json(run / "run.json")
+    for entry in info["cells"]:
+        settings = Settings(**entry["settings"]).model_copy(update={"tests": (FurtherTest(name="global"),)})
+        entry["settings"] = settings.model_dump(mode="json")
+    store.write_json(run / "run.json", info)
+    assert "2 finished cells ran without the test global" in bench_here("status", run).stdout
+    bench_here("evaluate", run)
+    assert "without the test global" not in bench_here("status", run).stdout
