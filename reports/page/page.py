@@ -22,15 +22,18 @@ from reports.page.method_portraits import portraits
 from reports.page.sections import Section
 from reports.pictures import figures, new_clients, samples, timeline
 from reports.pictures.headline import headline
+from reports.pictures.price import price
 from reports.pictures.profiles import interval_estimates, performance_profiles
 from reports.pictures.tradeoff import tradeoff
 from reports.published import speedup
 from reports.published.comparison import PublishedTable, comparison, published_table
 from reports.published.measures import MEASURES
+from reports.reading.further_tests import further_tests
 from reports.reading.load import Store, load
 from reports.reading.setting import described
 from reports.statistics.best import MARGIN
 from reports.tables import accuracy, cost, fairness, scores
+from reports.tables.further_tests import further_table, reversals
 from reports.tables.html import environment
 from reports.tables.latex import Latex, arranged, check, display_names
 from reports.tables.pool_error import pool_table
@@ -213,6 +216,16 @@ def _score_section(part: _Compared) -> Section | None:
     return Section("scores", "Other scores", tables=tables) if tables else None
 
 
+def _further_section(part: _Compared) -> Section | None:
+    tested = further_tests(part.store, part.chosen)
+    if not len(tested):
+        return None
+    points = tuple(reversals(part.store, tested))
+    text = "Pairs of methods whose order a test turns round (differences with 95 % intervals):" if points else ""
+    pictures = tuple(picture for picture in (price(part.store, tested),) if picture is not None)
+    return Section("further", "Further tests", text, (further_table(part.store, tested),), pictures, points=points)
+
+
 def _published_section(part: _Compared) -> Section | None:
     beside = [table for table in part.printed if set(table.metrics) & set(MEASURES)]
     table = tuple(comparison(part.store, table) for table in beside)
@@ -306,6 +319,7 @@ _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "at a glance": _headline_section,
     "accuracy": _accuracy_section,
     "other scores": _score_section,
+    "further tests": _further_section,
     "beside the paper": _published_section,
     "convergence": _convergence_section,
     "statistics": _statistics_section,

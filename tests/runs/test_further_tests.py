@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bench.runs.cell import Options
 from bench.settings import FurtherTest, Settings
 from bench.store import store
 from datasets.corruptions import corrupt
+from reports.tables.further_tests import reversals
 from tests.runs.conftest import Bench
 from tests.runs.helpers import make_run
 
@@ -198,3 +200,44 @@ def test_a_cell_without_the_tests_that_the_grid_asks_for_is_named(run: Path, ben
     assert "2 finished cells ran without the test global" in bench_here("status", run).stdout
     bench_here("evaluate", run)
     assert "without the test global" not in bench_here("status", run).stdout
+
+
+def test_the_report_shows_them(arrays: Path, tmp_path: Path, bench_here: Bench) -> None:
+    """Means by hand from the run's frame, corruptions of a severity together; and the picture."""
+    tests = ["global", {"name": "corrupted", "severity": 2, "kinds": ["fog", "contrast"]}]
+    settings = {**SETTINGS, "seeds": [0, 1], "tests": tests}
+    options = Options(device="cpu", executor="sequential")
+    run = load_run(make_run(tmp_path / "run", arrays, ["fedavg", "ditto"], options=options, **settings))
+    bench_here("report", run.path)
+    lines = pd.read_csv(run.path / "report" / "tables" / "further_tests.csv").set_index(["row", "column"])
+    rows = run.evaluated.query("client == -1 and quantity == 'accuracy'")
+    personal = rows.query("metric == 'pm' and mean == 'train_size'")
+    for label in ("fedavg", "ditto"):
+        of_label = personal[personal["label"] == label]
+        for column, splits in (("global", ["global"]), ("corrupted 2", ["corrupted fog 2", "corrupted contrast 2"])):
+            values = of_label[of_label["split"].isin(splits)].groupby("seed")["value"].mean() * 100
+            line = lines.loc[(label, f"PM {column}")]
+            assert (line["value"], line["spread"]) == pytest.approx((values.mean(), values.std()), abs=5e-3)
+        own = [figure["value"] for cell in run.cells if cell.label == label for figure in reported_figures(cell)
+               if (figure["metric"], figure["mean"]) == ("pm", "train_size")]  # fmt: skip
+        assert lines.loc[(label, "PM own"), "value"] == pytest.approx(100 * np.mean(own), abs=5e-3)
+    assert (run.path / "report" / "figures" / "price_of_personalisation.svg").stat().st_size > 1000
+
+
+def test_pairs_that_a_test_turns_round_are_named() -> None:
+    """By hand: a is 10 better than b on own tests and 20 worse on the other, both by nearly the same in each seed; the
+    third method's differences are noise."""
+
+    def rows(row: str, test: str, values: list[float]) -> pd.DataFrame:
+        units = [str(k) for k in range(len(values))]
+        return pd.DataFrame({"row": row, "task": "t", "unit": units, "metric": "pm", "test": test, "value": values})
+
+    tested = pd.concat([
+        rows("a", "own", [90, 91, 92]), rows("b", "own", [80, 81.1, 81.9]), rows("c", "own", [85, 70, 95]),
+        rows("a", "global", [40, 41, 42]), rows("b", "global", [60, 61.1, 61.9]), rows("c", "global", [50, 20, 70]),
+    ])  # fmt: skip
+    store_like = SimpleNamespace(tasks=["t"], rows=["a", "b", "c"])
+    (text,) = reversals(store_like, tested)  # type: ignore[arg-type]
+    assert text.startswith("t: a − b: +10.00 [")
+    assert "on own tests, -20.00 [" in text
+    assert text.endswith("on global")

@@ -1,0 +1,50 @@
+"""Accuracies of the reported models on further tests (docs/scores.md), as tables and pictures show them."""
+
+import pandas as pd
+
+from bench.results.results import ALL
+from reports.reading.load import Store, remembered
+
+OWN = "own"
+"""The clients' own tests, beside the further ones; of the generic model the common test set."""
+
+
+@remembered
+def further_tests(store: Store, chosen: str) -> pd.DataFrame:
+    """Accuracies in percent by row, task, unit, metric (`gm`, `pm`) and test; empty where no cell has further tests.
+
+    Corruptions of one severity are one test, their mean. Means over clients are weighted by training samples.
+
+    Args:
+        store: cells of one protocol.
+        chosen: which round is reported, for the clients' own tests.
+    """
+    table = store.table("evaluated")
+    columns = ["row", "task", "unit", "metric", "test", "value"]
+    rows = table[(table["quantity"] == "accuracy") & (table["client"] == ALL) & (table["split"] != "test")]
+    if not len(rows):
+        return pd.DataFrame(columns=columns)
+    weighted = (rows["mean"] == "train_size") & ((rows["metric"] == "pm") | (rows["split"] == "others"))
+    rows = rows[weighted | ((rows["metric"] == "gm") & (rows["on"] == "global"))]
+    units = {(cell.task, cell.seed): cell.unit for cell in store.cells}
+    rows = rows.assign(
+        test=rows["split"].str.replace(r"^corrupted \S+ (\d)$", r"corrupted \1", regex=True),
+        unit=[units[place] for place in zip(rows["task"], rows["seed"], strict=True)],
+        value=100 * rows["value"],
+    )
+    means = rows.groupby(["row", "task", "unit", "seed", "metric", "test"], sort=False)["value"].mean()
+    further = means.groupby(["row", "task", "unit", "metric", "test"], sort=False).mean().reset_index()
+    own = [
+        (row, task, unit, metric, OWN, value)
+        for row, task in dict.fromkeys(zip(further["row"], further["task"], strict=True))
+        for metric, on, mean in (("pm", "local", "train_size"), ("gm", "global", ""))
+        for unit, value in store.scores(row, task, metric, on, mean, chosen).items()
+    ]
+    return pd.concat([pd.DataFrame(own, columns=columns), further[columns]], ignore_index=True)
+
+
+def by_unit(tested: pd.DataFrame, row: str, task: str, metric: str, test: str) -> dict[str, float]:
+    """Accuracies in percent of one row on one test, by unit."""
+    chosen = (tested["row"] == row) & (tested["task"] == task) & (tested["metric"] == metric)
+    part = tested[chosen & (tested["test"] == test)]
+    return {str(unit): float(value) for unit, value in zip(part["unit"], part["value"], strict=True)}
