@@ -248,6 +248,11 @@ class Settings(BaseModel):
         return tuple(name for name in self.metrics if name not in RECORDED)
 
     @property
+    def further_tests(self) -> tuple[FurtherTest, ...]:
+        """The further tests of the cell's models; a trial of a sweep has none, as it sees no tests."""
+        return () if self.protocol == "tuning" else self.tests
+
+    @property
     def name(self) -> str:
         """The name in tables."""
         return self.label or self.method

@@ -70,8 +70,10 @@ def evaluate(
     from bench.runs.cell import choose_device
 
     for cell in (cell for cell in done if cell not in without):
-        of_cell = asked or cell.settings.tests
+        of_cell = asked or cell.settings.further_tests
         scores = tuple(metrics) or cell.settings.further_metrics
+        if not (of_cell or scores):
+            raise UserError(f"{run}: its grid asks for no further tests and scores; name some by --tests and --metrics")
         try:
             count = evaluate_cell(cell, of_cell, scores, Path(data_root), choose_device(device))
         except BusyError as error:

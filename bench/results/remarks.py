@@ -71,7 +71,7 @@ def missing_scores(cells: Sequence[CellView]) -> list[str]:
     unselected = set()
     for cell in (cell for cell in cells if cell.status.state == "done"):
         settings = cell.settings
-        if not (settings.further_metrics or settings.tests):
+        if settings.protocol == "tuning" or not (settings.further_metrics or settings.tests):
             continue
         recorded, later = set(cell.table("scores")["quantity"]), cell.table("evaluated")
         present = recorded | set(later[later["split"] == "test"]["quantity"])

@@ -126,7 +126,7 @@ def run_cell(
         has_begun = status.state != "waiting" or (folder / "checkpoint").exists()
         if has_begun and store.identity_fault(folder, status, settings):
             store.clear(folder, keep=("lock", "log.txt"))  # or another cell's checkpoint would be gone on with
-        for name in ("error.txt", "samples.json", "relations.json"):
+        for name in ("error.txt", "samples.json", "relations.json", "evaluated.csv"):
             (folder / name).unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
         with logged(folder / "log.txt"):
@@ -268,7 +268,6 @@ class _Run:
             return
         checkpoint.remove(self.folder / "checkpoint")
         checkpoint.remove(self.folder / saved_models.FOLDER)
-        (self.folder / "evaluated.csv").unlink(missing_ok=True)
         self.tables.restart()
         log.info("starting with round 1")
 
@@ -309,7 +308,7 @@ class _Run:
         """Write the scores of the version that has just ended, and return those of all clients together."""
         version, evaluation = federation.version, federation.evaluate()
         self.tables.append_evaluation(version, evaluation)
-        if self.options.keep == "best" or self.settings.tests:
+        if self.options.keep == "best" or self.settings.further_tests:
             saved_models.keep_reported(self.folder, version, evaluation, self.settings, federation.clients.ids)
         self.figures = headline(evaluation.metrics)
         log.info("round %d: %s", version, figures_text(self.figures))
@@ -327,7 +326,7 @@ class _Run:
 
         settings = self.settings
         try:
-            score_kept(self.folder, settings, data, federation, settings.tests, settings.further_metrics)
+            score_kept(self.folder, settings, data, federation, settings.further_tests, settings.further_metrics)
         except (UserError, OSError) as error:
             text = f"not all further tests are scored: {shortage(error) or error}; `bench evaluate` goes on"
             self.status = replace(self.status, warnings=[*self.status.warnings, text])
@@ -341,7 +340,7 @@ class _Run:
         self.tables.sync()
         if relations := federation.relations():
             store.write_json(self.folder / "relations.json", relations)
-        if self.settings.tests and not self.options.blind:
+        if self.settings.further_tests and not self.options.blind:
             self._score_tests(federation, data)
         if self.options.keep in ("none", "best"):
             return

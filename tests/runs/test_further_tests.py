@@ -16,17 +16,18 @@ from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_all
 from bench.results.pack import pack, unpack
 from bench.results.results import CellView, load_run, reported_figures
-from bench.runs.cell import Options
+from bench.runs.cell import Options, run_cell
 from bench.settings import FurtherTest, Settings
 from bench.store import store
 from datasets.corruptions import corrupt
 from reports.tables.further_tests import reversals
 from tests.runs.conftest import Bench
 from tests.runs.helpers import make_run
+from tests.runs.test_cell import stop_after
 
 DEVICE = Options(device="cpu", executor="sequential", keep="best")
 SETTINGS: dict[str, Any] = {"rounds": 3, "alphas": [0.3]}
-Grid = Callable[..., Path]
+Cell = Callable[..., Settings]
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +152,31 @@ def test_the_grids_tests_are_scored_at_the_end(arrays: Path, run: Path, tmp_path
             assert (cell.folder / f"{name}.csv").read_bytes() == (other.folder / f"{name}.csv").read_bytes()
 
 
+def test_a_stopped_cell_ends_with_the_same_rows_and_a_trial_has_none(cell: Cell, tmp_path: Path) -> None:
+    """Also where rows were left by a kill, of models that another `select_by` chose."""
+    settings = cell(method="ditto", lr=1.5, alpha=0.2, seed=2, tests=["global"])
+    options = Options(device="cpu", checkpoint_seconds=0)
+    run_cell(settings, tmp_path / "whole", options)
+    run_cell(settings, tmp_path / "parts", options, stop=stop_after(4))
+    (tmp_path / "parts" / "evaluated.csv").write_text("round,metric,on,mean,client,split,quantity,value\n"
+                                                      "1,pm,global,equal,-1,global,accuracy,0.5\n")  # fmt: skip
+    run_cell(settings, tmp_path / "parts", options)
+    whole, parts = ((tmp_path / name / "evaluated.csv").read_bytes() for name in ("whole", "parts"))
+    assert whole == parts
+    trial = run_cell(settings.model_copy(update={"protocol": "tuning"}), tmp_path / "trial", options)
+    assert (trial.state, trial.warnings) == ("done", [])
+    assert not (tmp_path / "trial" / "evaluated.csv").exists()
+
+
+def test_tests_that_fail_cost_no_training(cell: Cell, tmp_path: Path) -> None:
+    """The file was there when the run was planned: the cell is done, says so, and keeps its models for later."""
+    settings = cell(rounds=1, tests=[{"name": "file", "path": str(tmp_path / "gone.npz")}])
+    status = run_cell(settings, tmp_path / "cell", Options(device="cpu"))
+    assert status.state == "done"
+    assert any("not all further tests are scored" in text and "gone.npz" in text for text in status.warnings)
+    assert (tmp_path / "cell" / "models").is_dir()
+
+
 def test_a_packed_run_with_models_is_evaluated_without_training(run: Path, tmp_path: Path, bench_here: Bench) -> None:
     pack(run, tmp_path / "bare.tar.xz")
     bench_here("pack", run, "--models", "--out", "run.tar.xz")
@@ -177,6 +203,7 @@ def test_what_cannot_be_is_refused(run: Path, bench_here: Bench, arrays: Path) -
             front_door.evaluate(run, tests=tests)
         return str(error.value)
 
+    assert "asks for no further tests and scores; name some by --tests and --metrics" in refused()
     assert "'corrupted' has no `path`" in refused({"name": "corrupted", "path": "x.npz"})
     assert "'shifted' needs `shifts`" in refused("shifted")
     assert "unknown corruption 'fogg'. Did you mean 'fog'?" in refused({"name": "corrupted", "kinds": ["fogg"]})

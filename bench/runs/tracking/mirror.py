@@ -34,6 +34,7 @@ ARTIFACTS = (
     "hits.csv",
     "scores.csv",
     "client_scores.csv",
+    "evaluated.csv",
     "tests.json",
     "ledger.csv",
     "work.csv",
