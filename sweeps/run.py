@@ -136,7 +136,7 @@ def tune(
         study: the study that is tuned.
         studies: the result of `open_studies`.
         folder: the run store, with its `run.json`.
-        options: JSON of `bench.runs.cell.Options`.
+        options: JSON of `bench.runs.session_options.Options`.
         runner: runs the cells.
         timeout: seconds after which no trial is begun.
         say: takes one line for each trial that has ended.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bench.config.listed import write_listed
 from bench.errors import UserError
 from bench.results.pack import TUNING
-from bench.results.remarks import fallbacks
+from bench.results.remarks import fallbacks, unused_fallbacks
 from bench.results.results import load_run
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan, planned_remarks
@@ -113,7 +113,8 @@ def run_study(
         _write_best(folder, study, [cell.settings for cell in reported])
         end = _report(folder, study, studies, page=page)
     if not quiet:
-        print_notes(fallbacks(load_run(folder).cells))
+        cells = load_run(folder).cells
+        print_notes([*unused_fallbacks(session.options.allow_fallback, cells), *fallbacks(cells)])
     failed = any(store.read_status(folder / cell.id).state == "failed" for cell in reported)
     return replace(end, failed=bool(outcome.failed) or failed)
 

@@ -67,7 +67,7 @@ def evaluate(
         )
 
     from bench.results.further_tests import evaluate_cell  # here, as it takes torch
-    from bench.runs.cell import choose_device
+    from bench.runs.session_options import choose_device
 
     for cell in (cell for cell in done if cell not in without):
         of_cell = asked or cell.settings.further_tests

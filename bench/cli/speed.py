@@ -47,7 +47,7 @@ def speed(
         hint = did_you_mean(unknown[0], known)
         raise UserError(f"there is no workload {unknown[0]!r}.{hint} There are {', '.join(known)}")
 
-    from bench.runs.cell import choose_device
+    from bench.runs.session_options import choose_device
     from bench.speed.measure import measure
     from bench.store import store  # from here on torch is needed
 

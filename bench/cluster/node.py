@@ -85,7 +85,7 @@ class CellWorker:
 
     def _without_gpu(self) -> str:
         """Say what is wrong where Ray gives a GPU in which torch cannot compute; else an empty string."""
-        from bench.runs.cell import choose_device
+        from bench.runs.session_options import choose_device
 
         try:
             choose_device("cuda" if self._each.get("GPU") else "cpu")

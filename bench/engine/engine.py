@@ -296,15 +296,20 @@ class Engine:
 
     def _one_by_one(self, group: list[Prepared]) -> Answers:
         recipe = group[0].recipe
-        if not recipe.recordable:
-            self._allow(recipe.name, f"the steps of {recipe.name} on one such network alone cannot be recorded")
+        problem = f"the steps of {recipe.name} on one such network alone cannot be recorded"
+        if not recipe.recordable and self._allow(recipe.name, problem) and recipe.name not in self.fallbacks:
+            self.fallbacks.append(recipe.name)
+            self.notices.append(f"{recipe.name} runs one by one: its steps on one such network cannot be recorded")
         return self._trainer.sequential(group, self.threads)
 
-    def _allow(self, name: str, problem: str, cause: Exception | None = None) -> None:
-        """Raise an error on a GPU, unless this is allowed by name."""
-        if self.device_data.device.type != "cpu" and name not in self.allow_fallback:
+    def _allow(self, name: str, problem: str, cause: Exception | None = None) -> bool:
+        """Return whether this is a GPU, and raise an error if it is not allowed there by name."""
+        if self.device_data.device.type == "cpu":
+            return False
+        if name not in self.allow_fallback:
             slow = "On a GPU its clients would train tens of times slower"
             raise UserError(f"{problem}. {slow}; --allow-fallback {shlex.quote(name)} takes that") from cause
+        return True
 
     @property
     def calls(self) -> Counter[str]:

@@ -5,6 +5,7 @@ cells that trained in a slower way than they should.
 """
 
 import csv
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -102,6 +103,18 @@ def missing_scores(cells: Sequence[CellView]) -> list[str]:
             "`bench run --fresh` runs them again"
         )
     return texts
+
+
+def unused_fallbacks(names: Sequence[str], cells: Sequence[CellView]) -> list[str]:
+    """Say which names of `--allow-fallback` no cell used: one that is misspelt allows nothing.
+
+    Args:
+        names: as the user gave them.
+        cells: that ran.
+    """
+    warnings = {text for cell in cells for text in cell.status.warnings}
+    unused = [name for name in names if not any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", w) for w in warnings)]
+    return [f"--allow-fallback {name}: nothing of that name failed on a GPU; leave it out" for name in unused]
 
 
 def untimed(cells: Sequence[CellView]) -> list[str]:

@@ -6,7 +6,6 @@ file holds `{"settings": {...}, "folder": "...", "options": {...}}` as `CellConf
 
 import contextlib
 import datetime
-import functools
 import logging
 import sys
 import time
@@ -15,27 +14,24 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench.engine.engine import hp_values
-from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, shortage
 from bench.federation.cell_data import CellData, load_all
-from bench.federation.features import Shelf, computed
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
 from bench.plugin import METHODS, file_of, load_file
 from bench.results import saved_models
 from bench.runs import blind
+from bench.runs.cell_federation import build
 from bench.runs.events import Event
-from bench.runs.forecast.memory import keep_on_host
 from bench.runs.progress import figures_text, headline
-from bench.runs.session_options import Keep, check_device_name
-from bench.settings import Executor, Settings
+from bench.runs.session_options import Options
+from bench.settings import Settings
 from bench.store import checkpoint, documents, inside, store
 from bench.store.cell_log import logged
 from bench.store.data_record import partition_record, shown_samples, tests_record
@@ -46,29 +42,12 @@ from bench.store.store import Status
 if TYPE_CHECKING:
     from bench.runs.callbacks import Calls
 
+__all__ = ["Options", "run_cell"]
+
 STATUS_SECONDS = 5.0
 EVENT_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
-
-
-class Options(BaseModel):
-    """Options of a cell's run; none changes what is computed, but for the recorded path."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    executor: Executor = "auto"
-    threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
-    allow_fallback: tuple[str, ...] = Field((), description="losses and backends that may fail on a GPU, by name")
-    lane_kernels: bool = Field(False, description="on a GPU and in bf16, kernels of this package")
-    cells: int = Field(1, ge=1, description="cells at a time that share a GPU, and so how many models fit it")
-    data_root: Path = Path("data")
-    checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
-    keep: Keep = Field("none", description="which models or states stay at the end (`bench.results.saved_models`)")
-    plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
-    callbacks: tuple[str, ...] = Field((), description="called in the process that trains (`callbacks.pack_callback`)")
-    blind: bool = Field(False, description="data without labels of tests lie in the cell's folder; scores nothing")
 
 
 FindHelpers = Callable[[Settings, Options, Mapping[str, Any]], Helpers]
@@ -408,69 +387,6 @@ def _status_of(status: Status, federation: Federation) -> Status:
     """The status with a federation's version, warnings, backend and kind of steps."""
     engine, warnings = federation.engine, list(federation.warnings)
     return replace(status, rounds=federation.version, warnings=warnings, backend=engine.backend, steps=engine.steps_are)
-
-
-def build(settings: Settings, options: Options, data: CellData, features: Shelf = computed) -> Federation:
-    """Build the federation of a cell, before its first round.
-
-    Raises:
-        UserError: its data, its device or its settings do not allow it.
-    """
-    dataset, partition, public = data
-    device = choose_device(options.device)
-    offload = keep_on_host(settings, dataset.shape, dataset.num_classes, device, options.cells)
-    if offload:
-        log.info("the clients' models are too many for the GPU: they are kept in the host's memory")
-    return Federation(
-        settings,
-        dataset=dataset,
-        partition=partition,
-        device=device,
-        executor=options.executor,
-        threads=options.threads,
-        public=public,
-        offload=offload,
-        recordings=_recordings(settings, device),
-        allow_fallback=options.allow_fallback,
-        lane_kernels=options.lane_kernels,
-        features=features,
-    )
-
-
-def _recordings(settings: Settings, device: str) -> GraphCache:
-    """Recorded steps of the last method in this process. Cells that differ in seed, partition or hyperparameters that a
-    loss receives as tensors share them, because recording takes as long as tens of rounds."""
-    recordings = _last_recordings(*_recordings_key(settings, device))
-    recordings.begin_cell()
-    return recordings
-
-
-def _recordings_key(settings: Settings, device: str) -> tuple[str, ...]:
-    """Method, plain hyperparameters, dtype and device: cells that have them in common share recorded steps."""
-    hyper = METHODS.get(settings.method).Hyper(**settings.hp)
-    values = hp_values(hyper, torch.float64, torch.device("cpu"))
-    plain = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
-    return settings.method, repr(plain), settings.dtype, device
-
-
-@functools.lru_cache(1)  # most grids have the cells of a method one after the other
-def _last_recordings(*key: str) -> GraphCache:
-    return GraphCache()
-
-
-def choose_device(wish: str) -> str:
-    """Return `cpu` or `cuda`.
-
-    Raises:
-        UserError: there is no device of that name, or no GPU here.
-    """
-    check_device_name(wish)
-    available = torch.cuda.is_available()
-    if wish == "cuda" and not available:
-        raise UserError(
-            "--device cuda: torch sees no CUDA device here. Use --device cpu, or install a CUDA build of torch."
-        )
-    return ("cuda" if available else "cpu") if wish == "auto" else wish
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -15,18 +15,17 @@ from bench.config.grid import Grid
 from bench.engine.device import check_lane_kernels
 from bench.federation.setup import degenerate, make_method
 from bench.plugin import loaded_files
-from bench.results.remarks import end_remarks
+from bench.results.remarks import end_remarks, unused_fallbacks
 from bench.results.results import CellView, cell_name, load_run, other_cells
 from bench.results.saved_models import has_kept
 from bench.runs import interactive
 from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pack_callback
-from bench.runs.cell import Options
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.plan import PlannedCell, plan, planned_remarks, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_folder, forget, write_run
-from bench.runs.session_options import SessionOptions
+from bench.runs.session_options import Options, SessionOptions
 from bench.runs.tracking import mirror
 from bench.runs.tracking.process import DRAIN_SECONDS, STOP_SECONDS, Follower
 from bench.runs.workers import LocalRunner
@@ -151,7 +150,7 @@ class Session:
                 print_notes([f"{file} is code of this notebook or script; --plugin or bench.load_file takes it later"])
 
     def cell_options(self, runner: CellRunner, cells: int | None, callbacks: tuple[str, ...] = ()) -> str:
-        """The JSON of `bench.runs.cell.Options` for so many cells; None: more than there is room for.
+        """The JSON of `bench.runs.session_options.Options` for so many cells; None: more than there is room for.
 
         Raises:
             UserError: lane kernels cannot run there.
@@ -200,6 +199,7 @@ class Session:
             elif completed and state not in store.FINISHED:
                 print(f"{cell.name}: its end could not be written. {self.again}", file=sys.stderr)
         if not self.options.quiet:
+            print_notes(unused_fallbacks(self.options.allow_fallback, cells))
             print_notes(end_remarks(load_run(self.folder).cells))
 
 
@@ -270,7 +270,7 @@ def work(
     Args:
         folder: the run folder.
         cells: planned cells.
-        options: JSON of `bench.runs.cell.Options`.
+        options: JSON of `bench.runs.session_options.Options`.
         runner: runs them.
         mirror: MLflow store that mirrors the run.
         quiet: print no progress.

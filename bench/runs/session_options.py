@@ -1,4 +1,4 @@
-"""Options of `bench run` and `bench sweep` about how cells are run, checked before torch is imported."""
+"""Options of `bench run` and `bench sweep` about how cells are run, checked before torch is imported, and a cell's."""
 
 import os
 from pathlib import Path
@@ -85,6 +85,25 @@ class SessionOptions(BaseModel):
         raise UserError(f"the variable {TRACKING} is {text!r}: set it to 1 or 0")
 
 
+class Options(BaseModel):
+    """Options of a cell's run; none changes what is computed, but for the recorded path."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    executor: Executor = "auto"
+    threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
+    allow_fallback: tuple[str, ...] = Field((), description="losses and backends that may fail on a GPU, by name")
+    lane_kernels: bool = Field(False, description="on a GPU and in bf16, kernels of this package")
+    cells: int = Field(1, ge=1, description="cells at a time that share a GPU, and so how many models fit it")
+    data_root: Path = Path("data")
+    checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")
+    keep: Keep = Field("none", description="which models or states stay at the end (`bench.results.saved_models`)")
+    plugins: tuple[Path, ...] = Field((), description="files that register what the cell needs")
+    callbacks: tuple[str, ...] = Field((), description="called in the process that trains (`callbacks.pack_callback`)")
+    blind: bool = Field(False, description="data without labels of tests lie in the cell's folder; scores nothing")
+
+
 def check_device_name(wish: str) -> None:
     """Refuse a device that is none of `DEVICES`; whether there is a GPU is another question.
 
@@ -98,3 +117,20 @@ def check_device_name(wish: str) -> None:
     if kind == "cuda" and number.isdigit():
         remedy = f" CUDA_VISIBLE_DEVICES={number} before the command and --device cuda take that GPU"
     raise UserError(f"--device {wish}: there is no such device.{remedy}")
+
+
+def choose_device(wish: str) -> str:
+    """Return `cpu` or `cuda`.
+
+    Raises:
+        UserError: there is no device of that name, or no GPU here.
+    """
+    import torch  # here, as it takes seconds
+
+    check_device_name(wish)
+    available = torch.cuda.is_available()
+    if wish == "cuda" and not available:
+        raise UserError(
+            "--device cuda: torch sees no CUDA device here. Use --device cpu, or install a CUDA build of torch."
+        )
+    return ("cuda" if available else "cpu") if wish == "auto" else wish

@@ -92,7 +92,7 @@ class LocalRunner:
 
 def worker_count(jobs: int | None, device: str) -> int:
     """Return how many cells run at the same time. Refuses a missing device before anything is written."""
-    from bench.runs.cell import choose_device
+    from bench.runs.session_options import choose_device
 
     kind = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
     return jobs or (1 if kind == "cuda" else cores())

@@ -285,8 +285,12 @@ def test_on_a_gpu_a_server_s_steps_that_are_never_recorded_are_an_error_unless_a
         with pytest.raises(UserError, match=r"cannot be recorded.*--allow-fallback") as refused:
             run(toy("feddf", device=NAME), 1)
         there = toy("feddf", device=NAME)
-        there.engine.allow_fallback = [str(refused.value).split("--allow-fallback ")[1].split()[0].strip("'")]
+        name = str(refused.value).split("--allow-fallback ")[1].split()[0].strip("'")
+        there.engine.allow_fallback = [name]
         run(there, 1)
+        assert there.engine.fallbacks == [name]
+        [notice] = [text for text in there.warnings if name in text]
+        assert " runs one by one: " in notice
 
 
 def test_memory_that_cufft_lacks_is_memory() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.runs.cell import _last_recordings, _recordings_key
+from bench.runs.cell_federation import last_recordings, recordings_key
 from tests.golden.pins import (
     CELLS,
     COMMAND,
@@ -74,10 +74,10 @@ def test_pinned_paths_differ_in_rounded_columns_only(name: str) -> None:
 
 def test_a_recorded_cohort_was_recorded(tmp_path: Path) -> None:
     """Else its numbers would say nothing of recordings."""
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     run("recorded cohort", tmp_path)
     settings = CELLS["recorded cohort"]
-    kept = _last_recordings(*_recordings_key(settings, OPTIONS.device))
+    kept = last_recordings(*recordings_key(settings, OPTIONS.device))
     assert any(step._recorded for (_, alone), step in kept.steps.items() if not alone)
 
 

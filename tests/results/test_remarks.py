@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bench
-from bench.results.remarks import fallbacks
+from bench.results.remarks import fallbacks, unused_fallbacks
 from bench.results.results import CellView
 from bench.runs.plan import plan, planned_remarks
 from bench.settings import Settings
@@ -91,8 +91,12 @@ def test_a_note_on_data_is_printed_once_by_command_and_python_and_repeated_by_st
 
 
 def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
+    """But of an option that did nothing."""
     file = grid(methods=["fedavg", "local"], alphas=[100.0], rounds=2)
-    assert notes(bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr) == []
+    command = ("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1)
+    assert notes(bench_here(*command).stderr) == []
+    said = notes(bench_here(*command, "--allow-fallback", "grapf").stderr)
+    assert said == ["--allow-fallback grapf: nothing of that name failed on a GPU; leave it out"]
 
 
 def test_a_note_on_data_is_one_for_all_cells_and_comes_first(cell: Callable[..., Settings], tmp_path: Path) -> None:
@@ -119,6 +123,9 @@ def test_several_reasons_are_one_line(cell: Callable[..., Settings], tmp_path: P
     assert fallbacks(views) == [f"{line} (other reasons: 1; `bench log RUN CELL` has them)"]
     assert fallbacks([*views, *views]) == fallbacks(views)  # cells that several labels share
     assert fallbacks(views[2:]) == []
+    assert unused_fallbacks(["torchscript", "mine"], views) == []
+    told = "--allow-fallback {}: nothing of that name failed on a GPU; leave it out"
+    assert unused_fallbacks(["script", "mine", "fed"], views) == [told.format("script"), told.format("fed")]
 
 
 @pytest.mark.long

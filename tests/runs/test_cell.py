@@ -14,7 +14,8 @@ from torch import nn
 from bench.engine.backends import backends
 from bench.models.network import Network
 from bench.plugin import MODELS
-from bench.runs.cell import Options, _last_recordings, _recordings, _recordings_key, run_cell
+from bench.runs.cell import Options, run_cell
+from bench.runs.cell_federation import last_recordings, recordings, recordings_key
 from bench.runs.events import Event
 from bench.settings import Settings
 from bench.store import checkpoint, store
@@ -86,9 +87,9 @@ def test_a_later_cell_of_the_process_records_no_step_again(
     """The later cell has another seed and partition; its bytes are those of a new process."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 5)
     cohort, later = OPTIONS.model_copy(update={"executor": "cohort"}), cell(method=method, hp=other, seed=1, alpha=0.5)
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     assert run_cell(later, tmp_path / "alone", cohort).state == "done"
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     assert run_cell(cell(method=method), tmp_path / "first", cohort).state == "done"
 
     def record(*_: object) -> None:
@@ -105,12 +106,12 @@ def test_a_later_cell_of_the_process_records_no_step_again(
 
 def test_recordings_that_no_cell_uses_are_forgotten(cell: Cell, tmp_path: Path) -> None:
     """Their recipes may contain numbers that no other cell has: an optimizer's momentum here."""
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     counts = []
     for momentum in (0.0, 0.5, 0.9):
         settings = cell(method="fedprox", rounds=1, momentum=momentum)
         run_cell(settings, tmp_path / str(momentum), OPTIONS.model_copy(update={"executor": "cohort"}))
-        counts.append(len(_last_recordings(*_recordings_key(settings, "cpu")).steps))
+        counts.append(len(last_recordings(*recordings_key(settings, "cpu")).steps))
     assert counts == [1, 2, 2]
 
 
@@ -129,14 +130,14 @@ def test_a_convolutional_network_s_steps_alone_are_not_kept_for_later_cells(
     monkeypatch.setattr(backends, "_RECORD_AFTER", 1)
     monkeypatch.setattr(MODELS, "_items", {**MODELS._items, "small_cnn": _small_cnn})
     settings = cell(method="fedprox", rounds=4, model=model)
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     assert run_cell(settings, tmp_path / "alone", OPTIONS).state == "done"
-    kept = _last_recordings(*_recordings_key(settings, "cpu"))
+    kept = last_recordings(*recordings_key(settings, "cpu"))
     assert any(step._recorded for step in kept.steps.values())
-    assert _recordings(settings, "cpu") is kept
+    assert recordings(settings, "cpu") is kept
     assert bool(kept.steps) == keeps
     run_cell(settings, tmp_path / "together", OPTIONS.model_copy(update={"executor": "cohort"}))
-    assert not all(alone for _, alone in _recordings(settings, "cpu").steps)
+    assert not all(alone for _, alone in recordings(settings, "cpu").steps)
 
 
 def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) -> None:
@@ -156,10 +157,10 @@ def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) 
 @pytest.mark.parametrize("damage", ["newest", "both", "short table", "altered table", "no status", "odd status"])
 def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str) -> None:
     """Each attempt begins without recordings, as in a new process."""
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     run_cell(cell(), tmp_path / "whole", EVERY_ROUND)
     folder = tmp_path / "damaged"
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     run_cell(cell(), folder, EVERY_ROUND, stop=stop_after(4))
     generations = sorted((folder / "checkpoint").iterdir())
     assert [path.name for path in generations] == ["00000003", "00000004"]
@@ -172,7 +173,7 @@ def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str)
         store.write_text(table, table.read_text().replace("0.", "1.", 1))
     if damage in ("no status", "odd status"):
         (folder / "status.json").write_bytes(b"" if damage == "no status" else b"[1, \xff")
-    _last_recordings.cache_clear()
+    last_recordings.cache_clear()
     assert run_cell(cell(), folder, EVERY_ROUND).state == "done"
     assert results(folder) == results(tmp_path / "whole")
     log = (folder / "log.txt").read_text()
