@@ -45,7 +45,7 @@ class Dataset:
         notes: what the user should know of how the data were read, one line each, such as what was left out.
 
     Raises:
-        UserError: `mean` or `std` does not have a usable number for each channel.
+        UserError: `mean` or `std` does not have a usable number for each channel, or a label is no class.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Dataset:
         return TokenShape(self.x.shape[1], self.vocabulary) if self.vocabulary else tuple(self.x.shape[1:])
 
     def __post_init__(self) -> None:
+        self._check_labels()
         channels = 0 if self.vocabulary else self.x.shape[1]
         for what, values in (("mean", self.mean), ("std", self.std)):
             usable = len(values) == channels and np.isfinite(values).all()
@@ -78,6 +79,19 @@ class Dataset:
                     f"data set {self.name!r}: `{what}` of {len(values)} values should be {channels} {kind}, one per "
                     "channel, as inputs are normalised by it (datasets.assemble.assemble computes it)"
                 )
+
+    def _check_labels(self) -> None:
+        """Refuse labels that index no class: on a GPU the first loss with one of them would end the process."""
+        if self.y.shape != self.x.shape[:1] or self.y.dtype.kind not in "iu":
+            raise UserError(
+                f"data set {self.name!r}: {len(self.x)} samples and labels of shape {self.y.shape} and type "
+                f"{self.y.dtype}; each sample needs a label, a whole number"
+            )
+        if len(self.y) and not 0 <= self.y.min() <= self.y.max() < self.num_classes:
+            raise UserError(
+                f"data set {self.name!r}: its labels go from {self.y.min()} to {self.y.max()}, and {self.num_classes} "
+                f"classes have labels 0 to {self.num_classes - 1}"
+            )
 
     @property
     def floating(self) -> bool:
