@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -26,10 +27,18 @@ BENCH = Path(sys.executable).with_name("bench")
 BUSY = "import time; end = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
 FAR = 600.0
 """Seconds that nothing here takes."""
+TICK = 0.05
+"""Seconds by which a system's clocks of a process may differ."""
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-c", code]
+
+
+def memory_of_this_process() -> int:
+    """Its peak, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def test_all_processes_of_a_command_count(tmp_path: Path) -> None:
@@ -47,8 +56,9 @@ def test_all_processes_of_a_command_count(tmp_path: Path) -> None:
 
 def test_a_sleeping_command_costs_time_and_nothing_else(tmp_path: Path) -> None:
     cost = cost_of(python("import time; time.sleep(0.5)"), tmp_path, FAR)
-    assert cost.wall >= 0.5 > cost.cpu
-    assert cost.memory < 80_000_000  # and not that of the process that times it, which has imported much
+    assert cost.wall >= 0.5
+    assert cost.cpu <= cost.wall - 0.5 + TICK
+    assert cost.memory < memory_of_this_process() / 4  # it has imported much, and waits for the command
 
 
 @pytest.mark.long
@@ -84,9 +94,9 @@ def test_commands_run_as_often_as_they_should(tmp_path: Path) -> None:
 
 def test_the_run_of_least_cpu_seconds_counts(tmp_path: Path) -> None:
     code = "import os\nif os.path.exists('known'):\n    sys = __import__('sys'); sys.exit(0)\nopen('known', 'w')\n"
-    slow_first = TimedCommand("x", ("-c", code + BUSY.format(seconds=0.5)), repeats=2, python=True)
+    slow_first = TimedCommand("x", ("-c", code + BUSY.format(seconds=1.0)), repeats=2, python=True)
     cost = measure_commands([slow_first], {"a": BENCH}, FAR, tmp_path, lambda text: None)["x"]["a"]
-    assert cost.cpu < 0.5
+    assert cost.cpu < 1.0
 
 
 def test_how_figures_are_written() -> None:
