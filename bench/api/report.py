@@ -42,6 +42,16 @@ def report(
 
     Raises:
         UserError: a folder is not a run, no cell of it is done, or an argument cannot be.
+
+    Example:
+        >>> import bench
+        >>> run = bench.run({"methods": ["fedavg"], "datasets": ["digits"], "alphas": [0.5], "seeds": [0], "clients": 5,
+        ...                  "rounds": 2, "model": "logistic"}, out="runs/one", tracking=False, quiet=True)
+        >>> page = bench.report("runs/one")
+        >>> page.as_posix()
+        'runs/one/report/index.html'
+        >>> (page.parent / "main.tex").exists()
+        True
     """
     refuse_text(target=target, columns=columns)
     folders = [Path(run) for run in ([runs] if isinstance(runs, Path | str) else runs)]

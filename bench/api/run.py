@@ -85,6 +85,17 @@ def run(
     Raises:
         UserError: a problem in the grid or its data, an option that cannot be, or the folder is another grid's.
         KeyboardInterrupt: the user stopped it; another call goes on.
+
+    Example:
+        >>> import bench
+        >>> grid = {"methods": ["fedavg", "local"], "datasets": ["digits"], "alphas": [0.5], "seeds": [0],
+        ...         "clients": 5, "rounds": 2, "model": "logistic"}
+        >>> run = bench.run(grid, out="runs/first", tracking=False, quiet=True)
+        >>> [(cell.name, cell.status.state) for cell in run.cells]
+        [('fedavg digits alpha=0.5 seed=0', 'done'), ('local digits alpha=0.5 seed=0', 'done')]
+        >>> curves = run.metrics.query("metric == 'gm' and quantity == 'accuracy' and split == 'test'")
+        >>> sorted(curves["round"].unique().tolist())
+        [1, 2]
     """
     refuse_text(overrides=overrides, allow_fallback=allow_fallback)
     options = SessionOptions.of(
