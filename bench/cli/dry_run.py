@@ -38,8 +38,8 @@ def print_forecast(
     measure: bool = False,
 ) -> None:
     """Print a line per task, or per cell if `verbose`, and the totals; warn where this machine has too little."""
-    from bench.runs.cell import choose_device
     from bench.runs.plan import plan_available
+    from bench.runs.session_options import choose_device
     from bench.runs.workers import worker_count
 
     methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
@@ -67,9 +67,9 @@ def print_study_forecast(
 ) -> None:
     """Print a line per method and task and the totals of a whole study: what is done already is not subtracted, and
     trials that are pruned will train fewer rounds."""
-    from bench.runs.cell import choose_device
     from bench.runs.plan import plan_available
     from bench.runs.progress import duration_text
+    from bench.runs.session_options import choose_device
     from bench.runs.workers import worker_count
 
     workers, device_kind = worker_count(jobs, device), choose_device(device)
