@@ -6,7 +6,9 @@ from typing import Literal
 
 from bench.api.arguments import refuse_text
 from bench.errors import UserError
+from reports.page.client_pages import write_client_pages
 from reports.page.page import write_report
+from reports.reading.load import load
 from reports.tables.cost import read_targets
 from reports.tables.latex import Latex
 from sweeps.report import run_sections, tuned_for
@@ -24,6 +26,7 @@ def report(
     transpose: bool = False,
     columns: Sequence[str] = (),
     storage: str | None = None,
+    clients: bool = False,
 ) -> Path:
     """Make the report, like `bench report`: a page with tables and figures, and each of them as a file.
 
@@ -36,6 +39,7 @@ def report(
         transpose: methods as columns of `main.tex`.
         columns: tasks of `main.tex`: those with one of these parts in their name; empty: all.
         storage: where the run's study keeps its trials; default: `study.db` in the run folder.
+        clients: also write a page for each client, `report/clients/TASK/CLIENT/index.html`.
 
     Returns:
         The page, `report/index.html` in the first run.
@@ -64,6 +68,9 @@ def report(
     targets = read_targets(target)
     sections, tuned = run_sections(folders[0], storage), tuned_for(folders[0])
     arranged = Latex(latex, transpose, columns)
-    return write_report(
+    page = write_report(
         folders, extra=sections, selection=selection, targets=targets, tuned=tuned, latex=arranged, margin=margin
     )
+    if clients:
+        write_client_pages(load(folders), page.parent, selection)
+    return page

@@ -147,6 +147,7 @@ def report(
     storage: Annotated[
         str | None, typer.Option(help="Where the run's study keeps its trials; default: RUN/study.db.")
     ] = None,
+    clients: Annotated[bool, typer.Option("--clients", help="Also a page for each client.")] = False,
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
     from bench.api.report import report as make_report
@@ -164,6 +165,7 @@ def report(
             transpose=transpose,
             columns=columns or (),
             storage=storage,
+            clients=clients,
         )
     )
 

@@ -96,6 +96,9 @@ def test_calibration_error_by_hand() -> None:
     assert score("ece", labels, np.log(p)) == pytest.approx(0.75 * abs(2 / 3 - 0.6) + 0.25 * 0.9, rel=EXACT)
     assert score("ece", np.array([0, 1]), np.zeros((2, 2))) == 0.0  # half certain, half right
     assert score("ece", np.array([0]), np.array([[800.0, 0.0]])) == 0.0  # certain and right: the last bin
+    edge = np.array([[0.0, 0.0, 0.0], [0.01, 0.0, 0.0]])  # 1/3 is the end of a bin, and right; the next is wrong
+    above = softmax(edge, axis=1)[1, 0]
+    assert score("ece", np.array([0, 1]), edge) == pytest.approx((1 - 1 / 3) / 2 + above / 2, rel=EXACT)
 
 
 @pytest.mark.parametrize("classes", [2, 10])

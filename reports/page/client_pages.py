@@ -1,0 +1,142 @@
+"""A page for each client: its data, its scores under each method, and what it gains over training alone."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from bench.store import inside
+from reports.page.page import write_page
+from reports.page.sections import Section
+from reports.reading.figure import Figure
+from reports.reading.load import Cell, Store
+from reports.statistics import inference
+from reports.tables import accuracy, fairness
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+_GM = Figure("GM", "gm", "local", "train_size")
+FOLDER = "clients"
+
+
+def write_client_pages(store: Store, out: Path, selection: str | None = None) -> list[Path]:
+    """Write `clients/<task>/<client>/index.html` in a report's folder, with its tables as files beside it.
+
+    Seeds of one partition, or of a partition by the data's own groups, have the same clients and are averaged. Where
+    each seed draws a partition of its own, each has its own pages.
+
+    Args:
+        store: merged runs.
+        out: folder of the report.
+        selection: which round is reported; None: as the protocol says.
+
+    Returns:
+        The pages.
+    """
+    pages = []
+    for protocol in store.protocols:
+        part = store.of_protocol(protocol)
+        if not len(part.figures):
+            continue
+        chosen = accuracy.selection(part, selection)
+        personal = _with_partitions(part, fairness.client_accuracies(part, chosen))
+        generic = _with_partitions(part, fairness.client_accuracies(part, chosen, _GM))
+        gains = _with_partitions(part, fairness.gains(fairness.client_accuracies(part, chosen), part))
+        for (task, partition), of_partition in personal.groupby(["task", "partition"], sort=False):
+            cell = next(c for c in part.cells if c.state == "done" and (c.task, _partition(c)) == (task, partition))
+            for client in sorted(set(of_partition["client"])):
+                frames = [_of_client(frame, str(task), str(partition), client) for frame in (personal, generic, gains)]
+                folder = out / FOLDER / _slug(f"{task} {protocol} {partition}") / _slug(_name(cell, client))
+                inside.make_folder(out, folder)
+                sections = [_scores(part, frames, gains, str(task), str(partition), chosen), _data(cell, client)]
+                title = f"{_name(cell, client)} ({task}, {partition})"
+                pages.append(write_page(part, folder, title, _summary(cell, client), sections))
+    return pages
+
+
+def _with_partitions(store: Store, clients: pd.DataFrame) -> pd.DataFrame:
+    partitions = {(cell.task, cell.seed): _partition(cell) for cell in store.cells if cell.state == "done"}
+    places = zip(clients["task"], clients["seed"], strict=True)
+    return clients.assign(partition=[partitions[place] for place in places])
+
+
+def _partition(cell: Cell) -> str:
+    """What tells the clients of a cell from those of another one of its task: the seed of a drawn partition."""
+    settings = cell.view.settings
+    drawn = not cell.json("partition").get("names")
+    return (
+        f"seed {settings.seed if settings.partition_seed is None else settings.partition_seed}" if drawn else "groups"
+    )
+
+
+def _of_client(frame: pd.DataFrame, task: str, partition: str, client: int) -> pd.DataFrame:
+    return frame[(frame["task"] == task) & (frame["partition"] == partition) & (frame["client"] == client)]
+
+
+def _name(cell: Cell, client: int) -> str:
+    """The client's name in the data, e.g. a hospital's; else its number."""
+    names = cell.json("partition").get("names")
+    return str(names[client]) if names else f"client {client}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", text).strip("-.") or "client"
+
+
+def _summary(cell: Cell, client: int) -> str:
+    record = cell.json("partition")
+    held = sum(count > 0 for count in record["counts"][client])
+    return (
+        f"It trains on {record['n_train'][client]} samples of {held} of {len(record['counts'][client])} classes and is "
+        f"tested on {record['n_test'][client]} samples of its own: one more of them that is right is "
+        f"{100 / max(1, record['n_test'][client]):.2f} points of accuracy."
+    )
+
+
+def _scores(
+    store: Store, frames: Sequence[pd.DataFrame], gains: pd.DataFrame, task: str, partition: str, chosen: str
+) -> Section:
+    """The client's accuracies under each method."""
+    personal, generic, gain = frames
+    of_task = gains[(gains["task"] == task) & (gains["partition"] == partition)]
+    rows = []
+    for row in store.rows:
+        if not (personal["row"] == row).any():
+            continue
+        values = [
+            _entry(frame[frame["row"] == row][column])
+            for frame, column in ((personal, "accuracy"), (generic, "accuracy"), (gain, "gain"))
+        ]
+        all_gains = of_task[of_task["row"] == row]["gain"]
+        share = number(100 * float((all_gains > 0).mean()) if len(all_gains) else math.nan, decimals=0)
+        rows.append((row, (*values, share)))
+    heads = ("personalized model", "generic model", "gain over alone", "clients that gain (%)")
+    caption = (
+        "Accuracy in percent on the client's own test samples, mean ± standard deviation over the seeds of its "
+        "partition. Gain: of the personalized model, in points, over the same client's model when it trains alone "
+        f"(`local`); beside it the share of all clients that gain. {accuracy.SELECTION_TEXT[chosen]}."
+    )
+    table = Table("scores", "Under each method", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    alone = "" if len(of_task) else "The grid has no `local`: what the client gains cannot be said."
+    return Section("scores", "Scores", alone, (table,))
+
+
+def _entry(values: pd.Series) -> TableEntry:
+    if not len(values):
+        return words("–")
+    summary = inference.summarise(values.to_list())
+    return TableEntry(summary.mean, None if math.isnan(summary.std) else summary.std)
+
+
+def _data(cell: Cell, client: int) -> Section:
+    """The client's training samples by class beside those of all clients."""
+    counts = cell.json("partition")["counts"]
+    total = [sum(of_class) for of_class in zip(*counts, strict=True)]
+    rows = tuple(
+        (str(label), (TableEntry(own_count, decimals=0), TableEntry(total[label], decimals=0)))
+        for label, own_count in enumerate(counts[client])
+    )
+    caption = "Training samples by class, of the client and of all clients together."
+    heads = (Column("this client"), Column("all clients"))
+    return Section("data", "Data", "", (Table("data", "Its data", caption, "Class", heads, rows),))
