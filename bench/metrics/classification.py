@@ -105,7 +105,7 @@ def _probabilities(logits: Floats) -> Floats:
 
 
 def _counts(labels: Indices, logits: Floats) -> tuple[Indices, Indices, Indices]:
-    """By class, the samples that are right, that have the class, and that are predicted to have it."""
+    """Count by class the samples that are right, that have the class, and that are predicted to have it."""
     predicted, classes = logits.argmax(1), logits.shape[1]
     right = np.bincount(labels[predicted == labels], minlength=classes)
     return right, np.bincount(labels, minlength=classes), np.bincount(predicted, minlength=classes)

@@ -62,7 +62,7 @@ def _with_partitions(store: Store, clients: pd.DataFrame) -> pd.DataFrame:
 
 
 def _partition(cell: Cell) -> str:
-    """What tells the clients of a cell from those of another one of its task: the seed of a drawn partition."""
+    """The name that tells a cell's clients from those of other cells of the task: the seed of a drawn partition."""
     settings = cell.view.settings
     drawn = not cell.json("partition").get("names")
     return (

@@ -34,13 +34,13 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
     )
     means = rows.groupby(["row", "task", "unit", "seed", "metric", "test"], sort=False)["value"].mean()
     further = means.groupby(["row", "task", "unit", "metric", "test"], sort=False).mean().reset_index()
-    own = [
+    rows_of_own = [
         (row, task, unit, metric, OWN, value)
         for row, task in dict.fromkeys(zip(further["row"], further["task"], strict=True))
         for metric, on, mean in (("pm", "local", "train_size"), ("gm", "global", ""))
         for unit, value in store.scores(row, task, metric, on, mean, chosen).items()
     ]
-    return pd.concat([pd.DataFrame(own, columns=columns), further[columns]], ignore_index=True)
+    return pd.concat([pd.DataFrame(rows_of_own, columns=columns), further[columns]], ignore_index=True)
 
 
 def by_unit(tested: pd.DataFrame, row: str, task: str, metric: str, test: str) -> dict[str, float]:

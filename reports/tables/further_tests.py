@@ -52,12 +52,15 @@ def reversals(store: Store, tested: pd.DataFrame) -> list[str]:
         rows = [row for row in store.rows if (part["row"] == row).any()]
         for test in (test for test in dict.fromkeys(part["test"]) if test != OWN):
             for first, second in itertools.combinations(rows, 2):
-                own, other = (
+                at_home, elsewhere = (
                     inference.paired(by_unit(part, first, task, "pm", place), by_unit(part, second, task, "pm", place))
                     for place in (OWN, test)
                 )
-                if own.low * own.high > 0 and other.low * other.high > 0 and own.difference * other.difference < 0:
-                    texts.append(f"{task}: {first} − {second}: {_text(own)} on own tests, {_text(other)} on {test}")
+                certain = at_home.low * at_home.high > 0 and elsewhere.low * elsewhere.high > 0
+                if certain and at_home.difference * elsewhere.difference < 0:
+                    texts.append(
+                        f"{task}: {first} − {second}: {_text(at_home)} on own tests, {_text(elsewhere)} on {test}"
+                    )
     return texts
 
 
