@@ -181,7 +181,10 @@ class _Plan:
     def __init__(self, d: int, device: torch.device, dtype: torch.dtype) -> None:
         self.a, self.b = a, b = _factors(d)
         k1, j2 = np.arange(a // 2 + 1)[:, None], np.arange(b)
-        self.roots = torch.from_numpy(np.exp(-2j * np.pi * (k1 * j2) / d)).to(device, dtype)
+        angles = -2j * np.pi * (k1 * j2)  # of a large network 16 bytes for each of millions: no second one beside it
+        angles /= d
+        self.roots = torch.from_numpy(np.exp(angles, out=angles)).to(device, dtype)
+        del angles
 
         k = np.arange(d // 2 + 1)
         direct = k % a <= a // 2

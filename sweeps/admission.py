@@ -18,9 +18,8 @@ from bench.results.pack import TUNING
 from bench.results.results import CellView, RunView, dataset_name, task_name
 from bench.settings import Settings
 from bench.store.store import FINISHED
-from sweeps.finals import FINALISTS
 from sweeps.space import Dimension, own_dimensions
-from sweeps.study import Arm, Study, values_text
+from sweeps.study import FINALISTS, Arm, Study, values_text
 
 LIST = "SHA256SUMS"
 """Beside the entries that come with the harness: their checksums."""

@@ -11,9 +11,9 @@ from bench.errors import UserError
 from bench.settings import Settings
 from bench.store import store
 from reports.tables.table import Column, Table, TableEntry, number, words
-from sweeps.finals import FINALISTS, final_cells, final_values, finalists
+from sweeps.finals import final_cells, final_values, finalists
 from sweeps.run import STARTUP_TRIALS
-from sweeps.study import Arm, Study, values_text
+from sweeps.study import FINALISTS, Arm, Study, values_text
 
 if TYPE_CHECKING:
     import optuna

@@ -16,12 +16,10 @@ from bench.federation.cell_data import load_dataset, load_partition
 from bench.settings import Settings
 from bench.store import store
 from sweeps.run import best_value, mean_curve
-from sweeps.study import Arm, Study
+from sweeps.study import FINALISTS, Arm, Study
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-
-FINALISTS = 3
 
 
 def finalists(trials: "Sequence[FrozenTrial]") -> "list[FrozenTrial]":

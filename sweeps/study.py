@@ -22,6 +22,9 @@ from bench.rng import key
 from bench.settings import Settings
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
 
+FINALISTS = 3
+"""Best trials of a method and task that are run again on further seeds."""
+
 MAX_POINTS = 10_000
 _STUDIES = NamedFiles("study", "sweeps", "studies")
 

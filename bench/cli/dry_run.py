@@ -1,9 +1,15 @@
-"""Dry runs of grids and studies: which cells are done, which data are missing, and how much the cells will cost."""
+"""Dry runs of grids and studies: which cells are done, which data are missing, and how much the cells will cost.
 
+What settings say by themselves is printed at once. The costs follow, counted kind by kind, for a minute at most: in
+a terminal they are shown as they become known, elsewhere they are printed at the end.
+"""
+
+import contextlib
 import shutil
 import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +32,44 @@ COUNTED = "not measured, but the operations of two rounds, counted, at this mach
 MEASURED = "rounds of {measured} of {kinds} kinds of cells, timed here and now"
 REST = "; of the others the operations, counted, at this machine's speed"
 
+Show = Callable[[Callable[[], Sequence[str]]], None]
+
+
+def print_outline(cells: "Sequence[Settings]", data_root: Path) -> None:
+    """Print what settings and data say without torch: numbers of cells, rounds, clients, samples and steps."""
+    methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
+    print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
+    _print_workloads(_indices_by_task(cells), cells, data_root)
+
+
+def print_study_outline(study: "Study", data_root: Path) -> None:
+    """Print the same of a study: numbers of its cells and rounds by purpose, and the tasks' clients."""
+    counts, rounds = Counter[str](), Counter[str]()
+    for arm in study.arms:
+        for name, count in _study_cells(study, arm).items():
+            counts[name] += count
+            rounds[name] += count * arm.cells[0].rounds
+    for name, count in counts.items():
+        print(f"{name}: {count} cells, at most {rounds[name]} rounds")
+    cells = [arm.cells[0] for arm in study.arms]
+    _print_workloads(_indices_by_task(cells), cells, data_root)
+
+
+def _print_workloads(tasks: dict[str, list[int]], cells: "Sequence[Settings]", data_root: Path) -> None:
+    from bench.runs.forecast.outline import outlined_shares, steps_of_a_training
+
+    for task, indices in tasks.items():
+        settings = cells[indices[0]]
+        mean = outlined_shares(settings, data_root)
+        if mean is not None:
+            selected, steps = (
+                max(1, round(settings.participation * mean.clients)),
+                steps_of_a_training(settings, mean.train),
+            )
+            clients = f"{selected} of {mean.clients} clients, each with about {mean.train} samples"
+            print(f"{task}: {settings.rounds} rounds of {clients} and {steps} steps whenever it trains a model")
+    sys.stdout.flush()
+
 
 def print_forecast(
     cells: "Sequence[Settings]",
@@ -42,24 +86,23 @@ def print_forecast(
     from bench.runs.session_options import choose_device
     from bench.runs.workers import worker_count
 
-    methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
-    print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
     workers, device_kind = worker_count(jobs, device), choose_device(device)
     planned, missing = plan_available(cells, data_root)
     shares = _shares_left(folder, planned, cells)
     side_by_side = max(1, min(workers, sum(share > 0 for share in shares)))
-    forecast = _Forecast(data_root, device_kind, side_by_side, workers)
-    costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, shares, strict=True)]
-    if measure:
-        remaining = [(cell, share) for cell, share in zip(cells, shares, strict=True) if share]
-        forecast.measure(remaining)
-        costs = [forecast.cost(settings) if share else None for settings, share in zip(cells, shares, strict=True)]
-    (_print_cells if verbose else _print_tasks)(cells, shares, costs, folder)
-    for reason, count in [*missing.items(), *forecast.notes.items()]:
-        print(f"missing, for {count} cells: {reason}")
+    runs = list(zip(cells, shares, strict=True))
+    forecast = _Forecast(runs, data_root, device_kind, side_by_side, workers)
+    tasks = _indices_by_task(cells)
+    forecast.run(lambda: _task_lines(tasks, runs, forecast.costs()), measure=measure)
+    costs = forecast.costs()
+    lines = _cell_lines(runs, costs, folder) if verbose else _task_lines(tasks, runs, costs)
+    lines += [
+        f"missing, for {count} cells: {reason}" for reason, count in [*missing.items(), *forecast.notes().items()]
+    ]
     done = sum(not share for share in shares)
-    print(f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {side_by_side} side by side", end="")
-    _print_sum([(cost, share) for cost, share in zip(costs, shares, strict=True) if share], folder, side_by_side)
+    total = f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {side_by_side} side by side"
+    lines += _sum_lines(total, runs, costs, folder, side_by_side)
+    print("\n".join(lines))
 
 
 def print_study_forecast(
@@ -68,72 +111,105 @@ def print_study_forecast(
     """Print a line per method and task and the totals of a whole study: what is done already is not subtracted, and
     trials that are pruned will train fewer rounds."""
     from bench.runs.plan import plan_available
-    from bench.runs.progress import duration_text
     from bench.runs.session_options import choose_device
     from bench.runs.workers import worker_count
 
     workers, device_kind = worker_count(jobs, device), choose_device(device)
-    parts = {arm: _study_cells(study, arm) for arm in study.arms}
-    total = sum(sum(counts.values()) for counts in parts.values())
+    runs = [(arm.cells[0], float(sum(_study_cells(study, arm).values()))) for arm in study.arms]
+    total, rounds = sum(int(cells) for _, cells in runs), sum(int(cells) * arm.rounds for arm, cells in runs)
     side_by_side = min(workers, total)
-    forecast = _Forecast(data_root, device_kind, side_by_side, workers)
-    if measure:
-        forecast.measure([(arm.cells[0], float(sum(counts.values()))) for arm, counts in parts.items()])
-    costs: list[tuple[Estimate | None, float]] = []
-    for arm, counts in parts.items():
-        cells, cell = sum(counts.values()), arm.cells[0]
-        cost = forecast.cost(cell)
-        costs += [(cost, 1.0)] * cells
-        time = f"about {duration_text(cost.seconds * cells)} of computing" if cost else "no estimate"
-        print(f"{arm.label} {arm.task}: {cells} cells of {cell.rounds} rounds, {time}", flush=True)
-    rounds = Counter[str]()
-    for arm, counts in parts.items():
-        rounds.update({name: count * arm.cells[0].rounds for name, count in counts.items()})
-    for name in rounds:
-        print(f"{name}: {sum(counts[name] for counts in parts.values())} cells, at most {rounds[name]} rounds")
+    forecast = _Forecast(runs, data_root, device_kind, side_by_side, workers)
+    forecast.run(lambda: _arm_lines(study, runs, forecast.costs()), measure=measure)
+    costs = forecast.costs()
+    lines = _arm_lines(study, runs, costs)
     missing = plan_available([arm.cells[0] for arm in study.arms], data_root)[1]
-    for reason, count in [*missing.items(), *forecast.notes.items()]:
-        print(f"missing, for {count} tasks: {reason}")
-    print(f"{total} cells, at most {rounds.total()} rounds, {side_by_side} side by side", end="")
-    _print_sum(costs, folder, side_by_side)
+    lines += [
+        f"missing, for {count} tasks: {reason}" for reason, count in [*missing.items(), *forecast.notes().items()]
+    ]
+    total_text = f"{total} cells, at most {rounds} rounds, {side_by_side} side by side"
+    print("\n".join([*lines, *_sum_lines(total_text, runs, costs, folder, side_by_side)]))
 
 
 class _Forecast:
     """Costs of cells; equal ones are counted once.
 
-    Attributes:
-        notes: reasons why methods cannot be counted, with numbers of cells.
+    Args:
+        runs: pairs of settings and how often they run: the share of a cell's rounds that is left, or a number of cells.
     """
 
-    def __init__(self, data_root: Path, device: str, side_by_side: int, workers: int) -> None:
+    def __init__(
+        self,
+        runs: "Sequence[tuple[Settings, float]]",
+        data_root: Path,
+        device: str,
+        side_by_side: int,
+        workers: int,
+    ) -> None:
+        from bench.runs.forecast.rehearsal import plain
         from bench.runs.workers import threads_each
 
         self._data_root = data_root
         self._device = device
         self._threads = threads_each(side_by_side)
         self._workers = workers
+        self._keys = [plain(settings) if repeats else "" for settings, repeats in runs]
+        self._repeats = [repeats for _, repeats in runs]
+        self._kinds = {key: settings for key, (settings, _) in zip(self._keys, runs, strict=True) if key}
         self._estimates: dict[str, Estimate | None] = {}
         self._reasons: dict[str, str] = {}
-        self.notes = Counter[str]()
 
-    def cost(self, settings: "Settings") -> "Estimate | None":
-        """The cost of a cell; None if its data are not there, it is refused (`plan_available` says so), or its method
-        cannot be counted."""
-        from bench.runs.forecast.rehearsal import plain
+    def costs(self) -> "list[Estimate | None]":
+        """The cost of each run; None if it runs no more, its data are not there, it is refused (`plan_available` says
+        so), or its method cannot be counted. Kinds that were not counted yet have the cost of others of their model."""
+        kinds = {key: self._estimates[key] if key in self._estimates else self._borrowed(key) for key in self._kinds}
+        return [kinds.get(key) for key in self._keys]
 
-        key = plain(settings)
-        if key not in self._estimates:
-            self._estimates[key] = self._estimate(settings, key)
-        if key in self._reasons:
-            self.notes[self._reasons[key]] += 1
-        return self._estimates[key]
+    def notes(self) -> Counter[str]:
+        """Reasons why methods were not counted, with numbers of runs."""
+        from bench.runs.forecast.limit import LIMIT
+
+        reasons = dict(self._reasons)
+        for key in self._kinds.keys() - self._estimates.keys():
+            scaled = ": as others of its model, by what clients train" if self._borrowed(key) else ""
+            reasons[key] = f"{self._kinds[key].name} was not counted within {LIMIT:.0f} s{scaled}"
+        return Counter(reasons[key] for key in self._keys if key in reasons)
+
+    def run(self, lines: Callable[[], list[str]], *, measure: bool) -> None:
+        """Count the kinds of cells, each model's first one first, and then time them if asked; a minute in all.
+
+        Args:
+            lines: what is known, for a terminal.
+            measure: time rounds in half of the time, those kinds first that will take longest.
+        """
+        from bench.runs.forecast.limit import LIMIT, OutOfTimeError, alarm
+        from bench.runs.forecast.timing import measured
+
+        end = time.monotonic() + LIMIT
+        with _display() as show:
+            for number, key in enumerate(self._in_turns()):
+                left = end - time.monotonic() - (LIMIT / 2 if measure else 0.0)
+                if left <= 0:
+                    break
+                which = f"{self._kinds[key].name} ({number + 1} of {len(self._kinds)} kinds of cells)"
+                at = f"counting {which}, {left:.0f} s left"
+                show(lambda at=at: [*lines(), at])  # type: ignore[misc]
+                with contextlib.suppress(OutOfTimeError), alarm(left):
+                    self._estimates[key] = self._estimate(self._kinds[key], key)
+        if measure:
+            self._estimates |= measured(self._longest(), self._data_root, self._device, end - time.monotonic())
+
+    def _in_turns(self) -> list[str]:
+        """The kinds, the first of each data set and model before the second ones."""
+        place, count = dict[str, int](), Counter[str]()
+        for key, settings in self._kinds.items():
+            group = _group(settings)
+            place[key], count[group] = count[group], count[group] + 1
+        return sorted(self._kinds, key=lambda key: place[key])
 
     def _estimate(self, settings: "Settings", key: str) -> "Estimate | None":
         from bench.runs.forecast.estimate import estimate
         from bench.runs.forecast.rehearsal import CannotRehearseError
 
-        if sys.stderr.isatty():
-            print(f"counting {settings.name:60}", end="\r", file=sys.stderr, flush=True)
         try:
             return estimate(settings, self._data_root, self._device, self._threads, self._workers)
         except UserError:
@@ -142,29 +218,50 @@ class _Forecast:
             self._reasons[key] = f"{settings.name} has no estimate, as its rounds cannot be counted: {error}"
             return None
 
-    def measure(self, cells: "Sequence[tuple[Settings, float]]") -> None:
-        """Time rounds of cells, those first whose kind will take longest, for a minute at most.
+    def _borrowed(self, key: str) -> "Estimate | None":
+        """The mean cost of the counted kinds of the same data set and model, scaled by what clients train."""
+        from bench.runs.forecast.estimate import borrowed
 
-        Args:
-            cells: pairs of settings and how often they will run.
-        """
-        from bench.runs.forecast.rehearsal import plain
-        from bench.runs.forecast.timing import measured
+        settings = self._kinds[key]
+        counted = [(self._kinds[other], cost) for other, cost in self._estimates.items() if cost]
+        peers = [(other, cost) for other, cost in counted if _group(other) == _group(settings)]
+        return borrowed(settings, peers, self._data_root) if peers else None
 
-        kinds: dict[str, Settings] = {}
+    def _longest(self) -> "dict[str, tuple[Settings, Estimate]]":
+        """The kinds that were counted, those first that will take longest in all their runs."""
         seconds = Counter[str]()
-        for settings, repeats in cells:
-            cost, key = self.cost(settings), plain(settings)
-            kinds.setdefault(key, settings)
-            seconds[key] += cost.seconds * repeats if cost else 0.0  # type: ignore[assignment]
-        self.notes.clear()
-        longest = {key: (kinds[key], cost) for key, _ in seconds.most_common() if (cost := self._estimates[key])}
-        self._estimates |= measured(longest, self._data_root, self._device)
+        for key, repeats in zip(self._keys, self._repeats, strict=True):
+            cost = self._estimates.get(key)
+            seconds[key] += repeats * cost.seconds if cost else 0.0  # type: ignore[assignment]
+        return {key: (self._kinds[key], cost) for key, _ in seconds.most_common() if (cost := self._estimates.get(key))}
+
+
+@contextlib.contextmanager
+def _display() -> Iterator[Show]:
+    """Yield a function that shows lines, in a terminal: in place on the output, or a line on the standard errors."""
+    from bench.runs.progress import steps
+
+    if not sys.stdout.isatty():
+        with steps("dry run") as step:
+            yield lambda lines: step(lines()[-1]) if sys.stderr.isatty() else None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), auto_refresh=False, transient=True) as live:
+        yield lambda lines: live.update(Text("\n".join(lines())), refresh=True)
+
+
+def _group(settings: "Settings") -> str:
+    """The data set and the model of a cell."""
+    same = {"dataset", "dataset_options", "model", "model_options", "client_models", "frozen"}
+    return settings.model_dump_json(include=same)
 
 
 def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
     """Numbers of cells that a study runs of one method on one task, by purpose."""
-    from sweeps.finals import FINALISTS
+    from sweeps.study import FINALISTS
 
     return {
         "trials": arm.trials * len(arm.cells),
@@ -173,14 +270,23 @@ def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
     }
 
 
+def _indices_by_task(cells: "Sequence[Settings]") -> dict[str, list[int]]:
+    from bench.results.results import task_name
+
+    tasks: dict[str, list[int]] = {}
+    for i, settings in enumerate(cells):
+        tasks.setdefault(task_name(settings), []).append(i)
+    return tasks
+
+
 def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequence[Settings]") -> list[float]:
     """Share of each cell's rounds that is still to do: 0 for a finished cell, 1 for one without a checkpoint."""
     from bench.store.store import FINISHED, read_status
 
-    places = {cell.settings.model_dump_json(): folder / cell.id for cell in planned}
+    places = {id(cell.settings): folder / cell.id for cell in planned}  # comparing thousands of settings takes seconds
     shares = []
     for settings in cells:
-        place = places.get(settings.model_dump_json(), folder / "missing")
+        place = places.get(id(settings), folder / "missing")
         status = read_status(place, settings)
         if status.state in FINISHED:
             shares.append(0.0)
@@ -190,65 +296,113 @@ def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequenc
     return shares
 
 
-def _print_cells(
-    cells: "Sequence[Settings]", shares: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
-) -> None:
+def _cell_lines(
+    runs: "Sequence[tuple[Settings, float]]", costs: "Sequence[Estimate | None]", folder: Path
+) -> list[str]:
     from bench.results.results import cell_name
     from bench.runs.forecast.estimate import checkpoint_rate
     from bench.runs.progress import duration_text
 
-    rate = checkpoint_rate(folder)
-    for settings, share, cost in zip(cells, shares, costs, strict=True):
+    rate, lines = checkpoint_rate(folder), []
+    for (settings, share), cost in zip(runs, costs, strict=True):
         text = "no estimate" if share else "done"
         if cost:
-            basis = "measured" if cost.measured else "counted"
+            basis = "measured" if cost.measured else "borrowed" if cost.borrowed else "counted"
             saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
             text = f"about {duration_text(cost.seconds * share)} ({basis}), {saving}"
-        print(f"{cell_name(settings)}: {text}")
+        lines.append(f"{cell_name(settings)}: {text}")
+    return lines
 
 
-def _print_tasks(
-    cells: "Sequence[Settings]", shares: Sequence[float], costs: "Sequence[Estimate | None]", folder: Path
-) -> None:
-    from bench.results.results import task_name
+def _task_lines(
+    tasks: dict[str, list[int]], runs: "Sequence[tuple[Settings, float]]", costs: "Sequence[Estimate | None]"
+) -> list[str]:
+    lines = []
+    for task, indices in tasks.items():
+        methods, done = len({runs[i][0].name for i in indices}), sum(not runs[i][1] for i in indices)
+        cost = _text_of([(cost, runs[i][1]) for i in indices if (cost := costs[i])])
+        known = all(costs[i] or not runs[i][1] for i in indices)
+        lines.append(
+            f"{task}: {len(indices)} cells of {methods} methods, {done} done, {cost if known else 'no estimate'}"
+        )
+    return lines
+
+
+def _arm_lines(
+    study: "Study", runs: "Sequence[tuple[Settings, float]]", costs: "Sequence[Estimate | None]"
+) -> list[str]:
+    lines = []
+    for arm, (settings, cells), cost in zip(study.arms, runs, costs, strict=True):
+        text = _text_of([(cost, cells)]) if cost else "no estimate"
+        lines.append(f"{arm.label} {arm.task}: {cells:.0f} cells of {settings.rounds} rounds, {text}")
+    return lines
+
+
+def _text_of(costs: "Sequence[tuple[Estimate, float]]") -> str:
+    """Time, steps and traffic of cells, each with how often it runs."""
     from bench.runs.progress import duration_text
 
-    for task in dict.fromkeys(map(task_name, cells)):
-        indices = [i for i, settings in enumerate(cells) if task_name(settings) == task]
-        methods, done = len({cells[i].name for i in indices}), sum(not shares[i] for i in indices)
-        seconds = sum(cost.seconds * shares[i] for i in indices if (cost := costs[i]))
-        is_complete = all(costs[i] or not shares[i] for i in indices)
-        time = f"about {duration_text(seconds)} of computing" if is_complete else "no estimate"
-        if is_complete and done < len(indices):
-            time += f", {sum(cost.steps * shares[i] for i in indices if (cost := costs[i])):.2g} steps of clients"
-        print(f"{task}: {len(indices)} cells of {methods} methods, {done} done, {time}")
+    seconds, steps, sent = (
+        sum(getattr(cost, amount) * repeats for cost, repeats in costs) for amount in ("seconds", "steps", "sent")
+    )
+    work = f", {steps:.2g} steps of clients, {_bytes(sent)} sent" if costs else ""
+    return f"about {duration_text(seconds)} of computing{work}"
 
 
-def _print_sum(costs: "Sequence[tuple[Estimate | None, float]]", folder: Path, side_by_side: int) -> None:
+def _sum_lines(
+    total: str,
+    runs: "Sequence[tuple[Settings, float]]",
+    costs: "Sequence[Estimate | None]",
+    folder: Path,
+    side_by_side: int,
+) -> list[str]:
     from bench.runs.progress import duration_text
 
-    estimates = [(cost, share) for cost, share in costs if cost]
+    estimates = [
+        (cost, settings, repeats) for (settings, repeats), cost in zip(runs, costs, strict=True) if cost and repeats
+    ]
     if not estimates:
-        print(": no estimate, see `missing` above" if costs else ": nothing to do")
-        return
-    # the warm-up happens once per kind of cell and worker: later cells use the steps recorded for the first one
-    kinds = Counter(cost for cost, _ in estimates)
-    warm = sum(cost.warm_up * min(side_by_side, count) for cost, count in kinds.items())
-    seconds = (sum(cost.seconds * share for cost, share in estimates) + warm) / side_by_side
+        return [
+            f"{total}: " + ("no estimate, see `missing` above" if any(share for _, share in runs) else "nothing to do")
+        ]
+    # the warm-up happens once per kind of cell and worker: later cells use the steps recorded for the first one; with
+    # another alpha, clients have other numbers of samples, and so other steps
+    kinds: Counter[tuple[Estimate, float | None]] = Counter()
+    for cost, settings, repeats in estimates:
+        kinds[cost, settings.alpha] += _cells(repeats)
+    warm = sum(cost.warm_up * min(side_by_side, count) for (cost, _), count in kinds.items())
+    seconds = (sum(cost.seconds * repeats for cost, _, repeats in estimates) + warm) / side_by_side
     memory, gpu, disk = (
-        sum(sorted((getattr(cost, resource) for cost, _ in estimates), reverse=True)[:side_by_side])
+        _largest([(getattr(cost, resource), _cells(repeats)) for cost, _, repeats in estimates], side_by_side)
         for resource in ("memory", "gpu", "disk")
     )
-    disk += sum(cost.folder for cost, _ in estimates)
+    disk += sum(cost.folder * _cells(repeats) for cost, _, repeats in estimates)
     memory_text = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
-    print(f": about {duration_text(seconds)}, {memory_text}, at most {_bytes(disk)} of disk")
-    measured_kinds = sum(cost.measured for cost in kinds)
-    basis = MEASURED.format(measured=measured_kinds, kinds=len(kinds)) + REST * (measured_kinds < len(kinds))
-    print(BASIS.format(basis=basis if measured_kinds else COUNTED))
-    for text in _shortages(memory, gpu, disk, folder, side_by_side):
-        print(f"missing: {text}")
-    if len(estimates) < len(costs):
-        print(f"{len(costs) - len(estimates)} cells are left out: see `missing` above.")
+    basis, measured = COUNTED, sum(cost.measured for cost in {cost for cost, _, _ in estimates})
+    if measured:
+        different = len({cost for cost, _, _ in estimates})
+        basis = MEASURED.format(measured=measured, kinds=different) + REST * (measured < different)
+    left_out = sum(_cells(repeats) for (_, repeats), cost in zip(runs, costs, strict=True) if repeats and not cost)
+    return [
+        f"{total}: about {duration_text(seconds)}, {memory_text}, at most {_bytes(disk)} of disk",
+        BASIS.format(basis=basis),
+        *(f"missing: {text}" for text in _shortages(memory, gpu, disk, folder, side_by_side)),
+        *([f"{left_out} cells are left out: see `missing` above."] if left_out else []),
+    ]
+
+
+def _cells(repeats: float) -> int:
+    """A number of cells; a share of one is one."""
+    return max(1, round(repeats))
+
+
+def _largest(amounts: list[tuple[int, int]], places: int) -> int:
+    """Sum of the largest amounts that so many places have; each amount is there as often as the second number says."""
+    total = 0
+    for amount, count in sorted(amounts, reverse=True):
+        total += amount * min(count, places)
+        places -= min(count, places)
+    return total
 
 
 def _shortages(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:
@@ -271,5 +425,7 @@ def _shortages(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int
     ]
 
 
-def _bytes(count: int) -> str:
+def _bytes(count: float) -> str:
+    if count >= 1e12:
+        return f"{count / 1e12:.1f} TB"
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -156,9 +156,12 @@ def run(
 
         folder = out or Path("runs") / loaded_grid.name
         check_folder(folder, "grid", loaded_grid.name, take_over=take_over)
-        if only:
-            select(loaded_grid.cells, only)
-        if not dry_run:  # what is refused above, is refused before torch is imported
+        chosen = select(loaded_grid.cells, only) if only else loaded_grid.cells
+        if dry_run:
+            from bench.cli.dry_run import print_outline
+
+            print_outline(chosen, data_root)
+        else:  # what is refused above, is refused before torch is imported
             start_early(ray)
 
         from bench.api.runner import choose_runner  # these imports are the slow ones

@@ -106,7 +106,11 @@ def sweep(
 
         folder = out or Path("runs") / loaded_study.name
         check_folder(folder, "study", loaded_study.name)
-        if not dry_run:
+        if dry_run:
+            from bench.cli.dry_run import print_study_outline
+
+            print_study_outline(loaded_study, data_root)
+        else:
             start_early(ray)
 
         from bench.api.runner import choose_runner

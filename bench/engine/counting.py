@@ -5,9 +5,10 @@ out shapes; a small result of it gets made-up numbers, so that what reads them (
 goes on. Operations on small tensors are done. A loop of recorded steps is not run: one step of each shape is traced.
 """
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,12 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from bench.engine.backends import backends
 from bench.engine.backends.backends import Recorded
 from bench.engine.backends.loops import Function
-from bench.engine.memory import MemoryMeter
 
 LARGE = 2**16
 """Numbers; tensors with more of them have none."""
@@ -51,13 +52,6 @@ class Operation(NamedTuple):
 Operations = Counter[Operation]
 
 
-class CountedStep(NamedTuple):
-    """A traced step: its operations, and the most bytes that lay in its own tensors at one time."""
-
-    operations: Operations
-    peak: int
-
-
 @dataclass
 class Tally:
     """Counted work.
@@ -71,12 +65,12 @@ class Tally:
     calls: Counter[int] = field(default_factory=Counter)
 
 
-class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
-    """A context in which operations are counted, and their memory too, as in `MemoryMeter`; see the module.
+class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context in which operations are counted; see the module.
 
     Attributes:
         tally: what was counted; replace it to begin a new count.
-        steps: traced steps.
+        steps: operations of each traced step.
 
     Raises:
         EndlessError: from inside the context.
@@ -84,9 +78,9 @@ class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tally = Tally()
-        self.steps: list[CountedStep] = []
+        self.steps: list[Operations] = []
         self._known_steps: dict[tuple[Recorded, tuple[torch.Size, ...]], int] = {}
         self._tracing: Operations | None = None
         self._count_of_operations = 0
@@ -101,21 +95,25 @@ class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        leaves = pytree.tree_leaves((args, kwargs))
+        leaves = _leaves(args, kwargs)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         numberless = any(t.is_meta for t in tensors) or _size(func, args, tensors) > LARGE
         if numberless and func is torch.ops.aten._local_scalar_dense.default:
             return _invented(torch.empty((), dtype=tensors[0].dtype)).item()
         if numberless and func is torch.ops.aten.equal.default:
             return True
+        invents = numberless and self._tracing is None and not _aliases(func)
+        signature = _signature(func, args, kwargs) if numberless else None
+        if signature in _KNOWN_OPERATIONS:  # torch works out shapes in Python, which takes a millisecond
+            shapes, operation = _KNOWN_OPERATIONS[signature]
+            self._note(operation)
+            return _tensors(shapes, invents)
         results = self._without_numbers(func, args, kwargs) if numberless else func(*args, **kwargs)
-        self._note(func, args, kwargs, tensors, results)
-        if numberless and self._tracing is None and not _aliases(func):
-            results = pytree.tree_map_only(Tensor, _invented_if_small, results)
-        for result in pytree.tree_leaves(results):
-            if isinstance(result, Tensor):
-                self._count(result.untyped_storage())
-        return results
+        operation = _operation(func, args, kwargs, tensors, results)
+        self._note(operation)
+        if signature is not None and (new := _shapes(results)) is not None:
+            _KNOWN_OPERATIONS[signature] = new, operation
+        return pytree.tree_map_only(Tensor, _invented_if_small, results) if invents else results
 
     def _without_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         written = kwargs.get("out", args[0] if args else None)
@@ -127,13 +125,11 @@ class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
         kwargs = {**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs
         return func(*args, **kwargs)
 
-    def _note(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], results: Any) -> None:
+    def _note(self, operation: Operation) -> None:
         self._count_of_operations += 1
         if self._count_of_operations > _MOST:
             raise EndlessError(f"more than {_MOST} operations")
-        (self.tally.outside if self._tracing is None else self._tracing)[
-            _operation(func, args, kwargs, tensors, results)
-        ] += 1
+        (self.tally.outside if self._tracing is None else self._tracing)[operation] += 1
 
     def _loop(
         self, step: Recorded, function: Function, examples: list[Tensor], calls: int, args: tuple[Any, ...]
@@ -146,13 +142,83 @@ class Shadow(MemoryMeter):  # type: ignore[no-untyped-call]
         self.tally.calls[self._known_steps[key]] += calls
         return [t.clone() for t in args[0]]
 
-    def _trace(self, step: Function, examples: list[Tensor]) -> CountedStep:
-        self._tracing, before, self.peak = Counter(), (self.live, self.peak), self.live
+    def _trace(self, step: Function, examples: list[Tensor]) -> Operations:
+        operations: Operations = Counter()
+        self._tracing = operations
         try:
             step([t.detach().to("meta") for t in examples])
-            return CountedStep(self._tracing, self.peak - before[0])
+            return operations
         finally:
-            self._tracing, self.peak = None, before[1]
+            self._tracing = None
+
+
+_PLAIN = bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format
+
+Shapes = tuple[bool, tuple[tuple[torch.Size, tuple[int, ...], torch.dtype] | None, ...]]
+"""Whether an operation returns several tensors, and the shape, strides and type of each; None stands for None."""
+
+_KNOWN_OPERATIONS: dict[Hashable, tuple[Shapes, Operation]] = {}
+"""What operations without numbers return, and what they cost, by `_signature`."""
+
+
+def _leaves(*values: Any) -> list[Any]:
+    """The values in lists, tuples and dictionaries, in their order."""
+    leaves: list[Any] = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            leaves += _leaves(*value)
+        elif isinstance(value, dict):
+            leaves += _leaves(*value.values())
+        else:
+            leaves.append(value)
+    return leaves
+
+
+def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+    """The part of a call that decides the shapes of its results; None if they are worked out each time: they share
+    memory with what it gets, or it is asked for in another way than by tensors and numbers."""
+    if _aliases(func) or func._schema.is_mutable:
+        return None
+    try:
+        return func, _parts(args), tuple(kwargs), _parts(tuple(kwargs.values()))
+    except TypeError:
+        return None
+
+
+def _parts(values: Sequence[Any]) -> tuple[Hashable, ...]:
+    """Raises TypeError: a value is none of those that a signature may have."""
+    parts: list[Hashable] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            parts.append((value.shape, value.stride(), value.dtype))
+        elif isinstance(value, (list, tuple)):
+            parts.append(_parts(value))
+        elif value is None or isinstance(value, _PLAIN):
+            parts.append((type(value), value))  # True, 1 and 1.0 are equal
+        else:
+            raise TypeError
+    return tuple(parts)
+
+
+def _shapes(results: Any) -> Shapes | None:
+    several = isinstance(results, (list, tuple))
+    tensors = results if several else [results]
+    if not all(t is None or (isinstance(t, Tensor) and t.is_meta) for t in tensors):
+        return None
+    return several, tuple(t if t is None else (t.shape, t.stride(), t.dtype) for t in tensors)
+
+
+def _tensors(shapes: Shapes, invents: bool) -> Any:
+    """New tensors of these shapes, the small ones with invented numbers if so wanted."""
+    several, each = shapes
+    tensors = [None if shape is None else _tensor(*shape, invents) for shape in each]
+    return tensors if several else tensors[0]
+
+
+def _tensor(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, invents: bool) -> Tensor:
+    if invents and math.prod(shape) <= LARGE:
+        return _numbers(shape, dtype).clone()
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
 def _size(func: Any, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> int:
@@ -167,6 +233,7 @@ def _whole(numbers: Sequence[Any]) -> bool:
     return all(isinstance(number, int) for number in numbers)
 
 
+@functools.cache
 def _aliases(func: Any) -> bool:
     """Whether what an operation returns shares memory with what it gets."""
     return any(result.alias_info is not None for result in func._schema.returns)
@@ -194,11 +261,17 @@ def _invented_if_small(t: Tensor) -> Tensor:
 
 
 def _invented(t: Tensor) -> Tensor:
-    """Numbers for a tensor without any, of its shape and type: True, zeros as whole numbers, else positive and unequal
-    ones, in square matrices with a large diagonal, so that they have an inverse."""
-    if not t.dtype.is_floating_point:
-        return torch.ones(t.shape, dtype=t.dtype) if t.dtype is torch.bool else torch.zeros(t.shape, dtype=t.dtype)
-    numbers = torch.linspace(0.5, 1, max(1, t.numel()), dtype=torch.float64)[: t.numel()].reshape(t.shape)
-    if t.dim() > 1 and t.shape[-1] == t.shape[-2]:
-        numbers = (numbers + numbers.mT) / 2 + t.shape[-1] * torch.eye(t.shape[-1], dtype=torch.float64)
-    return numbers.to(t.dtype)
+    return _numbers(t.shape, t.dtype).clone()
+
+
+@functools.lru_cache(200)
+def _numbers(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Numbers for a tensor without any: True, zeros as whole numbers, else positive and unequal ones, in square
+    matrices with a large diagonal, so that they have an inverse."""
+    if not dtype.is_floating_point:
+        return torch.ones(shape, dtype=dtype) if dtype is torch.bool else torch.zeros(shape, dtype=dtype)
+    size = math.prod(shape)
+    numbers = torch.linspace(0.5, 1, max(1, size), dtype=torch.float64)[:size].reshape(shape)
+    if len(shape) > 1 and shape[-1] == shape[-2]:
+        numbers = (numbers + numbers.mT) / 2 + shape[-1] * torch.eye(shape[-1], dtype=torch.float64)
+    return numbers.to(dtype)

@@ -5,6 +5,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from bench.rng import key
 
 Rule = Callable[[nn.Module, str, np.random.Generator], Floats]  # (layer, name of its tensor, generator) -> values
 Rules = Mapping[type[nn.Module], Rule]
+_LARGEST_DRAWN = ContextVar("largest drawn", default=math.inf)
 
 
 def uniform_fan_in(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
@@ -100,7 +102,11 @@ def initialise(
         if rule is None:
             values[path] = start[path].detach().to(dtype)
         else:
-            values[path] = torch.from_numpy(rule(_layer(module, path), path.rpartition(".")[2], rng)).to(dtype)
+            layer, name = _layer(module, path), path.rpartition(".")[2]
+            shape = getattr(layer, name).shape
+            is_drawn = math.prod(shape) <= _LARGEST_DRAWN.get()
+            drawn = torch.from_numpy(rule(layer, name, rng)) if is_drawn else torch.zeros(()).expand(shape)
+            values[path] = drawn.to(dtype)
     return values
 
 
@@ -161,3 +167,24 @@ def seeded(*address: int | str) -> Iterator[None]:
         np.random.set_state(states[1])
         random.setstate(states[2])
         torch.set_default_dtype(states[3])
+
+
+@contextlib.contextmanager
+def without_draws(size: float) -> Iterator[None]:
+    """Have `initialise` draw no tensor of more than so many numbers: zeros that take no memory stand for it, where only
+    shapes count."""
+    token = _LARGEST_DRAWN.set(size)
+    try:
+        yield
+    finally:
+        _LARGEST_DRAWN.reset(token)
+
+
+def _rule(rules: Rules, layer: nn.Module, path: str) -> Rule:
+    for kind in type(layer).__mro__:
+        if kind in rules:
+            return rules[kind]
+    raise UserError(
+        f"no rule for the initial values of {path!r} ({type(layer).__name__}): "
+        f"give one in the class attribute `rules` of the model, as bench/models/network.py explains."
+    )

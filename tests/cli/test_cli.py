@@ -233,11 +233,12 @@ def test_dry_run_has_a_line_per_task_and_counts_what_is_done(bench_here: Bench, 
     bench(*common, "--only", "method=fedavg,alpha=1.0")
     lines = bench_here(*common, "--dry-run").stdout.splitlines()
     assert lines[0] == "8 cells of 2 methods on npz: 16 rounds"
-    assert lines[1].startswith("blobs alpha=1: 4 cells of 2 methods, 2 done, about")
-    assert lines[2].startswith("blobs alpha=0.3: 4 cells of 2 methods, 0 done, about")
-    assert lines[3].startswith("8 cells, 2 done before, 6 to run, ")
+    assert lines[1].startswith("blobs alpha=1: 2 rounds of 4 of 4 clients, each with about ")
+    assert lines[3].startswith("blobs alpha=1: 4 cells of 2 methods, 2 done, about")
+    assert lines[4].startswith("blobs alpha=0.3: 4 cells of 2 methods, 0 done, about")
+    assert lines[5].startswith("8 cells, 2 done before, 6 to run, ")
     every = bench_here(*common, "--dry-run", "--verbose").stdout.splitlines()
-    assert every[1] == "fedavg blobs alpha=1 seed=0: done"
+    assert every[3] == "fedavg blobs alpha=1 seed=0: done"
     assert sum(" (counted), " in line for line in every) == 6
     assert sum(" seed=" in line for line in every) == 8
 

@@ -14,7 +14,8 @@ from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
 from bench.runs.forecast.estimate import memory
 from bench.runs.forecast.memory import keep_on_host
-from bench.runs.forecast.rehearsal import ClientShares, DataSize, rehearse
+from bench.runs.forecast.outline import ClientShares, DataSize
+from bench.runs.forecast.rehearsal import rehearse
 from bench.settings import Settings
 from tests.engine.second_device import NAME, SecondDevice
 

@@ -8,39 +8,28 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from bench.data import Dataset, TokenShape
-from bench.engine.counting import CountedStep, Operations, Tally
+from bench.data import TokenShape
+from bench.engine.counting import Operations, Tally
 from bench.engine.device import lanes_on
 from bench.engine.device_data import KEEP_NORMALISED
 from bench.engine.predict import samples_at_once
 from bench.engine.step import better_alone, is_convolutional
-from bench.errors import UserError
-from bench.federation.cell_data import load_dataset
 from bench.federation.features import can_take_their_place, head_spec, width
 from bench.federation.setup import cell_spec, check_batch_size
 from bench.federation.timeline import TIMELINE_VERSIONS
 from bench.models.factory import build
 from bench.runs.forecast.machine import Machine, this_machine
 from bench.runs.forecast.memory import keep_on_host, models, models_on_gpu, working_bytes
-from bench.runs.forecast.rehearsal import Counted, DataSize, Rehearsal, blank, rehearse, shares
+from bench.runs.forecast.outline import DataSize, data_size, outlined_shares, shares, steps_of_a_training
+from bench.runs.forecast.rehearsal import Counted, Rehearsal, rehearse
 from bench.settings import Settings
 from bench.store import checkpoint
-
-_SIZES = {
-    "mnist": DataSize((1, 28, 28), 10, 60_000, 10_000),
-    "cifar10": DataSize((3, 32, 32), 10, 50_000, 10_000),
-    "cifar100": DataSize((3, 32, 32), 100, 50_000, 10_000),
-    "emnist": DataSize((1, 28, 28), 47, 112_800, 18_800),
-    "organamnist": DataSize((1, 28, 28), 11, 41_052, 17_778),
-    "inaturalist2017": DataSize((3, 64, 64), 13, 506_378, 0),
-}
-"""Sizes, with default options, of data sets whose files may not be here yet."""
 
 # How long the start of an operation takes, in multiples of one that Python calls (`Machine.operation`):
 _RECORDED = 1.0  # in a recorded step
@@ -54,6 +43,9 @@ _RECORDED_ALONE_AFTER = 500
 _BLOCK = 4096  # bytes; a file takes whole blocks of the disk
 _STATUS = 3  # files of one block each that every cell has: status.json, timing.json, lock
 _LOG_LINE = 80  # bytes, for each evaluation
+
+
+_RESOURCES = "folder", "checkpoint", "memory", "gpu", "disk"
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,9 @@ class Estimate:
         gpu: the same of a GPU's memory.
         disk: bytes of checkpoints at the peak: one generation more than stays, as the newest is written before the
             oldest goes.
+        sent: bytes that clients send and receive in all rounds.
         measured: whether rounds were timed (`bench.runs.forecast.timing`); else the time is of counted operations.
+        borrowed: whether it is that of another method with the same model, scaled by what clients train.
     """
 
     steps: int
@@ -82,7 +76,9 @@ class Estimate:
     memory: int
     gpu: int
     disk: int
+    sent: int = 0
     measured: bool = False
+    borrowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,18 +132,8 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
         memory=round(here) + state,  # what a checkpoint that is being written holds
         gpu=round(gpu),
         disk=(checkpoint.GENERATIONS + 1) * state,
+        sent=round(settings.rounds * rehearsal.at(lambda c: c.sent, rehearsal.selected)),
     )
-
-
-def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] | None:
-    """The size of a cell's data set, and the set or, where it is not here, one of this size without numbers."""
-    try:
-        dataset = load_dataset(settings, data_root)
-    except UserError:
-        size = _SIZES.get(settings.dataset)
-        return size and (size, blank(size, size.train, size.test))
-    tests = len(dataset.y) - dataset.n_train
-    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize), dataset
 
 
 def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
@@ -163,6 +149,42 @@ def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
     lanes = 1 if alone else lanes_on(torch.device(device), model)
     evaluated = samples_at_once(device, convolutional=convolutional)
     return NetworkCosts(lanes, alone, evaluated, model, frozen, features)
+
+
+def borrowed(settings: Settings, peers: Sequence[tuple[Settings, Estimate]], data_root: Path) -> Estimate | None:
+    """The mean cost of other cells, scaled by the training that the settings say; None if they say none.
+
+    Args:
+        settings: of the cell.
+        peers: settings and costs of counted cells of the same data set and model.
+        data_root: the folder of the data files.
+    """
+    work, work_of_peers = _training(settings, data_root), sum(_training(peer, data_root) for peer, _ in peers)
+    if not work or not work_of_peers:
+        return None
+
+    def scaled(amount: str) -> float:
+        total: float = sum(getattr(cost, amount) for _, cost in peers)
+        return work / work_of_peers * total
+
+    most = {name: max(getattr(cost, name) for _, cost in peers) for name in _RESOURCES}
+    warm_up = sum(cost.warm_up for _, cost in peers) / len(peers)
+    return Estimate(
+        steps=round(scaled("steps")),
+        seconds=scaled("seconds"),
+        warm_up=warm_up,
+        sent=round(scaled("sent")),
+        borrowed=True,
+        **most,
+    )
+
+
+def _training(settings: Settings, data_root: Path) -> float:
+    """Steps in all rounds if each client trains one model in each."""
+    mean = outlined_shares(settings, data_root)
+    if mean is None:
+        return 0.0
+    return float(settings.rounds * settings.participation * mean.clients * steps_of_a_training(settings, mean.train))
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -195,7 +217,7 @@ def _seconds(
         recorded, unrecorded = (_step_seconds(step, network, machine, recorded=known) for known in (True, False))
         begun = min(calls, enough) * (unrecorded - recorded)
         if calls > enough:
-            begun += _RECORDING * machine.operation * step.operations.total()
+            begun += _RECORDING * machine.operation * step.total()
         if network.alone or calls <= enough:  # every cell begins anew
             seconds += (calls * recorded + begun) / threads
         else:
@@ -218,10 +240,10 @@ def round_seconds(
     return rehearsal.at(lambda c: of_tally(c.round), clients)
 
 
-def _step_seconds(step: CountedStep, network: NetworkCosts, machine: Machine, *, recorded: bool) -> float:
+def _step_seconds(step: Operations, network: NetworkCosts, machine: Machine, *, recorded: bool) -> float:
     """Seconds of a step of as many clients as go side by side."""
     start = _RECORDED if recorded else _EAGER_ALONE if network.alone else _EAGER
-    return time_of(step.operations, machine, start, network.lanes)
+    return time_of(step, machine, start, network.lanes)
 
 
 def time_of(operations: Operations, machine: Machine, start: float, lanes: int = 1) -> float:

@@ -1,20 +1,18 @@
 """Speed of this machine's computing: a second of measurements, kept in the user's cache folder."""
 
 import contextlib
-import json
 import math
-import os
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from bench.engine.counting import Operation
 from bench.engine.cpu_path import cpu_kernels
+from bench.runs.forecast.kept import keep, read_kept
 
 _VERSION = 2  # of what is measured
 _CACHED = 2**20  # bytes; tensors of an operation that take less lie in a core's cache
@@ -53,28 +51,12 @@ def this_machine(device: str) -> Machine:
     """Return the speeds of this machine: those kept from an earlier measurement by the same torch, else measured."""
     gpu = torch.cuda.get_device_name() if device == "cuda" else ""
     key = " ".join([platform.node(), cpu_kernels(), gpu, f"torch {torch.__version__}", f"v{_VERSION}"])
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        return Machine(**json.loads(_file().read_text(encoding="utf-8"))[key])
+    known = read_kept("machine")
+    with contextlib.suppress(TypeError, KeyError):
+        return Machine(**known[key])
     machine = measure(device)
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home
-        _keep(key, machine)
+    keep("machine", {**known, key: asdict(machine)})
     return machine
-
-
-def _file() -> Path:
-    """Raises RuntimeError: there is no home."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "pfleague" / "machine.json"
-
-
-def _keep(key: str, machine: Machine) -> None:
-    file, known = _file(), {}
-    with contextlib.suppress(OSError, ValueError):
-        known = json.loads(file.read_text(encoding="utf-8"))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}-{os.getpid()}")
-    scratch.write_text(json.dumps({**known, key: asdict(machine)}, indent=1), encoding="utf-8")
-    scratch.replace(file)
 
 
 def measure(device: str) -> Machine:

@@ -5,6 +5,7 @@ They are counted in rounds of a few clients without steps, so neither real data 
 
 import contextlib
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +26,11 @@ from bench.federation.federation import Federation
 from bench.federation.setup import cell_spec
 from bench.method import Hyperparameters
 from bench.models.factory import build, initial_values
+from bench.models.init import without_draws
 from bench.params import Prefixes, Spec
 from bench.plugin import METHODS
 from bench.rng import generator
+from bench.runs.forecast.kept import keep, method_key, read_kept
 from bench.settings import Settings
 
 STAND_IN = ("comet_cnn", (1, 28, 28), 10, "{}")  # model, shape of a sample, classes, options: quick, and small
@@ -76,6 +79,11 @@ def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
 
     They are counted with a small network, because a large one would need the time and memory that are to be estimated.
     """
+    anyway, each = _kept("held", method, hp, lambda: [list(numbers) for numbers in _count_held(method, hp)])
+    return HeldModels(*anyway), HeldModels(*each)
+
+
+def _count_held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
     counts = []
     for clients in (6, 9):  # with fewer clients, what is held per client does not determine the peak yet
         with MemoryMeter() as footprint:
@@ -95,6 +103,10 @@ def in_a_step(method: str, hp: str) -> float:
     It includes the client's model, contexts, gradients and new values, and the activations of two samples in the small
     network used for counting.
     """
+    return float(_kept("in a step", method, hp, lambda: _count_in_a_step(method, hp)))
+
+
+def _count_in_a_step(method: str, hp: str) -> float:
     peaks: list[float] = []
     for lanes in (2, 6):
         with MemoryMeter() as footprint:
@@ -103,6 +115,18 @@ def in_a_step(method: str, hp: str) -> float:
             federation.advance()
             peaks.append(footprint.peak / federation.server.initial_model().weights.nbytes)
     return (peaks[1] - peaks[0]) / 4
+
+
+def _kept(what: str, method: str, hp: str, count: Callable[[], Any]) -> Any:
+    """Return the count of an earlier process that had the same code; else count now."""
+    key = method_key(method, hp, what)
+    known = read_kept("models")
+    if key in known:
+        return known[key]
+    counted = count()
+    if key is not None:
+        keep("models", {**read_kept("models"), key: counted})
+    return counted
 
 
 class StepBytes(NamedTuple):
@@ -117,12 +141,34 @@ class StepBytes(NamedTuple):
 def step_bytes(
     name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str, frozen: Prefixes = ()
 ) -> StepBytes:
-    """Count the bytes of one gradient of a model and of one evaluation; `options` are the model's, as JSON."""
+    """Count the bytes of one gradient of a model and of one evaluation; `options` are the model's, as JSON.
+
+    Tensors have shapes only, but those of a network that reads numbers, or of one with an LSTM, whose kernel on a CPU has
+    other tensors than its operations.
+    """
     net = build(name, shape, classes, json.loads(options))
-    rng = generator("estimate", name)
-    tensors = initial_values(net, name, shape, classes, json.loads(options), ("estimate", name))
+    if not any(isinstance(layer, nn.LSTM) for layer in net.modules()):
+        with contextlib.suppress(Exception), without_draws(0):
+            return _step_bytes(name, net, shape, classes, options, batch, device, frozen, "meta")
+    return _step_bytes(name, net, shape, classes, options, batch, device, frozen, "cpu")
+
+
+def _step_bytes(
+    name: str,
+    net: nn.Module,
+    shape: tuple[int, ...],
+    classes: int,
+    options: str,
+    batch: int,
+    device: str,
+    frozen: Prefixes,
+    place: str,
+) -> StepBytes:
+    values = initial_values(net, name, shape, classes, json.loads(options), ("estimate", name))
+    tensors = {key: value.to(place) for key, value in values.items()}
     weights = [tensors[e.name].requires_grad_() for e in Spec.of(name, net).params if not e.under(frozen)]
-    x, y = Pool.of(noise(shape, classes, 4, rng), torch.device("cpu"), torch.float32).take(torch.arange(4))
+    samples = noise(shape, classes, 4, generator("estimate", name))
+    x, y = (t.to(place) for t in Pool.of(samples, torch.device("cpu"), torch.float32).take(torch.arange(4)))
 
     def gradient(samples: int) -> None:
         loss = nn.functional.cross_entropy(functional_call(net, tensors, (x[:samples],)), y[:samples])

@@ -7,7 +7,6 @@ what a method does in later rounds only.
 """
 
 import json
-import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,20 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.data import Array, Dataset, Partition, TokenShape
-from bench.engine.counting import CountedStep, Shadow, Tally
-from bench.engine.device_data import KEEP_NORMALISED
+from bench.data import Array, Dataset, Partition
+from bench.engine.counting import LARGE, Operations, Shadow, Tally
 from bench.engine.recorded_steps import GraphCache
 from bench.errors import UserError
-from bench.federation.cell_data import load_partition
 from bench.federation.federation import Federation
 from bench.federation.setup import make_method
 from bench.method import Arrivals
+from bench.models.init import without_draws
+from bench.runs.forecast.outline import ClientShares, DataSize, blank
 from bench.settings import Settings
 from bench.store.data_record import partition_record, shown_samples, tests_record
 from bench.store.growing_tables import Tables
 
 _CLIENTS = 2, 4
+_SENT = "up", "up_buffers", "down_receivers", "down_receivers_buffers"
 _LATER: dict[str, Any] = {
     "seed": 0,
     "partition_seed": None,
@@ -44,26 +44,6 @@ _LATER: dict[str, Any] = {
 """Settings in which cells of equal cost differ, and a value that stands for all."""
 
 
-class DataSize(NamedTuple):
-    """Size of a data set: shape of a sample, numbers of classes, training and test samples, bytes of a number."""
-
-    shape: tuple[int, ...]
-    classes: int
-    train: int
-    test: int
-    itemsize: int = 1
-
-
-class ClientShares(NamedTuple):
-    """Mean numbers of samples of a client that has some, the common test samples, and the number of such clients."""
-
-    clients: int
-    train: int
-    validation: int
-    test: int
-    common: int
-
-
 class Counted(NamedTuple):
     """The work of a stand-in.
 
@@ -73,8 +53,7 @@ class Counted(NamedTuple):
         steps: client steps of the second round.
         tests: samples that the generic model is evaluated on.
         state: bytes of tensors in a checkpoint.
-        live, peak: bytes of tensors between rounds, and at the peak of the second round outside of steps.
-        evaluated, working: bytes more that an evaluation leaves, and at its peak.
+        sent: bytes that travel in the second round, to each receiver and from each sender.
         tables: by file, bytes of a header, of the lines of a round, and of those of an evaluation.
         records: by file, bytes that are written once.
     """
@@ -86,10 +65,7 @@ class Counted(NamedTuple):
     steps: int
     tests: int
     state: int
-    live: int
-    peak: int
-    evaluated: int
-    working: int
+    sent: int
     tables: dict[str, tuple[int, int, int]]
     records: dict[str, int]
 
@@ -104,7 +80,7 @@ class Rehearsal:
 
     few: Counted
     more: Counted
-    steps: list[CountedStep]
+    steps: list[Operations]
     selected: int
     clients: int
 
@@ -169,26 +145,21 @@ def _count(
 ) -> Counted:
     dataset, partition = samples(size, shares, clients, blank)
     shadow.tally = Tally()
-    with tempfile.TemporaryDirectory() as scratch, shadow.counting():
+    with tempfile.TemporaryDirectory() as scratch, without_draws(LARGE), shadow.counting():
         tables = Tables(Path(scratch))
         tables.restart()
         sizes = [_sizes(Path(scratch))]
         federation = stand_in(settings, size, dataset, partition, recordings=recordings, executor="sequential")
         federation.advance()
-        first, shadow.tally, shadow.peak = shadow.tally, Tally(), shadow.live
+        first, shadow.tally = shadow.tally, Tally()
         federation.advance()
         tables.append_version(federation)
         sizes.append(_sizes(Path(scratch)))
-        round_, peak, live = shadow.tally, shadow.peak, shadow.live
-        shadow.tally, shadow.peak = Tally(), live
+        round_, shadow.tally = shadow.tally, Tally()
         evaluation = federation.evaluate()
-        evaluated, working = shadow.live - live, shadow.peak - shadow.live
         tables.append_evaluation(federation.version, evaluation)
         sizes.append(_sizes(Path(scratch)))
         state = sum(t.nbytes for t in federation.state()[0].values())
-    at_once = len(dataset.y) * dataset.x[0].size * federation.engine.dtype.itemsize
-    if at_once <= KEEP_NORMALISED and not dataset.vocabulary:  # this much of the data lies there as networks see them
-        live, peak = live - at_once, peak - at_once
     return Counted(
         clients=clients,
         first=first,
@@ -197,10 +168,7 @@ def _count(
         steps=federation.work["steps"],
         tests=max(len(partition.global_test), clients * shares.test),
         state=state,
-        live=live,
-        peak=peak,
-        evaluated=evaluated,
-        working=working,
+        sent=sum(federation.ledger[-1][column] for column in _SENT),
         tables=_growth(*sizes),
         records=_records(settings, dataset, partition, federation.clients.ids),
     )
@@ -243,19 +211,6 @@ def stand_in(
     return Federation(cell, dataset=dataset, partition=partition, public=public, features=blank_features, **execution)
 
 
-def blank(size: DataSize, train: int, test: int = 0) -> Dataset:
-    """Samples that take no memory, with the classes in turn as labels."""
-    samples = train + test
-    y = np.arange(samples) % size.classes
-    tokens = isinstance(size.shape, TokenShape)
-    shape = size.shape[:1] if tokens else size.shape
-    zero = np.zeros(1, np.int32 if tokens else np.uint8)
-    x = np.lib.stride_tricks.as_strided(zero, (samples, *shape), (0,) * (len(shape) + 1))
-    if isinstance(size.shape, TokenShape):
-        return Dataset("blank", x, y, train, size.classes, (), (), "", vocabulary=size.shape.vocabulary)
-    return Dataset("blank", x, y, train, size.classes, (0.5,) * shape[0], (0.25,) * shape[0], "")
-
-
 def samples(
     size: DataSize, shares: ClientShares, clients: int, make: Callable[[DataSize, int], Dataset]
 ) -> tuple[Dataset, Partition]:
@@ -267,36 +222,3 @@ def samples(
     used = clients * sum(each)
     common = used + np.arange(round(shares.common * clients / shares.clients))
     return make(size, used + len(common)), Partition(train, validation, test, common)
-
-
-def shares(settings: Settings, dataset: Dataset) -> ClientShares:
-    """Return the mean client of a cell, from one partition for all cells that differ in seed and alpha only.
-
-    Raises:
-        UserError: the data set cannot be divided so.
-    """
-    key = settings.model_dump_json(include=_DIVIDED_BY), dataset.n_train, len(dataset.y)
-    if key not in _SHARES:
-        _SHARES[key] = _mean_client(load_partition(settings, dataset))
-    return _SHARES[key]
-
-
-_DIVIDED_BY = {
-    "dataset",
-    "dataset_options",
-    "partition",
-    "partition_options",
-    "clients",
-    "protocol",
-    "validation_share",
-}
-_SHARES: dict[tuple[str, int, int], ClientShares] = {}
-
-
-def _mean_client(partition: Partition) -> ClientShares:
-    clients = [i for i, samples in enumerate(partition.train) if len(samples)]
-    train, validation, test = (
-        math.ceil(sum(len(part[i]) for i in clients) / max(1, len(clients)))
-        for part in (partition.train, partition.validation, partition.test)
-    )
-    return ClientShares(len(clients), train, validation, test, len(partition.global_test))

@@ -5,12 +5,10 @@ the estimate of the cell is scaled by that. It ends after a minute, whatever the
 """
 
 import contextlib
-import signal
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,21 +17,16 @@ import torch
 from bench.data import Dataset, noise
 from bench.engine.backends.backends import EAGER
 from bench.rng import generator
-from bench.runs.forecast.estimate import Estimate, data_size, network_of, round_seconds
+from bench.runs.forecast.estimate import Estimate, network_of, round_seconds
+from bench.runs.forecast.limit import LIMIT, OutOfTimeError, alarm
 from bench.runs.forecast.machine import Machine, this_machine
-from bench.runs.forecast.rehearsal import DataSize, rehearse, samples, shares, stand_in
+from bench.runs.forecast.outline import DataSize, data_size, shares
+from bench.runs.forecast.rehearsal import rehearse, samples, stand_in
 from bench.settings import Settings
-
-LIMIT = 60.0
-"""Seconds after which measuring ends."""
 
 _ROUND = 0.5  # seconds that a round should take; it has fewer samples where it would take longer
 _TESTS = 20
 _SETTLED = 3  # rounds that are timed once steps are recorded
-
-
-class _OutOfTimeError(Exception):
-    pass
 
 
 def measured(
@@ -46,7 +39,7 @@ def measured(
     end = time.monotonic() + limit
     machine, scaled = this_machine(device), dict[str, Estimate]()
     torch.set_num_threads(1)
-    with contextlib.suppress(_OutOfTimeError), _alarm(limit):
+    with contextlib.suppress(OutOfTimeError), alarm(limit):
         for i, (key, (settings, cost)) in enumerate(kinds.items()):
             now = time.monotonic()
             if now >= end:
@@ -58,25 +51,6 @@ def measured(
             if ratio is not None:
                 scaled[key] = replace(cost, seconds=ratio * cost.seconds, warm_up=ratio * cost.warm_up, measured=True)
     return scaled
-
-
-@contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """Raise `_OutOfTimeError` after so many seconds, also in the middle of a round; only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ring(_signal: int, _frame: object) -> None:
-        raise _OutOfTimeError
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(1e-3, seconds))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _ratio(settings: Settings, data_root: Path, device: str, machine: Machine, until: float) -> float | None:
