@@ -8,14 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy as cross_entropy_of
 
+from bench.data import TokenShape, noise
+from bench.engine import counting
 from bench.engine.counting import LARGE, Shadow
+from bench.engine.device_data import Pool
 from bench.engine.memory import MemoryMeter
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
+from bench.models.factory import build
+from bench.models.init import initialise
+from bench.rng import generator
 from bench.runs.cell import Options, run_cell
-from bench.runs.forecast.estimate import Estimate, estimate, folder_bytes, network_of
+from bench.runs.forecast import rehearsal as rehearsals
+from bench.runs.forecast.estimate import Estimate, borrowed, estimate, folder_bytes, network_of
 from bench.runs.forecast.limit import OutOfTimeError, alarm
-from bench.runs.forecast.memory import held, keep_on_host, models
+from bench.runs.forecast.memory import held, keep_on_host, models, step_bytes
 from bench.runs.forecast.outline import ClientShares, DataSize, data_size, shares
 from bench.runs.forecast.rehearsal import CannotRehearseError, rehearse
 from bench.runs.forecast.timing import measured
@@ -113,6 +122,32 @@ def test_no_hyperparameter_is_set_to_what_its_class_refuses() -> None:
     assert held("test_late", plain)[1].peak > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("comet_cnn", (1, 16, 16), {}),
+        ("resnet18_gn", (3, 8, 8), {}),
+        ("gru", TokenShape(6, 20), {}),
+    ],
+)
+def test_a_step_on_shapes_takes_the_bytes_of_one_on_numbers(
+    name: str, shape: tuple[int, ...], options: dict[str, int]
+) -> None:
+    net = build(name, shape, 5, options)
+    rng = generator("tests", name)
+    tensors = initialise(net, rng)
+    weights = [tensors[key].requires_grad_() for key, _ in net.named_parameters()]
+    x, y = Pool.of(noise(shape, 5, 4, rng), torch.device("cpu"), torch.float32).take(torch.arange(4))
+    peaks = []
+    for samples in (2, 4):
+        with MemoryMeter() as footprint:
+            loss = cross_entropy_of(functional_call(net, tensors, (x[:samples],)), y[:samples])
+            torch.autograd.grad(loss, weights)
+        peaks.append(footprint.peak)
+    counted = [step_bytes(name, shape, 5, json.dumps(options), samples, "cpu").gradient for samples in (2, 4)]
+    assert counted == peaks
+
+
 SIZE = DataSize((1, 8, 8), 10, 1500, 300)
 SHARES = ClientShares(clients=10, train=120, validation=30, test=30, common=0)
 
@@ -185,6 +220,57 @@ def test_a_cells_folder_is_forecast_as_it_is_written(tmp_path: Path) -> None:
     size, dataset = known
     forecast = folder_bytes(settings, rehearse(settings, size, shares(settings, dataset)))
     assert forecast == pytest.approx(really, rel=0.2)
+
+
+def test_what_travels_is_one_model_to_and_from_every_client_of_fedavg() -> None:
+    settings = Settings(method="fedavg", clients=10, participation=0.5, rounds=7, batch_size=10, model="logistic")
+    rehearsal = rehearse(settings, SIZE, SHARES)
+    assert rehearsal.at(lambda c: c.sent, rehearsal.selected) == 5 * 2 * 4 * (64 + 1) * 10
+
+
+def test_the_end_of_time_is_not_taken_for_an_error_of_the_method() -> None:
+    settings = Settings(method="fedavg", clients=10, batch_size=10, model="cnn")
+    with pytest.raises(OutOfTimeError), alarm(0.001):
+        rehearse(settings, DataSize((1, 28, 28), 10, 1500, 300), SHARES._replace(train=77))
+
+
+def test_operations_of_known_shapes_are_counted_as_new_ones() -> None:
+    """In another rehearsal, of which nothing is known but the shapes of operations."""
+    settings = Settings(method="ditto", clients=10, batch_size=10, model="cnn")
+    size = DataSize((1, 28, 28), 10, 1500, 300)
+    counting._KNOWN_OPERATIONS.clear()
+    counts = []
+    for _ in range(2):
+        rehearsals._KNOWN.clear()
+        counts.append(rehearse(settings, size, SHARES))
+    assert counts[0] == counts[1]
+    assert counting._KNOWN_OPERATIONS
+
+
+def test_a_cost_is_borrowed_in_proportion_to_training(tmp_path: Path) -> None:
+    """Twice as many rounds of as many clients take twice as long; a checkpoint is as large."""
+    settings = Settings(method="fedavg", dataset="digits", partition="iid", clients=6, model="logistic", rounds=4)
+    cost = Estimate(100, 8.0, 1.0, 5, 6, 7, 0, 9, sent=1000)
+    for change, times in (({"rounds": 8}, 2.0), ({"epochs": 3}, 3.0), ({"method": "ditto"}, 1.0)):
+        found = borrowed(settings.model_copy(update=change), [(settings, cost)], tmp_path)
+        assert found is not None
+        assert (found.seconds, found.steps, found.sent) == (8 * times, 100 * times, 1000 * times)
+        assert (found.memory, found.checkpoint, found.warm_up, found.borrowed) == (7, 6, 1.0, True)
+
+
+def test_what_was_counted_of_a_method_is_kept_until_its_code_or_the_harness_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    counted = held.__wrapped__("local", "{}")
+    file = tmp_path / "pfleague" / "models.json"
+    [key] = json.loads(file.read_text())
+    file.write_text(json.dumps({key: [[1, 2], [3, 4]]}))
+    assert held.__wrapped__("local", "{}") == ((1, 2), (3, 4))
+    monkeypatch.setattr("bench.runs.forecast.kept._harness", lambda: "another")
+    assert held.__wrapped__("local", "{}") == counted
+    file.write_text("{")  # a damaged file costs time
+    assert held.__wrapped__("local", "{}") == counted
 
 
 def test_measuring_ends_when_its_time_is_over() -> None:

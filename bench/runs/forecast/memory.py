@@ -5,7 +5,6 @@ They are counted in rounds of a few clients without steps, so neither real data 
 
 import contextlib
 import functools
-import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
