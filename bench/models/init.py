@@ -178,13 +178,3 @@ def without_draws(size: float) -> Iterator[None]:
         yield
     finally:
         _LARGEST_DRAWN.reset(token)
-
-
-def _rule(rules: Rules, layer: nn.Module, path: str) -> Rule:
-    for kind in type(layer).__mro__:
-        if kind in rules:
-            return rules[kind]
-    raise UserError(
-        f"no rule for the initial values of {path!r} ({type(layer).__name__}): "
-        f"give one in the class attribute `rules` of the model, as bench/models/network.py explains."
-    )

@@ -31,7 +31,7 @@ def weights_table(cells: Iterable[Settings], data_root: Path) -> Iterator[str]:
 def _lines(cell: Settings, data_root: Path) -> list[str]:
     from bench.models.factory import build
     from bench.models.pretrained import match
-    from bench.runs.forecast.estimate import data_size
+    from bench.runs.forecast.outline import data_size
 
     known = data_size(cell, data_root)
     if known is None:

@@ -142,8 +142,8 @@ def step_bytes(
 ) -> StepBytes:
     """Count the bytes of one gradient of a model and of one evaluation; `options` are the model's, as JSON.
 
-    Tensors have shapes only, but those of a network that reads numbers, or of one with an LSTM, whose kernel on a CPU has
-    other tensors than its operations.
+    Tensors have shapes only, but for a network that reads numbers, and one with an LSTM: its kernel on a CPU has other
+    tensors than its operations.
     """
     net = build(name, shape, classes, json.loads(options))
     if not any(isinstance(layer, nn.LSTM) for layer in net.modules()):
