@@ -78,6 +78,7 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
         assert keep_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
 
 
+@pytest.mark.long
 def test_a_frozen_body_is_counted_once_and_no_checkpoint_holds_it(tmp_path: Path) -> None:
     """A body of more numbers than a rehearsal has, and a head of few."""
     given = {"method": "ditto", "clients": 10, "model_options": {"hidden": 2000}, "alpha": 1.0}
@@ -91,6 +92,21 @@ def test_a_frozen_body_is_counted_once_and_no_checkpoint_holds_it(tmp_path: Path
     assert frozen.checkpoint == pytest.approx(20 * head, rel=0.1)
     assert free.checkpoint == pytest.approx(20 * (head + body), rel=0.1)
     assert free.memory - frozen.memory + 1797 * network.features > 0.9 * (held_of - 1) * body
+
+
+@pytest.mark.long
+def test_the_seconds_of_features_are_those_of_one_pass_over_the_samples(tmp_path: Path) -> None:
+    """Within a factor of ten, as this machine may be busy; the rounds take far less."""
+    given = {"method": "fedavg", "clients": 40, "model": "resnet18", "alpha": 1.0, "rounds": 2}
+    given |= {"dataset": "cifar10", "frozen": ("body",)}
+    cost = estimate(Settings(**given), tmp_path, "cpu")
+    assert cost is not None
+    net = build("resnet18", (3, 32, 32), 10).to_empty(device="cpu").eval()
+    begun = time.process_time()
+    with torch.no_grad():
+        net.features(torch.zeros(100, 3, 32, 32))  # type: ignore[operator]
+    pass_over_all = (time.process_time() - begun) * 60_000 / 100
+    assert pass_over_all / 10 < cost.warm_up < 10 * pass_over_all
 
 
 class LateHyper(Hyperparameters):

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bench.data import TokenShape
-from bench.engine.counting import Operations, Tally
+from bench.engine.counting import Operations, Shadow, Tally
 from bench.engine.device import lanes_on
 from bench.engine.device_data import KEEP_NORMALISED
 from bench.engine.predict import samples_at_once
@@ -121,6 +122,8 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
     check_batch_size(settings, settings.model, cell_spec(settings, settings.model, net), size.shape)
     rehearsal, network = rehearse(settings, size, shares(settings, dataset)), network_of(settings, size, device)
     seconds, warm_up = _seconds(settings, rehearsal, network, this_machine(device), threads)
+    if network.features:  # mostly shared by the cells of a run
+        warm_up += _feature_seconds(net, size, network, this_machine(device)) / threads
     state = round(rehearsal.at(lambda c: c.state, rehearsal.clients))
     here, gpu = memory(settings, size, rehearsal, device, threads, cells)
     return Estimate(
@@ -223,6 +226,16 @@ def _seconds(
         else:
             seconds, warm_up = seconds + calls * recorded / threads, warm_up + begun
     return seconds, warm_up
+
+
+def _feature_seconds(net: Any, size: DataSize, network: NetworkCosts, machine: Machine) -> float:
+    """Seconds in which a body computes the features of all samples."""
+    tokens = isinstance(size.shape, TokenShape)
+    shape = size.shape[:1] if tokens else size.shape
+    x = torch.zeros(network.evaluated, *shape, dtype=torch.int64 if tokens else None, device="meta")
+    with torch.no_grad(), Shadow().counting() as shadow:
+        net.eval().features(x)
+    return (size.train + size.test) / network.evaluated * time_of(shadow.tally.outside, machine, _OUTSIDE)
 
 
 def round_seconds(
