@@ -4,7 +4,6 @@ A method without such places works as well where its samples are features and it
 """
 
 import ast
-import functools
 import inspect
 import sys
 from collections.abc import Iterator
@@ -22,14 +21,17 @@ def reads_inputs_by_models_only(method: str) -> bool:
     """Whether a method's code hands samples to its models and does nothing else with them.
 
     Every `batch.x` must be an argument of `model(...)` or `model.features(...)`, and so must the inputs of a function
-    that `compose` gets. Whoever makes networks of its own, or imports other packages than those that are known here,
-    may do something else: the answer is no.
+    that `compose` gets. Whoever makes networks of its own, imports other packages than those that are known here, or
+    has no source file may do something else: the answer is no.
     """
     kind = METHODS.get(method)
-    return _by_models_only(kind.__module__, Path(str(inspect.getsourcefile(kind))))
+    try:
+        file = Path(inspect.getsourcefile(kind) or "")
+    except TypeError:
+        return False
+    return file.is_file() and _by_models_only(kind.__module__, file)
 
 
-@functools.cache
 def _by_models_only(module: str, file: Path) -> bool:
     files = sources(module, file)
     trees = [ast.parse(source.read_bytes()) for source in files.values()]
@@ -37,6 +39,8 @@ def _by_models_only(module: str, file: Path) -> bool:
     if any(name.partition(".")[0] not in known for tree in trees for name in _imported(tree)):
         return False
     nodes = [node for tree in trees for node in ast.walk(tree)]
+    if any(isinstance(node, ast.alias) and node.name == "compose" and node.asname for node in nodes):
+        return False
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     if any(isinstance(call.func, ast.Attribute) and call.func.attr == "build" for call in calls):
         return False

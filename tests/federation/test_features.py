@@ -137,6 +137,18 @@ def test_who_reads_samples_otherwise_is_known_by_the_code(case: str, tmp_path: P
     assert reads_inputs_by_models_only(name) == allowed
 
 
+def test_a_method_without_a_source_file_trains_on_samples() -> None:
+    namespace: dict[str, Any] = {"__name__": "nowhere"}
+    exec(
+        "from bench.method import METHODS, Method\n@METHODS.register('odd_typed')\nclass Typed(Method):\n    pass\n",
+        namespace,
+    )
+    try:
+        assert not reads_inputs_by_models_only("odd_typed")
+    finally:
+        del METHODS._items["odd_typed"]
+
+
 def test_a_method_that_computes_with_samples_trains_on_samples() -> None:
     federation = toy("odd_inputs", **BODY)
     assert not federation.on_features
