@@ -105,7 +105,11 @@ class Frozen:
         return self._copies[device]
 
     def __reduce__(self) -> Any:
-        return (Frozen, ({}, self._parts)) if self._parts else (Frozen.of, (self._tensors,))
+        return (Frozen, ({}, self._parts)) if self._parts else (_restored, (self._tensors,))
+
+
+def _restored(tensors: Mapping[str, Tensor]) -> Frozen:
+    return Frozen.of(tensors)  # a function, which cloudpickle finds by its name
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

@@ -5,6 +5,7 @@ import pickle
 import weakref
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -204,7 +205,7 @@ def test_equal_values_are_one_object_and_go_with_the_last_cell() -> None:
     one, two = (federation.server.initial_model().spec.held for federation in cells)
     assert one is two
     spec = cells[0].server.initial_model().spec
-    again = pickle.loads(pickle.dumps(spec.part(("head",))))
+    again = pickle.loads(cloudpickle.dumps(spec.part(("head",))))
     assert again == spec.part(("head",))
     assert again.held is one
     other = toy("fedavg", seed=78, **BODY).server.initial_model().spec
