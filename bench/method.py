@@ -236,6 +236,9 @@ class Method:
         public: whether it needs public samples (the cell's setting `public`).
         bound: whether it does what federated learning does not allow, to show how much the others lose by that; its
             scores are shown in brackets and not ranked.
+        adapter: kind of adapters whose tensors the method tells apart, such as `lora`, which the cell needs then.
+        moves_base: whether the server changes the weights of layers that have an adapter: they are then no frozen
+            tensors but a part of model values, and it is for the method not to train them.
         mixes_models: whether clients may have models of different architectures (the cell's setting `client_models`).
         symmetric: whether, with full batches, results depend neither on the numbering of clients nor on doubling every
             sample. A method that draws at random for a client, or uses absolute sample counts, sets False.
@@ -248,6 +251,8 @@ class Method:
     holdout: float = 0.0
     public: ClassVar[bool] = False
     bound: ClassVar[bool] = False
+    adapter: ClassVar[str] = ""
+    moves_base: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = False
     symmetric: ClassVar[bool] = True
 

@@ -105,11 +105,12 @@ class Frozen:
         return self._copies[device]
 
     def __reduce__(self) -> Any:
-        return (Frozen, ({}, self._parts)) if self._parts else (_restored, (self._tensors,))
+        return (Frozen, ({}, self._parts)) if self._parts else (_of_tensors, (self._tensors,))
 
 
-def _restored(tensors: Mapping[str, Tensor]) -> Frozen:
-    return Frozen.of(tensors)  # a function, which cloudpickle finds by its name
+def _of_tensors(tensors: Mapping[str, Tensor]) -> Frozen:
+    """`Frozen.of` as a function: cloudpickle copies the class of a class method, and `_live` cannot be copied."""
+    return Frozen.of(tensors)
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
@@ -260,6 +261,22 @@ class Spec:
     def _known(self) -> dict[Any, Any]:
         """Answers to earlier questions, which come for every client in every round."""
         return {}
+
+    def named(self, *names: str) -> Prefixes:
+        """Full names of all tensors of the model whose last part is one of `names`, as prefixes for `part` and `only`.
+
+        Raises:
+            ValueError: no tensor has such a name.
+        """
+        whole = self.whole or self
+        if ("named", names) not in whole._known:
+            moving = (e.name for e in whole.params + whole.buffers)
+            whole._known["named", names] = tuple(name for name in moving if name.rpartition(".")[2] in names)
+        tensors: Prefixes = whole._known["named", names]
+        if not tensors:
+            last = ", ".join(dict.fromkeys(e.name.rpartition(".")[2] for e in whole.params))
+            raise ValueError(f"no tensor of {self.arch} is called {' or '.join(map(repr, names))}; there are {last}")
+        return tensors
 
 
 def frozen_layers(module: nn.Module, frozen: Collection[str]) -> list[nn.Module]:

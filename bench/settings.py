@@ -115,6 +115,49 @@ def _optimizer(value: Any) -> Any:
     return value
 
 
+_OF_KIND: dict[str, dict[str, Any]] = {"lora": {"rank": 8, "alpha": 16.0}, "adapter": {"rank": 64}}
+"""Defaults of the kinds of adapters that have these options."""
+
+
+class AdapterSettings(BaseModel):
+    """Adapters in layers of a model. Beside them only the layers of `train` are trained; all others are frozen.
+
+    `bench/models/adapters.py` has the kinds: `lora`, `ia3`, `bias_only` and `adapter`, a bottleneck.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["lora", "ia3", "bias_only", "adapter"]
+    rank: int | None = Field(None, ge=1, description="of lora's matrices; width of the bottleneck of `adapter`")
+    alpha: float | None = Field(None, gt=0, description="lora adds alpha / rank B A to a weight")
+    layers: Annotated[tuple[str, ...], Listed] = Field(
+        (), description="by the last part of their names or their beginning, e.g. [qkv]; empty: all that can have one"
+    )
+    train: Annotated[tuple[str, ...], Listed] = Field(
+        ("head",), description="layers that are trained whole beside the adapters, by the beginning of their names"
+    )
+    dropout: float = Field(0.0, description="of an adapter's input; 0 is the only value so far")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        """Turn a bare name into a mapping, and fill in the kind's defaults: spelling one out makes no other cell."""
+        value = {"name": value} if isinstance(value, str) else value
+        if isinstance(value, dict) and isinstance(name := value.get("name"), str):
+            return {**_OF_KIND.get(name, {}), **value}
+        return value
+
+    @model_validator(mode="after")
+    def _refuse_options_of_others(self) -> "AdapterSettings":
+        if self.rank is not None and self.name not in _OF_KIND:
+            raise ValueError(f"{self.name} has no `rank`; take it out, or take lora or adapter")
+        if self.alpha is not None and self.name != "lora":
+            raise ValueError(f"{self.name} has no `alpha`, which is lora's; take it out")
+        if self.dropout != 0:
+            raise ValueError("draws of dropout would depend on which clients are computed together; leave it at 0")
+        return self
+
+
 def _switch(value: Any) -> Any:
     """Accept `on` and `off`, which are text in grid files."""
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
@@ -177,6 +220,9 @@ class Settings(BaseModel):
     )
     frozen: tuple[str, ...] = Field(
         (), description="layers that nothing trains or sends, by the beginning of their names, e.g. [body]; held once"
+    )
+    adapters: AdapterSettings | None = Field(
+        None, description="small trained parts of a frozen model, e.g. {name: lora, rank: 8, alpha: 16, layers: [qkv]}"
     )
     augment: Literal["none", "crop_flip"] = Field("none", description="of training images: 4-pixel crops and mirroring")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")

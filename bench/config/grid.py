@@ -244,7 +244,7 @@ class _Resolver:
             path = layer["public"][1]
             given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}
             self._complete(complete_options, DATASETS, cell.public.name, given, path)
-        blamed = {"method": method.path, "alpha": dataset.path}
+        blamed = {"method": method.path, "adapters": method.path, "alpha": dataset.path}
         for key, problem in conflicts(cell).items():
             self.document.complain(layer[key][1] if key in layer else blamed.get(key, ()), problem)
         for model in cell.architectures:

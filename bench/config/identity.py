@@ -40,6 +40,7 @@ _ABSENT: dict[str, Any] = {
     "optimizer": {"name": "sgd", "betas": None, "eps": None},
     "pretrained": None,
     "frozen": [],
+    "adapters": None,
     "selection": DEFAULT_SELECTION,
     "shifts": [],
     "new_client_start": "method",

@@ -158,6 +158,11 @@ def conflicts(cell: Settings) -> Problems:
         problems["optimizer"] = (
             f"optimizer {cell.optimizer.name} has no momentum of sgd; take out `momentum` and `nesterov`"
         )
+    if cell.adapters is not None and cell.frozen:
+        problems["frozen"] = (
+            "`adapters` freeze all layers but those that their `train` names; take out `frozen` and say there what is "
+            "trained"
+        )
     if cell.new_clients >= cell.clients:
         problems["new_clients"] = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
     if cell.select_by not in (*RECORDED, *cell.metrics):
@@ -169,6 +174,11 @@ def conflicts(cell: Settings) -> Problems:
         if kind.public and cell.public is None:
             problems["method"] = (
                 f"the method {cell.method!r} needs public samples; add for instance `public: {{name: cifar100}}`"
+            )
+        if kind.adapter and (cell.adapters is None or cell.adapters.name != kind.adapter):
+            problems["adapters"] = (
+                f"the method {cell.method!r} needs adapters of the kind {kind.adapter}; add for instance "
+                f"`adapters: {{name: {kind.adapter}, rank: 8}}`"
             )
         if cell.client_models and not kind.mixes_models:
             problems["client_models"] = (

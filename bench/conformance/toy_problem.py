@@ -15,6 +15,7 @@ from bench.federation.federation import Federation
 from bench.method import ClassStats, Client, Gradient, Message, Method, Predict, Program, Server, State, Train
 from bench.nested import leaves
 from bench.params import Params
+from bench.plugin import METHODS
 from bench.requests import Exchange, Request, Upload
 from bench.rng import generator
 from bench.settings import Settings
@@ -38,6 +39,8 @@ def toy_federation(method: str, **changes: Any) -> Federation:
         "participation": 0.6, "rounds": ROUNDS, "epochs": 1, "batch_size": 3,
         "lr": 0.1, "momentum": 0.5,
     }  # fmt: skip
+    if kind := METHODS.get(method).adapter:
+        common["adapters"] = {"name": kind, "rank": 2, "alpha": 2}
     settings = Settings(method=method, **{**common, **changes})
     return Federation(
         settings, dataset=data, partition=partition, executor=executor, public=_samples("public", PUBLIC, 0)

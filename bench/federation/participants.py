@@ -66,15 +66,18 @@ class ServerState:
         at = name, draw, outputs
         if at not in self._whole:
             options = self._settings.model_options if name == self._settings.model else {}
-            module = build(name, self._shape, outputs, options)
+            module = build(name, self._shape, outputs, options, self._settings.adapters)
             sizes = "x".join(map(str, self._shape))
             extras = "".join(f",{k}={v}" for k, v in sorted(options.items()))
             arch = f"{name}({sizes}->{outputs}{extras})"
+            if self._settings.adapters:
+                arch += f" with {self._settings.adapters.model_dump_json(exclude_none=True)}"
             address = "initial", self._settings.seed, name, draw
             drawn = initial_values(module, name, self._shape, outputs, options, address, self._dtype)
             values = drawn | self._pretrained(name, draw, module)
             first = (draw, outputs) == (0, self.num_classes)
-            like = None if first or not self._settings.frozen else self._whole_model(client)
+            keeps = self._settings.frozen or self._settings.adapters
+            like = None if first or not keeps else self._whole_model(client)
             frozen = frozen_tensors(self._settings, name, module)
             self._whole[at] = self._value(arch, module, values, frozen, like)
         return self._whole[at]

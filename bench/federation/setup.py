@@ -11,6 +11,7 @@ from bench.data import TokenShape
 from bench.errors import UserError
 from bench.method import Arrivals, Everyone, Method, Selection, ServerRule
 from bench.model_call import SingleValueError, keep_still, refuse_single_values
+from bench.models import adapters
 from bench.params import Spec, statistics
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
@@ -48,15 +49,20 @@ def architectures(settings: Settings, sizes: Sequence[int]) -> list[str]:
 
 
 def frozen_tensors(settings: Settings, name: str, net: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a model of the cell that `frozen` keeps as they are, by name.
+    """The parameters and buffers of a model of the cell that `frozen` or `adapters` keep as they are, by name.
 
     Args:
         settings: the cell's settings.
-        name, net: a model of the cell, on the meta device.
+        name, net: a model of the cell, on the meta device, with its adapters.
 
     Raises:
         UserError: `frozen` names no layer of the model, or all of it, or leaves out parameters that need no gradient.
     """
+    tensors = {**dict(net.named_parameters()), **dict(statistics(net))}
+    if settings.adapters is not None:
+        fixed = adapters.frozen(net, settings.adapters, name)
+        bases = {f"{path}.weight" for path, _, _ in adapters.adapted(net)} if moves_base(settings) else set()
+        return {path: tensors[path].detach() for path in fixed if path not in bases}
     whole = Spec.of(name, net)
     still = [e for e in whole.params if not (net.get_parameter(e.name).requires_grad or e.under(settings.frozen))]
     if still:
@@ -73,8 +79,12 @@ def frozen_tensors(settings: Settings, name: str, net: nn.Module) -> dict[str, T
             raise UserError(f"frozen: model {name!r} has no layer {prefix!r}; there are {layers} and those below them")
     if all(e.under(settings.frozen) for e in whole.params):
         raise UserError(f"frozen: nothing of model {name!r} is left to train")
-    tensors = {**dict(net.named_parameters()), **dict(statistics(net))}
     return {e.name: tensors[e.name].detach() for e in whole.entries if e.under(settings.frozen)}
+
+
+def moves_base(settings: Settings) -> bool:
+    """Whether the cell's method changes the weights of layers with adapters on the server."""
+    return bool(METHODS.get(settings.method).moves_base)
 
 
 def cell_spec(settings: Settings, name: str, net: nn.Module) -> Spec:

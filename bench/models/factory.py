@@ -9,18 +9,26 @@ from torch import Tensor, nn
 
 from bench.config.validation import complete_options
 from bench.errors import UserError
+from bench.models.adapters import insert
 from bench.models.init import initialise, rules_of, seeded
 from bench.models.trial import check, goes_side_by_side, try_out
 from bench.params import constants, precise, statistics
 from bench.plugin import MODELS, call_factory, is_external
 from bench.rng import Address, generator
+from bench.settings import AdapterSettings
 
 _TRIED: dict[Hashable, bool] = {}
 """Models that passed their trial in this process, and whether several clients' go side by side; a cell builds its model
 several times."""
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None) -> nn.Module:
+def build(
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    options: Mapping[str, Any] | None = None,
+    adapters: AdapterSettings | None = None,
+) -> nn.Module:
     """Build the model on the meta device, which needs no memory and no random draws.
 
     A user's model is constructed on the CPU for that, tried on two samples, and its values are dropped, but for those
@@ -31,10 +39,11 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
         shape: shape of one sample, `(channels, height, width)` or `(features,)`.
         classes: number of classes.
         options: keyword options of the model's factory.
+        adapters: those that its layers get.
 
     Raises:
         UserError: the model or an option is unknown, an option is out of range, or the model does not fit the samples
-            or breaks the rules for models.
+            or breaks the rules for models, or it has no layers for the adapters.
     """
     net = _constructed(name, shape, classes, options, ("architecture", name))
     check(name, net)
@@ -48,7 +57,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
         setattr(net, "better_alone", not _TRIED[at] or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
         kept = {path for path, _ in constants(net)}
         _replace(net, lambda path, tensor: tensor if path in kept else tensor.to("meta"))
-    return net
+    return insert(net, adapters, name) if adapters else net
 
 
 def initial_values(

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from bench.data import Floats
 from bench.errors import UserError
+from bench.models import adapters
 from bench.params import statistics
-from bench.rng import key
+from bench.rng import generator, key
 
 Rule = Callable[[nn.Module, str, np.random.Generator], Floats]  # (layer, name of its tensor, generator) -> values
 Rules = Mapping[type[nn.Module], Rule]
@@ -77,6 +78,7 @@ def initialise(
     A model that consists of layers in `DEFAULT_RULES`, and in its class attribute `rules`, is drawn by these rules. Any
     other model, and one with `rules = None`, starts with the values that its constructor gives it, except for layers in
     `rules`. Draws are made in float64 and then rounded to `dtype`, so that a float64 run starts from the same weights.
+    Adapters are drawn after all others, which are thus the same with adapters as without.
 
     Args:
         module: the module, on any device; its values are not read.
@@ -107,17 +109,24 @@ def initialise(
             is_drawn = math.prod(shape) <= _LARGEST_DRAWN.get()
             drawn = torch.from_numpy(rule(layer, name, rng)) if is_drawn else torch.zeros(()).expand(shape)
             values[path] = drawn.to(dtype)
+    if adapters.tensors_of_adapters(module):
+        address = int(rng.integers(2**63))
+        drawn = adapters.initial(module, lambda layer: generator("adapters", address, layer))
+        values |= {path: torch.from_numpy(value).to(dtype) for path, value in drawn.items()}
+        values = {path: values[path] for path, _ in itertools.chain(module.named_parameters(), statistics(module))}
     return values
 
 
 def rules_of(module: nn.Module) -> dict[str, Rule | None]:
-    """The rule for each parameter and statistic of a model; None for those that start as its constructor leaves them.
+    """The rule for each parameter and statistic of a model but those of adapters; None for what its constructor leaves.
 
     Raises:
         UserError: a tensor would be drawn by a rule that was made for others.
     """
     given = getattr(module, "rules", {})
-    paths = [path for path, _ in itertools.chain(module.named_parameters(), statistics(module))]
+    added = adapters.tensors_of_adapters(module)
+    tensors = itertools.chain(module.named_parameters(), statistics(module))
+    paths = [path for path, _ in tensors if path not in added]
     rules = {path: _rule({} if given is None else {**DEFAULT_RULES, **given}, module, path) for path in paths}
     if None in rules.values():
         return {path: _rule(given or {}, module, path) for path in paths}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bench.config.file_digests import versions
 from bench.errors import UserError
+from bench.models.adapters import tensors_of_adapters
 from bench.params import constants, statistics
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
@@ -71,8 +72,9 @@ def match(path: Path, net: nn.Module) -> Match:
     Raises:
         UserError: there is no such file, it holds no state dict, or a tensor of it does not fit the network.
     """
-    state = _state(path)
-    target = dict(itertools.chain(net.named_parameters(), statistics(net)))
+    state, added = _state(path), tensors_of_adapters(net)
+    tensors = itertools.chain(net.named_parameters(), statistics(net))
+    target = {name: tensor for name, tensor in tensors if name not in added}
     body, head = ([name for name in target if name.startswith("head.") == last] for last in (False, True))
     try:
         keys = _by_names(target, state, getattr(net, "place", None))

@@ -19,7 +19,7 @@ from bench.federation.cell_data import as_trained, check_tests, load_dataset, lo
 from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
-from bench.settings import SCORING, Settings
+from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record
 
 if TYPE_CHECKING:
@@ -191,7 +191,8 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
         try:
             version = versions(Path(weights)) if weights else ()
             factory = MODELS.get(name)  # a notebook may define a name again
-            net, drawn = _try_model(name, factory, dataset.shape, dataset.num_classes, options, weights, version)
+            sizes = dataset.shape, dataset.num_classes, options
+            net, drawn = _try_model(name, factory, *sizes, weights, version, settings.adapters)
             if net is None:
                 continue
             spec = cell_spec(settings, name, net)
@@ -214,6 +215,7 @@ def _try_model(
     options: str,
     weights: str | None,
     version: object,
+    adapters: AdapterSettings | None,
 ) -> "tuple[nn.Module | None, tuple[str, ...]]":
     """The model on the meta device, None if its author's code fails; and tensors of its body that the file has not.
 
@@ -226,7 +228,7 @@ def _try_model(
     from bench.models.pretrained import match
 
     try:
-        net = build(name, shape, classes, json.loads(options))
+        net = build(name, shape, classes, json.loads(options), adapters)
     except UserError:
         raise
     except Exception:

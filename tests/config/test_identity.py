@@ -46,6 +46,7 @@ CHANGED: dict[str, Any] = {
     "client_models": ["mlp", "logistic"],
     "pretrained": "weights.pth",
     "frozen": ["body"],
+    "adapters": {"name": "lora", "rank": 2},
     "augment": "crop_flip",
     "batchnorm": "local",
     "dtype": "float64",
@@ -318,7 +319,7 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
 
 
 def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
-    unchosen = {"optimizer", "selection", "new_client_start", "shifts", "pretrained", "frozen"}
+    unchosen = {"optimizer", "selection", "new_client_start", "shifts", "pretrained", "frozen", "adapters"}
     settings = CELL.model_dump(mode="json", exclude={*PRESENTATION, *unchosen})
     settings |= {"partition_seed": CELL.seed}
     data = declared_checksum(CELL)

@@ -41,6 +41,16 @@ QUICK: dict[str, dict[str, Any]] = {  # where defaults take long on toy data, or
 }
 
 
+def needed(method: str) -> dict[str, Any]:
+    """Settings without which a method is refused."""
+    kind = METHODS.get(method).adapter
+    return {"adapters": {"name": kind, "rank": 2, "alpha": 2}} if kind else {}
+
+
+OF_ANY_MODEL = [parameter for parameter in EVERY_METHOD if not needed(str(parameter.values[0]))]
+"""As `EVERY_METHOD`, without those that need adapters, which cannot stand beside `frozen`."""
+
+
 class _Normed(nn.Module):
     """Two linear layers with BatchNorm between them."""
 
@@ -127,7 +137,7 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     options = {name: settings.pop(name) for name in passed if name in settings}
     chosen: dict[str, Any] = {
         "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,
-        "clients": len(sizes), "seed": 3,
+        "clients": len(sizes), "seed": 3, **needed(method),
     }  # fmt: skip
     return Federation(
         Settings(method=method, hp=hp, **{**chosen, **settings}),

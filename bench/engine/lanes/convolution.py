@@ -64,6 +64,7 @@ def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
         and layer.dilation == (1, 1)
         and layer.padding_mode == "zeros"
         and not isinstance(layer.padding, str)
+        and not layer._forward_hooks  # of an adapter
     )
 
 

@@ -118,7 +118,7 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
     if known is None:
         return None
     size, dataset = known
-    net = build(settings.model, size.shape, size.classes, settings.model_options)
+    net = build(settings.model, size.shape, size.classes, settings.model_options, settings.adapters)
     check_batch_size(settings, settings.model, cell_spec(settings, settings.model, net), size.shape)
     rehearsal, network = rehearse(settings, size, shares(settings, dataset)), network_of(settings, size, device)
     seconds, warm_up = _seconds(settings, rehearsal, network, this_machine(device), threads)
@@ -141,7 +141,7 @@ def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1,
 
 def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
     """Derive how the clients of a cell train and evaluate on a device."""
-    net = build(settings.model, size.shape, size.classes, settings.model_options)
+    net = build(settings.model, size.shape, size.classes, settings.model_options, settings.adapters)
     spec = cell_spec(settings, settings.model, net)
     convolutional, features = is_convolutional(spec), 0
     numbers = spec.d, sum(e.size for e in spec.frozen)

@@ -30,7 +30,7 @@ from bench.params import Prefixes, Spec
 from bench.plugin import METHODS
 from bench.rng import generator
 from bench.runs.forecast.kept import keep, method_key, read_kept
-from bench.settings import Settings
+from bench.settings import AdapterSettings, Settings
 
 STAND_IN = ("comet_cnn", (1, 28, 28), 10, "{}")  # model, shape of a sample, classes, options: quick, and small
 _SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
@@ -59,7 +59,7 @@ def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, devic
     """
     if device != "cuda":
         return False
-    net = build(settings.model, shape, classes, settings.model_options)
+    net = build(settings.model, shape, classes, settings.model_options, settings.adapters)
     spec = cell_spec(settings, settings.model, net)
     numbers = models(settings) * spec.d + sum(e.size for e in spec.frozen)
     return bool(numbers * getattr(torch, settings.dtype).itemsize > _SHARE / cells * torch.cuda.mem_get_info()[1])
@@ -138,14 +138,21 @@ class StepBytes(NamedTuple):
 
 @functools.cache
 def step_bytes(
-    name: str, shape: tuple[int, ...], classes: int, options: str, batch: int, device: str, frozen: Prefixes = ()
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    options: str,
+    batch: int,
+    device: str,
+    frozen: Prefixes = (),
+    adapters: AdapterSettings | None = None,
 ) -> StepBytes:
     """Count the bytes of one gradient of a model and of one evaluation; `options` are the model's, as JSON.
 
     Tensors have shapes only, but for a network that reads numbers, and one with an LSTM: its kernel on a CPU has other
     tensors than its operations.
     """
-    net = build(name, shape, classes, json.loads(options))
+    net = build(name, shape, classes, json.loads(options), adapters)
     if not any(isinstance(layer, nn.LSTM) for layer in net.modules()):
         with contextlib.suppress(Exception), without_draws(0):
             return _step_bytes(name, net, shape, classes, options, batch, device, frozen, "meta")
@@ -198,7 +205,10 @@ def working_bytes(settings: Settings, shape: tuple[int, ...], classes: int, devi
     A step needs a plain gradient and what the method adds to it, counted with a small network.
     """
     options = json.dumps(settings.model_options, sort_keys=True)
-    step = step_bytes(settings.model, shape, classes, options, settings.batch_size, device, settings.frozen)
+    net = build(settings.model, shape, classes, settings.model_options, settings.adapters)
+    frozen = tuple(e.name for e in cell_spec(settings, settings.model, net).frozen)
+    network = settings.model, shape, classes, options
+    step = step_bytes(*network, settings.batch_size, device, frozen, settings.adapters)
     small = step_bytes(*STAND_IN, 2, "cpu")
     beyond = in_a_step(settings.method, json.dumps(settings.hp, sort_keys=True)) - small.gradient / small.model
     in_steps = step.gradient + max(0.0, beyond) * step.model
@@ -213,6 +223,10 @@ def _small(
     rng = generator("estimate", method)
     n_train = 2 * clients
     data = replace(noise(shape, classes, n_train + 4, rng), n_train=n_train)
+    # Counts are in units of what is trained, so that the rank is no matter but to methods with ranks of their own.
+    adapters = (
+        AdapterSettings.model_validate({"name": kind, "rank": 256}) if (kind := METHODS.get(method).adapter) else None
+    )
     settings = Settings(
         method=method,
         hp=_fewest(method, json.loads(hp), steps),
@@ -221,6 +235,7 @@ def _small(
         model_options=json.loads(options),
         steps=steps,
         batch_size=2,
+        adapters=adapters,
     )
     train = tuple(np.arange(i * 2, i * 2 + 2) for i in range(clients))
     empty = tuple(np.zeros(0, np.int64) for _ in range(clients))
