@@ -62,13 +62,13 @@ def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Besid
     return federation, beside
 
 
-def assert_same_bytes(method: str) -> None:
+def assert_same_bytes(method: str, **changes: Any) -> None:
     """Two and three engines give the bytes of one, also from checkpoints written with another number of engines."""
-    expected = advance(toy_federation(method, executor="cohort"), ROUNDS)
-    assert not difference(expected, advance(shared(method, 3, executor="cohort")[0], ROUNDS))
+    expected = advance(toy_federation(method, executor="cohort", **changes), ROUNDS)
+    assert not difference(expected, advance(shared(method, 3, executor="cohort", **changes)[0], ROUNDS))
     state: Any = None
     for devices in (2, 1, 3):
-        federation, _ = shared(method, devices, executor="cohort")
+        federation, _ = shared(method, devices, executor="cohort", **changes)
         if state:
             federation.restore(state[0], json.loads(json.dumps(state[1])))
         found = advance(federation, 1)
@@ -79,6 +79,10 @@ def assert_same_bytes(method: str) -> None:
 @pytest.mark.parametrize("method", KINDS)
 def test_methods_of_each_kind(method: str) -> None:
     assert_same_bytes(method)
+
+
+def test_models_with_frozen_layers() -> None:
+    assert_same_bytes("fedavg", frozen=("body",))
 
 
 @pytest.mark.long

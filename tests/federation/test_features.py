@@ -21,13 +21,13 @@ from bench.plugin import load_file
 from bench.rng import generator
 from bench.settings import Executor, Settings
 from bench.store.features import FeatureFiles
-from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy, toy_data
+from tests.engine.problems import OF_ANY_MODEL, assert_same, everything, run, toy, toy_data
 from tests.methods.resume import assert_resumes
 
 BODY: dict[str, Any] = {"model": "test_norm", "frozen": ("inner", "norm")}
 
 
-@pytest.mark.parametrize("method", EVERY_METHOD)
+@pytest.mark.parametrize("method", OF_ANY_MODEL)
 def test_results_are_those_without_features(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Round for round, in both executors, and what travels; heads differ by rounding only."""
     executors: tuple[Executor, ...] = ("sequential", "cohort")

@@ -23,7 +23,7 @@ from bench.nested import parts
 from bench.params import NORMALISATION, Params
 from bench.plugin import MODELS
 from bench.settings import Settings
-from tests.engine.problems import EVERY_METHOD, assert_same, everything, personal, run, toy, toy_data
+from tests.engine.problems import OF_ANY_MODEL, assert_same, everything, personal, run, toy, toy_data
 from tests.methods.resume import assert_resumes
 
 
@@ -59,7 +59,7 @@ def held(w: Params) -> dict[str, Tensor]:
     return {e.name: w.tensors()[e.name] for e in w.spec.frozen}
 
 
-@pytest.mark.parametrize("method", EVERY_METHOD)
+@pytest.mark.parametrize("method", OF_ANY_MODEL)
 def test_every_method_trains_what_is_not_frozen(method: str) -> None:
     """Both executors alike; frozen tensors, running statistics included, are one tensor for all models."""
     states = {}
