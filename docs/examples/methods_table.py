@@ -21,7 +21,8 @@ One row for each method that comes with the harness; `python docs/examples/metho
 - Down, up: what a client receives and sends in a round, in sizes of the model, measured on an MLP with 64 hidden units
   on the digits (10 classes, 4 clients, all take part). Less than 1 mostly means that a part stays with the client; much
   less, that something else than weights travels.
-- Needs: public samples; all clients in every round. "Mixes": clients may have models of different architectures.
+- Needs: public samples; all clients in every round; adapters (`adapters: lora`), which send so much less than a model.
+  "Mixes": clients may have models of different architectures.
 - Held against: what the words mean says [audit.md](../audit.md).
 
 | method | paper | trains | down | up | needs | held against |
@@ -61,7 +62,12 @@ def paper(card: str) -> str:
 def needs(name: str) -> str:
     """What its class says."""
     method = METHODS.get(name)
-    found = ["public samples"] * method.public + ["all clients"] * method.everyone + ["mixes"] * method.mixes_models
+    found = (
+        [f"adapters: {method.adapter}"] * bool(method.adapter)
+        + ["public samples"] * method.public
+        + ["all clients"] * method.everyone
+        + ["mixes"] * method.mixes_models
+    )
     return ", ".join(found) or "–"
 
 
@@ -75,6 +81,7 @@ def traffic(name: str) -> tuple[str, str]:
         model_options={"hidden": 64},
         partition_options={"shares": [0.2, 0.1, 0.2]},
         public={"name": "digits", "size": 100},
+        adapters=METHODS.get(name).adapter or None,
     )
     federation = bench.Federation.of(settings)
     for _ in range(settings.rounds):

@@ -44,4 +44,4 @@ def test_the_page_s_files_and_commands_do_what_it_says(
             if status and status[1] == "2":
                 assert status[2] in err
             ran += 1
-    assert ran == 21
+    assert ran == 26

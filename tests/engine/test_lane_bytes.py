@@ -13,7 +13,7 @@ from bench.federation.federation import Federation
 from bench.method import METHODS
 from bench.settings import Settings
 from tests.conftest import ROOT
-from tests.engine.problems import METHOD_NAMES, QUICK
+from tests.engine.problems import METHOD_NAMES, QUICK, needed
 
 
 def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
@@ -28,6 +28,7 @@ def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
         model_options={"hidden": 37},
         lr=0.05,
         hp=METHODS.get(method).Hyper(**QUICK.get(method, {})).model_dump(),
+        **needed(method),
     )
     data, partition, _ = load_all(cell)
     public = data.subset(np.arange(60), 60)

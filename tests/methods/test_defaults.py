@@ -147,8 +147,14 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "distil_batch": (128, "Lin et al. 2020 [128]"),
         "distil_lr": (0.001, "Lin et al. 2020 [Adam, 1e-3]"),
     },
+    "feddpa": {
+        "weight": (0.5, "authors' code (card)"),
+        "most": (0.5, "authors' code (card)"),
+        "dynamic": (True, "Yang et al. 2024: instance-wise dynamic weighting"),
+    },
     "feddyn": {"alpha": (0.01, "authors' example for CIFAR-10"), "eval_model": ("cloud", "Acar et al. 2021")},
     "fedem": {"components": (3, "Marfoq et al. 2021 [M = 3]")},
+    "fedex_lora": {},
     "fedfomo": {
         "models": (5, "Zhang et al. 2021, CIFAR: M = 5"),
         "explore": (0.3, "authors' runs"),
@@ -209,6 +215,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "head_phase": ("joint", "Chen and Chao 2022: both heads on each batch"),
         "personal_epochs": (None, CELL),
     },
+    "fedsa_lora": {"personal": (("head",), "authors' code, GLUE (card)")},
     "fedselect": {
         "rate": (0.25, "authors' code"),
         "limit": (0.8, "authors' code"),
@@ -232,7 +239,9 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "fine_tune_steps": (None, CELL),
         "fine_tune_lr": (None, CELL),
     },
+    "ffa_lora": {},
     "finetune": {**_FINE_TUNING, "layers": (("",), "all layers (card)")},
+    "flexlora": {"ranks": ((), "ours: every client has the cell's rank")},
     "floco": _FLOCO,
     "floco_plus": _FLOCO | {"personal_epochs": (None, CELL)},
     "flute": {

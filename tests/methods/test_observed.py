@@ -26,7 +26,7 @@ from bench.model_call import Forward
 from bench.nested import leaves
 from bench.plugin import METHODS
 from bench.settings import Settings
-from tests.engine.problems import EVERY_METHOD, QUICK, toy_data, toy_partition
+from tests.engine.problems import EVERY_METHOD, QUICK, needed, toy_data, toy_partition
 
 ROUNDS, SIZES = 6, [7, 4, 7, 3, 4, 8, 4]
 
@@ -40,6 +40,7 @@ def sorted_by_class(method: str) -> Federation:
     settings = Settings(
         method=method, hp=QUICK.get(method, {}), model="test_norm", dtype="float64", clients=len(SIZES),
         participation=0.4, rounds=ROUNDS, epochs=1, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.01, seed=3,
+        **needed(method),
     )  # fmt: skip
     return Federation(settings, dataset=data, partition=part, public=toy_data(seed=9), executor="sequential")
 

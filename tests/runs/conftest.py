@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import yaml
 from bench.cli import main
 from bench.rng import generator
 from bench.settings import Settings
+from tests.engine.problems import needed
 from tests.warm import PATIENCE, Start
 
 HERE = Path(__file__).parent
@@ -47,7 +49,10 @@ def cell(arrays: Path) -> Callable[..., Settings]:
     def make(**changes: object) -> Settings:
         """Settings with these changes; there are public samples for methods that need some."""
         public = {"name": "npz", "path": str(arrays), "size": 20}
-        base = {**COMMON, **_data(arrays), "method": "fedavg", "alpha": 1.0, "rounds": 6, "public": public}
+        base: dict[str, Any] = {**COMMON, **_data(arrays), "method": "fedavg", "alpha": 1.0, "rounds": 6}
+        base["public"] = public
+        if adapters := needed(str(changes.get("method", base["method"]))):
+            base |= {**adapters, "model": "mlp", "model_options": {"hidden": 5}}
         return Settings(**{**base, **changes})
 
     return make

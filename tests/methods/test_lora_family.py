@@ -1,0 +1,427 @@
+"""FedAvg, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA and FlexLoRA on LoRA's matrices: against plain torch, and by what
+their papers claim."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.config.validation import conflicts
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.method import Message, Params
+from bench.model_call import Forward
+from bench.models import adapters
+from bench.settings import Settings
+from methods.lora import product, replaced
+from tests.engine.problems import METHOD_NAMES, QUICK, remarks, run, toy, toy_partition
+from tests.methods.reference import DATA, LR, PLAIN, local_batches
+from tests.methods.test_with_modules import images
+
+SIZES = [7, 5]
+SHARES = [7 / 12, 5 / 12]
+RANK, ALPHA = 2, 6.0
+SCALE = ALPHA / RANK
+A, B, W, HEAD = "inner.lora_a", "inner.lora_b", "inner.weight", "head.weight"
+ADAPTERS = {"name": "lora", "rank": RANK, "alpha": ALPHA}
+ALONE = {**ADAPTERS, "layers": ["inner"], "train": []}
+FAMILY = ["fedavg", "ffa_lora", "fedsa_lora", "fedex_lora", "feddpa", "flexlora"]
+Tensors = dict[str, Tensor]
+
+
+def federation(method: str, **settings: Any) -> Federation:
+    """Two clients with all samples in a batch or less, plain SGD, the linear model with rank 2."""
+    return toy(method, **{"sizes": SIZES, "adapters": ADAPTERS, **PLAIN, **settings})
+
+
+# -- against plain torch ----------------------------------------------------------------------------------------------
+
+
+def logits(t: Tensors, x: Tensor) -> Tensor:
+    """The linear model, its first layer with LoRA."""
+    return x @ merged(t).T @ t[HEAD].T
+
+
+def merged(t: Tensors) -> Tensor:
+    """The weight of the first layer with its adapter."""
+    return t[W] + SCALE * t[B] @ t[A]
+
+
+def trained(
+    t: Tensors, moving: list[str], round: int, client: int, of: Callable[[Tensors, Tensor], Tensor] = logits
+) -> Tensors:
+    """The tensors after a client's epoch of SGD on some of them."""
+    t = dict(t)
+    for x, y in local_batches(SIZES, round, client):
+        leaves = {name: t[name].clone().requires_grad_() for name in moving}
+        loss = functional.cross_entropy(of({**t, **leaves}, torch.from_numpy(x)), torch.from_numpy(y))
+        for name, slope in zip(moving, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+            t[name] = t[name] - LR * slope
+    return t
+
+
+def mean(values: list[Tensor]) -> Tensor:
+    """Weighted by training samples."""
+    return sum(share * value for share, value in zip(SHARES, values, strict=True))  # type: ignore[return-value]
+
+
+def fedavg(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    after = [trained(server, [A, B, HEAD], round, i) for i in range(2)]
+    return server | {name: mean([t[name] for t in after]) for name in (A, B, HEAD)}
+
+
+def ffa_lora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    after = [trained(server, [B, HEAD], round, i) for i in range(2)]
+    return server | {name: mean([t[name] for t in after]) for name in (B, HEAD)}
+
+
+def fedsa_lora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    after = [trained(server | {B: own[B], HEAD: own[HEAD]}, [A, B, HEAD], round, i) for i, own in enumerate(clients)]
+    server = server | {A: mean([t[A] for t in after])}
+    clients[:] = [t | {A: server[A]} for t in after]
+    return server
+
+
+def fedex_lora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    after = [trained(server, [A, B, HEAD], round, i) for i in range(2)]
+    new = server | {name: mean([t[name] for t in after]) for name in (A, B, HEAD)}
+    return new | {W: server[W] + SCALE * (mean([t[B] @ t[A] for t in after]) - new[B] @ new[A])}
+
+
+def feddpa(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    """The global adapter is the first row of A and column of B; the own one the second."""
+
+    def of_both(t: Tensors, x: Tensor) -> Tensor:
+        update = 0.5 * server[B][:, :1] @ server[A][:1] + 0.5 * t[B][:, 1:] @ t[A][1:]
+        return x @ (server[W] + SCALE * update).T @ server[HEAD].T
+
+    if round == 0:
+        server = server | {A: torch.cat([server[A][:1], torch.zeros_like(server[A][1:])])}
+    clients[:] = [own | trained(own, [A, B], round, i, of_both) for i, own in enumerate(clients)]
+    return fedavg(server, clients, round)
+
+
+def flexlora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    """The second client has rank 1."""
+    second = server | {A: server[A] * torch.tensor([[1.0], [0.0]]), B: server[B] * torch.tensor([1.0, 0.0])}
+    after = [trained(t, [A, B, HEAD], round, i) for i, t in enumerate((server, second))]
+    u, s, v = torch.linalg.svd(mean([t[B] @ t[A] for t in after]))
+    sign = v[:2].gather(1, v[:2].abs().argmax(1, keepdim=True)).sign()
+    return server | {A: sign * v[:2], B: (u * s)[:, :2] * sign.T, HEAD: mean([t[HEAD] for t in after])}
+
+
+HYPER: dict[str, dict[str, Any]] = {"flexlora": {"ranks": [2, 1]}}
+
+
+@pytest.mark.parametrize("method", FAMILY)
+def test_follows_plain_torch(method: str) -> None:
+    """Models after three rounds; FedDPA's own adapters, whose mixture the next test has."""
+    ours = federation(method, hp=HYPER.get(method, {}))
+    server = {name: tensor.clone() for name, tensor in ours.server.initial_model().tensors().items()}
+    clients = [dict(server) for _ in SIZES]
+    for round in range(3):
+        server = globals()[method](server, clients, round)
+        ours.advance()
+    if method != "fedsa_lora":
+        near(ours.server.state["model"].tensors(), server)
+    for i, expected in enumerate(clients if method in ("fedsa_lora", "feddpa") else []):
+        state = ours.clients[i].state["own"].tensors()
+        near({name: tensor[:, 1:] if name == B and method == "feddpa" else tensor for name, tensor in state.items()},
+             {**expected, B: expected[B][:, 1:] if method == "feddpa" else expected[B]})  # fmt: skip
+
+
+def near(found: Tensors, expected: Tensors) -> None:
+    """Equal up to rounding, for the names that were found."""
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_feddpa_weighs_its_adapters_for_each_sample_by_its_likeness_to_the_training_samples() -> None:
+    ours = federation("feddpa", hp={"most": 0.7})
+    run(ours, 2)
+    x = torch.from_numpy(DATA.x[-9:]).double()
+    for i, model in ours.evaluator.personal(2).items():
+        own, shared = ours.clients[i].state["own"].tensors(), ours.server.state["model"].tensors()
+        alone = x @ (shared[W] + SCALE * own[B][:, 1:] @ own[A][1:]).T
+        samples = torch.from_numpy(local_inputs(i)) @ (shared[W] + SCALE * own[B][:, 1:] @ own[A][1:]).T
+        cosines = functional.cosine_similarity(alone[:, None], samples[None], dim=2).mean(1)
+        expected = []
+        for sample, cosine in zip(x, 0.7 * cosines, strict=True):
+            update = (1 - cosine) * shared[B][:, :1] @ shared[A][:1] + cosine * own[B][:, 1:] @ own[A][1:]
+            expected.append(shared[HEAD] @ (shared[W] + SCALE * update) @ sample)
+        torch.testing.assert_close(Forward(frozen=True)(model, x), torch.stack(expected), rtol=1e-9, atol=1e-11)
+        with pytest.raises(UserError, match="composed this model of several networks"):
+            adapters.merged(model.spec.module)
+    assert cosines.std() > 0.01
+
+
+def local_inputs(client: int) -> Any:
+    """All inputs of a client, float64."""
+    first = sum(SIZES[:client])
+    return DATA.x[first : first + SIZES[client]].astype("float64")
+
+
+# -- what travels -----------------------------------------------------------------------------------------------------
+
+IN, OUT = 4, 3
+
+
+@pytest.mark.parametrize(
+    ("method", "hp", "down", "up"),
+    [
+        ("fedavg", {}, RANK * (IN + OUT), RANK * (IN + OUT)),
+        ("ffa_lora", {}, RANK * OUT, RANK * OUT),
+        ("fedsa_lora", {}, RANK * IN, RANK * IN),
+        ("fedex_lora", {}, RANK * (IN + OUT) + IN * OUT, RANK * (IN + OUT)),
+        ("feddpa", {}, RANK // 2 * (IN + OUT), RANK // 2 * (IN + OUT)),
+        ("flexlora", {}, RANK * (IN + OUT), RANK * (IN + OUT)),
+        ("flexlora", {"ranks": [1]}, IN + OUT, IN + OUT),
+        ("ditto", {}, RANK * (IN + OUT), RANK * (IN + OUT)),
+        ("local", {}, 0, 0),
+    ],
+)
+def test_a_matrix_sends_its_rank_times_inputs_and_outputs_and_no_more(
+    method: str, hp: dict[str, Any], down: int, up: int
+) -> None:
+    """Numbers of each of two clients in the second round, of eight bytes."""
+    ours = federation(method, hp=hp, adapters=ALONE)
+    run(ours, 2)
+    row = ours.ledger[-1]
+    assert (row["down_receivers"], row["up"]) == (2 * 8 * down, 2 * 8 * up)
+
+
+def test_ranks_by_client_are_counted_by_client() -> None:
+    ours = federation("flexlora", hp={"ranks": [2, 1]}, adapters=ALONE)
+    run(ours, 2)
+    assert ours.ledger[-1]["up"] == ours.ledger[-1]["down_receivers"] == 8 * (2 + 1) * (IN + OUT)
+
+
+def test_the_head_travels_where_it_is_trained_and_a_convolution_counts_its_kernel() -> None:
+
+    data = images()
+    settings = Settings.model_validate({
+        "method": "fedavg", "model": "cnn", "model_options": {"hidden": 8}, "clients": 2, "batch_size": 4,
+        "adapters": {"name": "lora", "rank": 3, "layers": ["conv2"]},
+    })  # fmt: skip
+    ours = Federation(settings, dataset=data, partition=toy_partition(data, [8, 12]), public=None)
+    ours.advance()
+    assert ours.ledger[-1]["up"] == 2 * 4 * (3 * (32 * 5 * 5 + 64) + 8 * 3 + 3)
+
+
+# -- what is exact ----------------------------------------------------------------------------------------------------
+
+
+def uploads(ours: Federation) -> list[Message]:
+    """The messages of the next round."""
+    messages: list[Message] = []
+    aggregate = ours.method.aggregate
+
+    def listening(server: Any, arrived: list[Message]) -> Any:
+        messages.extend(arrived)
+        return aggregate(server, arrived)
+
+    ours.method.aggregate = listening  # type: ignore[method-assign]
+    ours.advance()
+    return messages
+
+
+def exactness(method: str) -> float:
+    """How far the server's update of the layer is from the mean of the clients', relative to it."""
+    ours = federation(method)
+    run(ours, 2)
+    before = ours.server.state["model"].tensors()
+    start = ours.server.initial_model().tensors()
+    messages = uploads(ours)
+    sent = [next(v for v in m.values.values() if isinstance(v, Params)).tensors() for m in messages]
+    after = start | ours.server.state["model"].tensors()
+    clients = [merged(start | before | t) for t in sent]
+    assert [m.weight for m in messages] == SIZES
+    return float((merged(after) - mean(clients)).norm() / (mean(clients) - merged(start)).norm())
+
+
+def test_the_mean_of_products_is_the_product_of_means_where_a_is_frozen_and_not_where_both_are_averaged() -> None:
+    assert exactness("ffa_lora") < 1e-12
+    assert exactness("fedavg") > 1e-3
+
+
+def test_the_server_s_model_of_fedex_lora_is_the_mean_of_the_clients_merged_models() -> None:
+    assert exactness("fedex_lora") < 1e-12
+
+
+def test_fedex_lora_with_one_client_is_fedavg() -> None:
+    ours, other = (federation(method, sizes=[7]) for method in ("fedex_lora", "fedavg"))
+    for each in (ours, other):
+        run(each, 3)
+    near(other.server.state["model"].tensors(), ours.server.state["model"].tensors())
+
+
+def test_flexlora_of_a_rank_that_is_large_enough_reproduces_the_mean_of_the_products() -> None:
+    """Rank 3 is full here, so nothing is cut off; with rank 1 the best matrix of rank 1 is left."""
+    for rank in (3, 1):
+        ours = federation("flexlora", adapters={**ADAPTERS, "rank": rank}, seed=4)
+        messages = uploads(ours)
+        products = [m["b"][0] @ m["a"][0] for m in messages]
+        whole = mean(products)
+        kept = product(ours.server.state["model"], "inner")
+        cut_off = torch.linalg.svdvals(whole)[rank:].sum()
+        torch.testing.assert_close(torch.linalg.matrix_norm(whole - kept, 2), cut_off, rtol=1e-9, atol=1e-14)
+    assert cut_off > 1e-4
+
+
+def test_rows_beyond_a_client_s_rank_stay_zero_under_momentum_decay_and_adam() -> None:
+    for settings in ({"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": {"name": "adam"}, "momentum": 0.0}):
+        ours = federation("flexlora", hp={"ranks": [1]}, **settings)
+        run(ours, 2)
+        tensors = trained_models(ours)[0].tensors()
+        assert not tensors[A][1:].any()
+        assert not tensors[B][:, 1:].any()
+        assert tensors[B][:, :1].any()
+
+
+def trained_models(ours: Federation) -> list[Params]:
+    """The clients' models after their next round."""
+    models: list[Params] = []
+    rounds = ours.method.client_round
+
+    def listening(client: Any, down: Any) -> Any:
+        models.append((yield from rounds(client, down)))
+
+    ours.method.client_round = listening  # type: ignore[method-assign]
+    ours.advance()
+    return models
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_lora_of_full_rank_represents_what_fedavg_learns_and_a_smaller_rank_does_not() -> None:
+    """Its products are all matrices, so FedAvg's update is among them; of rank 1, up to its second singular value."""
+    fedavg = toy("fedavg", sizes=SIZES, **PLAIN, frozen=["head"])
+    run(fedavg, 3)
+    update = generic(fedavg)[W] - fedavg.server.initial_model().tensors()[W]
+    u, s, v = torch.linalg.svd(update, full_matrices=False)
+    x = torch.from_numpy(DATA.x).double()
+    for rank in (3, 1):
+        w = federation("fedavg", adapters={**ALONE, "rank": rank, "alpha": rank}).server.initial_model()
+        w = replaced(w, {A: v[:rank], B: (u * s)[:, :rank]})
+        gap = product(w, "inner") - update
+        torch.testing.assert_close(torch.linalg.matrix_norm(gap, 2), s[rank:].sum(), rtol=1e-9, atol=1e-14)
+        same = torch.allclose(Forward()(w, x), x @ generic(fedavg)[W].T @ generic(fedavg)[HEAD].T, rtol=1e-12, atol=0)
+        assert same is (rank == 3)
+
+
+def start_with(a: Tensor, patch: pytest.MonkeyPatch) -> None:
+    """Let A have these initial values."""
+    draw = adapters.Lora.initial
+    patch.setattr(
+        adapters.Lora, "initial", lambda self, name, *rest: a.numpy() if name == "lora_a" else draw(self, name, *rest)
+    )
+
+
+def test_ffa_lora_with_a_square_orthogonal_a_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step on B moves B A by -lr G A^T A = -lr G, which is FedAvg's step on the weight."""
+    q = torch.linalg.qr(torch.randn(IN, IN, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
+    start_with(q, monkeypatch)
+    ours = federation("ffa_lora", adapters={**ALONE, "rank": IN, "alpha": IN})
+    other = toy("fedavg", sizes=SIZES, **PLAIN, frozen=["head"])
+    for each in (ours, other):
+        run(each, 3)
+    t = generic(ours)
+    assert torch.equal(t[A], q)
+    torch.testing.assert_close(t[W] + t[B] @ t[A], generic(other)[W], rtol=1e-12, atol=1e-14)
+    assert not torch.equal(t[W], generic(other)[W])
+
+
+def generic(ours: Federation) -> Tensors:
+    """The generic model."""
+    model = ours.evaluator.generic(ours.version, {})
+    assert model is not None
+    return model.tensors()
+
+
+def test_fedsa_lora_with_the_same_samples_at_all_clients_is_fedavg() -> None:
+    """With full batches: all clients then learn the same B, which is thus its own mean."""
+    data = copy.deepcopy(DATA)
+    data.x[5:10], data.y[5:10] = data.x[:5], data.y[:5]
+    settings = Settings.model_validate({
+        "model": "test_linear", "dtype": "float64", "clients": 2, "batch_size": 100, "epochs": 3, "lr": 0.1,
+        "adapters": ADAPTERS, "method": "fedavg",
+    })  # fmt: skip
+    ours, other = (
+        Federation(
+            settings.model_copy(update={"method": method}),
+            dataset=data,
+            partition=toy_partition(data, [5, 5]),
+            public=None,
+        )
+        for method in ("fedsa_lora", "fedavg")
+    )
+    for each in (ours, other):
+        run(each, 3)
+    for w in ours.evaluator.personal(3).values():
+        near(w.tensors(), generic(other))
+
+
+def test_fedsa_lora_that_keeps_nothing_but_b_shares_the_head() -> None:
+    ours = federation("fedsa_lora", hp={"personal": []})
+    run(ours, 2)
+    heads = [w.tensors()[HEAD] for w in ours.evaluator.personal(2).values()]
+    assert torch.equal(*heads)
+
+
+def test_feddpa_without_the_own_adapter_is_the_generic_model() -> None:
+    x = torch.from_numpy(DATA.x).double()
+    for hp in ({"dynamic": False, "weight": 0.0}, {"most": 0.0}):
+        ours = federation("feddpa", hp=hp)
+        run(ours, 2)
+        expected = Forward()(ours.server.state["model"], x)
+        for w in ours.evaluator.personal(2).values():
+            torch.testing.assert_close(Forward(frozen=True)(w, x), expected, rtol=1e-12, atol=1e-12)
+    assert remarks(federation("feddpa", hp={"weight": 0.0}))
+
+
+def test_feddpa_without_the_global_adapter_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The own adapter has rank 1; without it nothing is trained here."""
+    ours = federation("feddpa", hp={"dynamic": False, "weight": 1.0}, adapters=ALONE)
+    start_with(ours.server.initial_model().tensors()[A][1:], monkeypatch)
+    other = federation("local", adapters={**ALONE, "rank": 1, "alpha": SCALE})
+    for each in (ours, other):
+        run(each, 3)
+    x = torch.from_numpy(DATA.x).double()
+    for mine, alone in zip(ours.evaluator.personal(3).values(), other.evaluator.personal(3).values(), strict=True):
+        torch.testing.assert_close(Forward()(mine, x), Forward()(alone, x), rtol=1e-12, atol=1e-12)
+
+
+# -- refusals, and all other methods ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [name for name in FAMILY if name != "fedavg"])
+def test_a_model_without_lora_is_refused(method: str) -> None:
+    for other in (None, {"name": "ia3"}):
+        settings = Settings.model_validate({"method": method, "alpha": 1.0, "adapters": other})
+        assert list(conflicts(settings)) == ["adapters"]
+        assert f"'{method}' needs adapters of the kind lora" in conflicts(settings)["adapters"]
+    settings = Settings.model_validate({"method": method, "alpha": 1.0, "adapters": ADAPTERS, "frozen": ["head"]})
+    assert "take out `frozen`" in conflicts(settings)["frozen"]
+
+
+def test_ranks_that_do_not_fit_are_refused() -> None:
+    with pytest.raises((ValueError, UserError), match="from 1 to the cell's rank 2"):
+        federation("flexlora", hp={"ranks": [1, 3]})
+    with pytest.raises((ValueError, UserError), match="even rank"):
+        federation("feddpa", adapters={**ADAPTERS, "rank": 3})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_methods_run_on_adapters_as_on_any_weights(method: str) -> None:
+    """Two rounds; nothing but adapters and the head moves."""
+    ours = toy(
+        method, model="mlp", model_options={"hidden": 5}, hp=QUICK.get(method, {}), adapters={**ADAPTERS, "alpha": 2}
+    )
+    scores = run(ours, 2)
+    assert scores.metrics
