@@ -111,8 +111,8 @@ def initialise(
             values[path] = drawn.to(dtype)
     if adapters.tensors_of_adapters(module):
         address = int(rng.integers(2**63))
-        drawn = adapters.initial(module, lambda layer: generator("adapters", address, layer))
-        values |= {path: torch.from_numpy(value).to(dtype) for path, value in drawn.items()}
+        of_adapters = adapters.initial(module, lambda layer: generator("adapters", address, layer))
+        values |= {path: torch.from_numpy(value).to(dtype) for path, value in of_adapters.items()}
         values = {path: values[path] for path, _ in itertools.chain(module.named_parameters(), statistics(module))}
     return values
 
