@@ -32,7 +32,7 @@ _RESAMPLED = 2000
 
 @dataclass(frozen=True)
 class Components:
-    """What the entries of a league say of its methods and tasks; arrays are `[tasks, methods]`, in logits.
+    """Levels and noise of a league's entries, as arrays `[tasks, methods]` in logits.
 
     Attributes:
         levels: means over seeds.
@@ -80,7 +80,7 @@ OF_ENTRIES = Design(draws=1, trials=8, tuning_seeds=2, finals=True, seeds=5)
 
 @dataclass(frozen=True)
 class Power:
-    """What a design tells apart, means over simulated leagues.
+    """Power of a design: means over simulated leagues.
 
     Attributes:
         half: median half width of the simultaneous interval of a pair's difference, in points at the mean accuracy.

@@ -17,6 +17,7 @@ from bench.plugin import METHODS
 from bench.results.pack import SUFFIX, pack, unpack
 from bench.results.results import CellView, RunView, load_run
 from bench.runs.verify.consistency import read_rows
+from bench.settings import SCORING
 from bench.store.store import Status
 from reports.league.page import shipped
 from reports.statistics.best import MARGIN
@@ -28,7 +29,7 @@ from tests.runs.forger import forge, write_rows
 from tests.warm import PATIENCE, Start
 
 SMALL = f"{VERSION}_small"
-DEFINITION = {"small": "ebed2959a3392b26", "full": "432e5ed9d7a533b3"}
+DEFINITION = {"small": "1e012c112bfe9142", "full": "ecf3cccdc1c43526"}
 """Digests of what the study files mean, whatever the method."""
 FILE = Path("mine.tar.xz")
 SHIPPED_ENTRY = ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}"
@@ -60,9 +61,8 @@ def changed(entry: RunView, which: Callable[[CellView], bool], **settings: Any) 
 def test_the_definition_is_pinned(tier: str) -> None:
     """Tasks, seeds, trials, ranges and the margin are those that the shipped entries were computed with."""
     study = load_study(f"{VERSION}_{tier}", [])
-    tasks = [
-        [cell.model_dump(mode="json", exclude={"method", "hp", "label"}) for cell in arm.cells] for arm in study.arms
-    ]
+    names = {"method", "hp", "label", *SCORING}
+    tasks = [[cell.model_dump(mode="json", exclude=names) for cell in arm.cells] for arm in study.arms]
     search = [[one.key, one.text] for arm in study.arms for one in arm.dimensions]
     rest = study.file.model_dump(mode="json", include={"sampler", "pruner", "objective", "seeds", "report_seeds"})
     trials = [arm.trials for arm in study.arms]
