@@ -24,10 +24,11 @@ bench models
 bench methods
 bench show grid.yaml
 bench new-method mine
-bench run --grid grid.yaml --out run --jobs 1 --no-tracking
+bench run --grid grid.yaml --out run --jobs 1 --no-tracking --keep best
 bench status run
 bench log run {cell}
 bench results run
+bench evaluate run --tests others
 bench clean run
 bench pack run --out packed.tar.xz
 bench unpack packed.tar.xz unpacked

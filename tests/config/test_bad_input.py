@@ -296,7 +296,7 @@ BAD_OVERRIDES = [
 
 
 def problem(text: str, folder: Path) -> str:
-    return re.sub(r" (Known:|`bench (methods|datasets)` lists) .*", "", text).replace(f"{folder}/", "")
+    return re.sub(r" (Known:|`bench (methods|datasets|models)` lists) .*", "", text).replace(f"{folder}/", "")
 
 
 def test_the_good_part_is_good(load: Load) -> None:

@@ -21,11 +21,15 @@ RESULTS = ("metrics.csv", "clients.csv", "ledger.csv", "partition.json")
 
 @DATASETS.register("unreadable_tests")
 def unreadable_tests(**options: object) -> Dataset:
-    """A file's data set without what its test part holds: whoever looks there fails."""
+    """A file's data set without what its test part holds: whoever looks there fails.
+
+    The samples go once the data set is made, as one that lacks them is refused.
+    """
     whole: Dataset = DATASETS.get("npz")(**options)
-    return replace(
-        whole, x=whole.x[: whole.n_train], y=np.where(np.arange(len(whole.y)) < whole.n_train, whole.y, 10**9)
-    )
+    unreadable = replace(whole)
+    object.__setattr__(unreadable, "x", whole.x[: whole.n_train])
+    object.__setattr__(unreadable, "y", np.where(np.arange(len(whole.y)) < whole.n_train, whole.y, 10**9))
+    return unreadable
 
 
 def test_without_a_readable_test_split_a_trial_has_the_same_bytes(write: Write, arrays: Path, tmp_path: Path) -> None:
