@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.frozen_tensors import NOTHING_FROZEN, Frozen
 from bench.model_call import Arithmetic, Forward
-from bench.params import NOTHING_FROZEN, Entry, Frozen, Params, Spec
+from bench.params import Entry, Params, Spec
 
 Predictor = Callable[[Forward, dict[str, Any], Tensor], Tensor]
 """Computes logits `[samples, classes]` from `model`, the parts by name, and inputs `[samples, ...]`."""

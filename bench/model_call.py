@@ -12,7 +12,8 @@ from torch.func import functional_call
 
 from bench import placement
 from bench.errors import UserError
-from bench.params import Params, Spec, frozen_layers
+from bench.frozen_tensors import frozen_layers
+from bench.params import Params, Spec
 
 Stats = Literal["batch", "frozen"]
 

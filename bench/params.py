@@ -4,17 +4,18 @@ With this layout, a cohort of clients is a `[clients, d]` matrix, an average is 
 Frozen tensors are in neither vector: the spec holds them, once for all model values.
 """
 
-import hashlib
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
+
+from bench.buffers import constants, precise, statistics
+from bench.frozen_tensors import NOTHING_FROZEN, Frozen, frozen_layers
 
 Prefixes = tuple[str, ...]
 
@@ -42,95 +43,6 @@ class Entry:
     def under(self, prefixes: Prefixes) -> bool:
         """Whether the name is one of the prefixes or below one; the prefix `""` covers everything."""
         return any(p == "" or self.name == p or self.name.startswith(p + ".") for p in prefixes)
-
-
-def statistics(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The module's buffers of floating numbers that its state dict has, by name: they move and travel like weights."""
-    return ((name, buffer) for name, buffer, constant in _buffers(module) if not constant)
-
-
-def constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The module's other buffers, by name: masks, positions and what else is `persistent=False` or no floating number.
-
-    They are a part of the architecture and of no model value.
-    """
-    return ((name, buffer) for name, buffer, constant in _buffers(module) if constant)
-
-
-def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
-    for name, buffer in module.named_buffers():
-        path, _, short = name.rpartition(".")
-        fleeting = short in module.get_submodule(path)._non_persistent_buffers_set
-        yield name, buffer, fleeting or not buffer.is_floating_point()
-
-
-def precise(dtype: torch.dtype, like: torch.dtype) -> torch.dtype:
-    """The type of real or complex numbers that is as precise as `like`; other types as they are."""
-    return like if dtype.is_floating_point else like.to_complex() if dtype.is_complex else dtype
-
-
-class Frozen:
-    """Values of frozen tensors, which all model values of an architecture share: one copy on each device.
-
-    Args:
-        tensors: the values by name.
-        parts: frozen tensors of the parts of a composed model, by the part's name.
-
-    Attributes:
-        digest: 16 hex digits of the values of `tensors`.
-        recorded: functions that were recorded with these values in them, so that they go when the values go.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor], parts: "Mapping[str, Frozen] | None" = None) -> None:
-        self.digest = _digest(tensors)
-        self._tensors = dict(tensors)
-        self._parts = dict(parts or {})
-        self.recorded: dict[Any, Any] = next((part.recorded for part in self._parts.values()), {})
-        self._copies: dict[torch.device, dict[str, Tensor]] = {}
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> "Frozen":
-        """The frozen tensors of these values; equal values are one object, whichever cell they are of."""
-        frozen = cls(tensors)
-        return _LIVE.setdefault(frozen.digest, frozen)
-
-    def on(self, device: torch.device) -> dict[str, Tensor]:
-        """The values by name on a device, copied there once."""
-        if device not in self._copies:
-            with torch.inference_mode(False):  # a training may read the copy later
-                copies = {name: _copied(tensor, device) for name, tensor in self._tensors.items()}
-            for prefix, part in self._parts.items():
-                copies |= {f"{prefix}.{name}": tensor for name, tensor in part.on(device).items()}
-            self._copies[device] = copies
-        return self._copies[device]
-
-    def __reduce__(self) -> Any:
-        return (Frozen, ({}, self._parts)) if self._parts else (_of_tensors, (self._tensors,))
-
-
-def _of_tensors(tensors: Mapping[str, Tensor]) -> Frozen:
-    """`Frozen.of` as a function: cloudpickle copies the class of a class method, and `_live` cannot be copied."""
-    return Frozen.of(tensors)
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """16 hex digits of the names, shapes, types and values; nothing for no tensors."""
-    if not tensors:
-        return ""
-    total = hashlib.blake2b(digest_size=8)
-    for name, tensor in tensors.items():
-        total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.is_meta}\n".encode())
-        if not tensor.is_meta:  # a model whose cost is estimated has no numbers
-            total.update(tensor.cpu().numpy().tobytes())
-    return total.hexdigest()
-
-
-def _copied(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor if tensor.is_meta else tensor.to(device)
-
-
-NOTHING_FROZEN = Frozen({})
-_LIVE: WeakValueDictionary[str, Frozen] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -277,21 +189,6 @@ class Spec:
             last = ", ".join(dict.fromkeys(e.name.rpartition(".")[2] for e in whole.params))
             raise ValueError(f"no tensor of {self.arch} is called {' or '.join(map(repr, names))}; there are {last}")
         return tensors
-
-
-def frozen_layers(module: nn.Module, frozen: Collection[str]) -> list[nn.Module]:
-    """The layers of a module all of whose tensors are frozen, and the layers in these.
-
-    Args:
-        frozen: names of the frozen tensors.
-    """
-    tensors = [name for name, _ in itertools.chain(module.named_parameters(), statistics(module))] if frozen else []
-    still: dict[nn.Module, None] = {}
-    for path, layer in module.named_modules():
-        inside = [name for name in tensors if not path or name.startswith(f"{path}.")]
-        if inside and all(name in frozen for name in inside):
-            still |= dict.fromkeys(layer.modules())
-    return list(still)
 
 
 def _kept(spec: Spec, prefixes: Prefixes, inside: bool) -> Spec:

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.buffers import statistics
 from bench.data import TokenShape
 from bench.errors import UserError
 from bench.method import Arrivals, Everyone, Method, Selection, ServerRule
 from bench.model_call import SingleValueError, keep_still, refuse_single_values
 from bench.models import adapters
-from bench.params import Spec, statistics
+from bench.params import Spec
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
 from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.buffers import statistics
 from bench.compose import Composed
 from bench.data import Floats
 from bench.errors import UserError
-from bench.params import statistics
 from bench.settings import AdapterSettings
 
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.buffers import constants, precise, statistics
 from bench.config.validation import complete_options
 from bench.errors import UserError
 from bench.models.adapters import insert
 from bench.models.init import initialise, rules_of, seeded
 from bench.models.trial import check, goes_side_by_side, try_out
-from bench.params import constants, precise, statistics
 from bench.plugin import MODELS, call_factory, is_external
 from bench.rng import Address, generator
 from bench.settings import AdapterSettings

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.buffers import constants, statistics
 from bench.config.file_digests import versions
 from bench.errors import UserError
 from bench.models.adapters import tensors_of_adapters
-from bench.params import constants, statistics
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
 _WITHIN = ("state_dict", "model_state_dict", "model", "net")

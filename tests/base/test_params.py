@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.params import Params, Spec, frozen_layers, join
+from bench.frozen_tensors import frozen_layers
+from bench.params import Params, Spec, join
 from tests.engine.problems import numbered_model
 
 TENSORS = numbered_model().tensors()

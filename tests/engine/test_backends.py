@@ -13,7 +13,7 @@ from bench.engine.backends import backends
 from bench.engine.backends.backends import BACKENDS, Recorded, fastest
 from bench.engine.backends.loops import ClientLoop, CohortLoop
 from bench.engine.recorded_steps import GraphCache
-from bench.params import NOTHING_FROZEN
+from bench.frozen_tensors import NOTHING_FROZEN
 from tests.broken_torchscript import asked
 from tests.engine.problems import everything, run, toy
 

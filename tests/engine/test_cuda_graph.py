@@ -14,7 +14,7 @@ from bench.engine.backends import backends
 from bench.engine.backends.backends import CudaGraph, Graph
 from bench.engine.backends.cuda_graph import Captured, writing_into
 from bench.engine.backends.recording import of_list, record
-from bench.params import NOTHING_FROZEN
+from bench.frozen_tensors import NOTHING_FROZEN
 from tests.engine.problems import everything, run, toy
 
 
