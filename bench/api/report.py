@@ -47,7 +47,7 @@ def report(
     Raises:
         UserError: a folder is not a run, no cell of it is done, or an argument cannot be.
 
-    Example:
+    Examples:
         >>> import bench
         >>> run = bench.run({"methods": ["fedavg"], "datasets": ["digits"], "alphas": [0.5], "seeds": [0], "clients": 5,
         ...                  "rounds": 2, "model": "logistic"}, out="runs/one", tracking=False, quiet=True)

@@ -86,7 +86,7 @@ def run(
         UserError: a problem in the grid or its data, an option that cannot be, or the folder is another grid's.
         KeyboardInterrupt: the user stopped it; another call goes on.
 
-    Example:
+    Examples:
         >>> import bench
         >>> grid = {"methods": ["fedavg", "local"], "datasets": ["digits"], "alphas": [0.5], "seeds": [0],
         ...         "clients": 5, "rounds": 2, "model": "logistic"}
