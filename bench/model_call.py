@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 import threading
 from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, Protocol
@@ -73,7 +74,7 @@ class _Templates(threading.local):
     def get(self, spec: Spec, training: bool, on_gpu: bool, arithmetic: Arithmetic) -> _Call:
         at = (spec.arch, training, on_gpu, arithmetic)
         if at not in self.calls:
-            self.calls[at] = _Call(copy.deepcopy(spec.module)).train(training)
+            self.calls[at] = _Call(_copied(spec.module)).train(training)
             if training:
                 whole = spec.whole or spec
                 keep_still(self.calls[at].net, {entry.name for entry in whole.frozen})
@@ -83,6 +84,12 @@ class _Templates(threading.local):
             elif arithmetic.bf16:
                 batchnorm_in_float32(self.calls[at])
         return self.calls[at]
+
+
+def _copied(net: nn.Module) -> nn.Module:
+    """A copy of a network that shares its tensors: a call puts others in their place. So nothing is computed, which a
+    recording would take for a part of the step."""
+    return copy.deepcopy(net, {id(tensor): tensor for tensor in itertools.chain(net.parameters(), net.buffers())})
 
 
 def keep_still(net: nn.Module, frozen: Collection[str]) -> None:

@@ -1,5 +1,6 @@
 """The memory that the dry run predicts, compared with the memory that tensors take."""
 
+import gc
 import json
 import threading
 import time
@@ -320,7 +321,8 @@ def test_the_memory_of_another_device(method: str, on_host: bool) -> None:
 def test_a_checkpoint_that_is_being_written_holds_its_own_size(tmp_path: Path) -> None:
     """The dry run counts it; the thread begins to write when all rounds are over."""
     peaks, gate = [], threading.Event()
-    for beside in (False, True):
+    for beside in (False, False, True):  # the first makes what later cells of the process share
+        gc.collect()
         with MemoryMeter() as footprint:
             federation = toy("local", model="mlp")
             run(federation, 1)
@@ -335,4 +337,4 @@ def test_a_checkpoint_that_is_being_written_holds_its_own_size(tmp_path: Path) -
             peaks.append(footprint.peak)
     gate.set()
     writer.wait()
-    assert 0.5 * size < peaks[1] - peaks[0] <= size
+    assert 0.5 * size < peaks[2] - peaks[1] <= size
