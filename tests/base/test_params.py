@@ -1,11 +1,16 @@
 """Parts of a model by name, and how they join to the whole."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.frozen_tensors import frozen_layers
+from bench.model_call import PLAIN, _templates
 from bench.params import Params, Spec, join
 from tests.engine.problems import numbered_model
 
@@ -80,3 +85,25 @@ def test_a_layer_is_frozen_where_all_of_its_tensors_are() -> None:
     assert frozen_layers(module, {"norm.weight", "norm.bias", "head.weight"}) == []
     assert frozen_layers(module, {name for name in NAMES if name.startswith("norm.")}) == [layers["norm"]]
     assert frozen_layers(module, set(NAMES)) == list(module.modules())
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_copy_of_a_network_that_calls_run_on_computes_nothing(training: bool) -> None:
+    """It may be made while a step is being recorded, by a cell whose recordings another one has begun."""
+    spec = Spec.of(f"copied {training}", nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).to("meta"))
+    with _Operations() as operations:
+        template = _templates.get(spec, training, False, PLAIN)
+    assert operations.count == 0
+    assert template.net is not spec.module
