@@ -96,12 +96,16 @@ def put_features(
         threads: parts of the samples at a time; they change no byte.
         shelf: where features are kept.
     """
-    device_data.local = _features(device_data.local, w, data, arithmetic, threads, shelf)
+    device_data.local = with_features(device_data.local, w, data, arithmetic, threads, shelf)
     if public is not None and device_data.public is not None:
-        device_data.public = _features(device_data.public, w, public, arithmetic, threads, shelf)
+        device_data.public = with_features(device_data.public, w, public, arithmetic, threads, shelf)
 
 
-def _features(pool: Pool, w: Params, data: Dataset, arithmetic: Arithmetic, threads: int, shelf: Shelf) -> Pool:
+def with_features(
+    pool: Pool, w: Params, data: Dataset, arithmetic: Arithmetic, threads: int = 1, shelf: Shelf = computed
+) -> Pool:
+    """The features of samples in their place; the arguments are those of `put_features`, and `pool` is of `data`."""
+
     def compute() -> Array:
         everything = np.arange(len(data.y))
         rows: Array = outputs(pool, [(w, everything)], arithmetic, output="features", threads=threads)[0].cpu().numpy()

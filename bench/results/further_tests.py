@@ -20,6 +20,7 @@ from bench.engine.device_data import Pool
 from bench.engine.predict import outputs
 from bench.errors import UserError
 from bench.federation.cell_data import CellData, apply_shifts, file_samples, load_all
+from bench.federation.features import with_features
 from bench.federation.federation import Federation
 from bench.federation.further_scores import FurtherScores, mean_of_present
 from bench.federation.scores import Evaluation, Outputs, Scorer
@@ -165,6 +166,7 @@ class _Scoring:
         self._models = models
         self._device = federation.engine.device_data.device
         self._arithmetic = Arithmetic(settings.precision == "bf16")
+        self._body = federation.server._whole_model() if federation.on_features else None
 
     def rows(self, label: str, tests: Sequence[FurtherTest], quantities: Sequence[str]) -> _Rows:
         """Score all models on one test."""
@@ -205,8 +207,13 @@ class _Scoring:
         return apply_shifts(settings, self._dataset, self._partition)
 
     def _logits(self, dataset: Dataset, tasks: Sequence[tuple[Params, Indices]]) -> list[torch.Tensor]:
-        pool = Pool.of(dataset, self._device, getattr(torch, self._settings.dtype))
-        return outputs(pool, tasks, self._arithmetic)
+        dtype = getattr(torch, self._settings.dtype)
+        if self._body is None:
+            return outputs(Pool.of(dataset, self._device, dtype), tasks, self._arithmetic)
+        used = np.unique(np.concatenate([at for _, at in tasks]))
+        samples = dataset.subset(used, 0)
+        pool = with_features(Pool.of(samples, self._device, dtype), self._body, samples, self._arithmetic)
+        return outputs(pool, [(w, np.searchsorted(used, at)) for w, at in tasks], self._arithmetic)
 
     def _local(self, label: str, dataset: Dataset, partition: Partition, quantities: Sequence[str]) -> _Rows:
         """Score each model on its client's tests, and the generic one on all of them."""
@@ -242,9 +249,10 @@ class _Scoring:
         ends = np.cumsum([len(self._partition.test[i]) for i in tested])[:-1]
         owners, tasks = self._everybody(lambda client: union)
         rows: _Rows = []
+        outputs_of_all = self._logits(self._dataset, tasks)
         for metric in ("gm", "pm"):
             by_client: dict[int, dict[str, float]] = {}
-            for (of, owner), logits in zip(owners, self._logits(self._dataset, tasks), strict=True):
+            for (of, owner), logits in zip(owners, outputs_of_all, strict=True):
                 if of != metric:
                     continue
                 parts = np.split(logits.double().cpu().numpy(), ends)

@@ -56,6 +56,24 @@ def right(cell: CellView, client: int | None, x: np.ndarray, y: np.ndarray) -> f
         return float((cell.model(client=client)(torch.from_numpy(x)).argmax(1).numpy() == y).mean())
 
 
+def test_models_that_were_trained_on_features_are_tested_on_samples(arrays: Path, tmp_path: Path) -> None:
+    """Where the body is frozen, a cell's samples are features, and its models are heads."""
+    folder = make_run(
+        tmp_path / "run", arrays, ["fedavg", "ditto"], options=DEVICE, model="mlp", frozen=["body"], **SETTINGS
+    )
+    cell = front_door.evaluate(folder, tests=["global", "others"], metrics=["ece"], quiet=True).cells[1]
+    dataset, partition, _ = load_all(cell.settings)
+    common, tests = partition.global_test, partition.test
+    whole = {i: right(cell, i, dataset.x[common], dataset.y[common]) for i in range(4)}
+    tested = accuracies(cell, "global", "pm", "global")
+    assert {i: tested[i] for i in range(4)} == pytest.approx(whole)
+    assert tested[-1] == pytest.approx(np.mean(list(whole.values())))
+    others = accuracies(cell, "others", "pm")
+    for i in range(4):
+        elsewhere = [right(cell, i, dataset.x[tests[k]], dataset.y[tests[k]]) for k in range(4) if k != i]
+        assert others[i] == pytest.approx(np.mean(elsewhere))
+
+
 def test_every_kind_of_test_is_what_a_user_would_compute(run: Path, arrays: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in run.glob("*/*") if path.is_file()}
     shifts = [{"name": "rotation", "groups": 2}]
