@@ -372,11 +372,19 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "lam": (0.5, "ours (card)"),
     },
 }
+_LIARS = {"share": (0.2, "ours (card)")}
 RULES: dict[str, dict[str, tuple[Any, str]]] = {
+    "centered_clip": {"tau": (10.0, "ours (card)"), "iterations": (1, "Karimireddy et al. 2021 [1]")},
     "fedasync": _FEDASYNC,
     "fedbuff": _FEDBUFF,
     "fedopt": _FEDOPT,
+    "geometric_median": {"iterations": (3, "ours (card)"), "nu": (1e-6, "Pillutla et al. 2022 [1e-6]")},
+    "krum": _LIARS,
+    "median": {},
     "momentum": _MOMENTUM,
+    "multi_krum": _LIARS,
+    "norm_clip": {"norm": (1.0, "ours (card)")},
+    "trimmed_mean": _LIARS,
 }
 
 

@@ -1,0 +1,154 @@
+"""Robust servers against numbers worked out by hand, and what holds for all uploads."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bench.errors import UserError
+from bench.method import SERVER_RULES, Message, Params, mean
+from tests.engine.problems import generic, numbered_model, run, toy
+
+RULES = ("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_clip", "centered_clip")
+
+POINTS = st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=1, max_size=8)
+
+
+def messages(rows: Any) -> list[Message]:
+    return [Message(i, {"model": torch.tensor(row, dtype=torch.float64)}, i + 1.0, 0) for i, row in enumerate(rows)]
+
+
+def combine(name: str, rows: Any, old: Tensor | None = None, **settings: Any) -> Any:
+    """The new value from uploads in rows, with old value 0."""
+    kind = SERVER_RULES.get(name)
+    sent = messages(rows)
+    zero = torch.zeros_like(sent[0]["model"]) if old is None else old
+    return kind(kind.Hyper(**settings)).update({}, zero, sent, "model")[0]
+
+
+def test_the_median_of_an_odd_and_an_even_number() -> None:
+    assert combine("median", [[1, 9], [5, 7], [100, 8]]).tolist() == [5, 8]
+    assert combine("median", [[1, 9], [5, 7], [100, 8], [3, -50]]).tolist() == [4, 7.5]
+
+
+def test_the_trimmed_mean_leaves_out_both_ends() -> None:
+    """20 % of five: one at each end of each column."""
+    rows = [[1, 50], [2, 10], [3, 20], [40, 30], [-90, 0]]
+    assert combine("trimmed_mean", rows, share=0.2).tolist() == [2, 20]
+    assert combine("trimmed_mean", rows, share=0.4).tolist() == combine("median", rows).tolist()
+
+
+@given(POINTS)
+def test_without_liars_the_trimmed_mean_and_multi_krum_are_the_mean(rows: list[list[float]]) -> None:
+    """All clients count alike."""
+    for name in ("trimmed_mean", "multi_krum"):
+        torch.testing.assert_close(combine(name, rows, share=0.0), mean(messages(rows), "model", equal=True))
+
+
+def test_krum_takes_the_upload_with_the_nearest_neighbours() -> None:
+    """Of five with one liar, the two nearest others count: 1 + 4, 1 + 1, 1 + 4, 4 + 9, in squares of distances."""
+    rows = [[0.0], [1.0], [2.0], [4.0], [1000.0]]
+    assert combine("krum", rows, share=0.2).tolist() == [1]
+    assert combine("multi_krum", rows, share=0.2).tolist() == [pytest.approx((0 + 1 + 2 + 4) / 4)]
+    assert combine("multi_krum", rows, share=0.4).tolist() == [1], "three uploads are left, each with one neighbour"
+
+
+@given(st.integers(1, 7), st.lists(st.floats(-10, 10), min_size=2, max_size=2))
+def test_of_equal_uploads_every_selecting_rule_gives_that_upload(clients: int, row: list[float]) -> None:
+    assert combine("krum", [row] * clients).tolist() == row
+    for name in ("median", "trimmed_mean", "multi_krum", "geometric_median"):
+        torch.testing.assert_close(combine(name, [row] * clients), torch.tensor(row, dtype=torch.float64))
+
+
+@given(POINTS.filter(lambda rows: len(rows) > 2))
+def test_krum_is_an_upload(rows: list[list[float]]) -> None:
+    assert combine("krum", rows).tolist() in rows
+
+
+def test_a_step_of_weiszfeld_by_hand() -> None:
+    """From the mean 2 of 0, 1 and 5, distances 2, 1 and 3: (1 + 5 / 3) / (1 / 2 + 1 + 1 / 3)."""
+    stepped = combine("geometric_median", [[0.0], [1.0], [5.0]], iterations=1)
+    assert stepped.tolist() == [pytest.approx((1 + 5 / 3) / (1 / 2 + 1 + 1 / 3))]
+
+
+def test_many_steps_reach_the_geometric_median() -> None:
+    """Of the corners of a triangle without a large angle it is the point that sees all sides under 120 degrees."""
+    corners = np.array([[0.0, 0.0], [4.0, 0.0], [1.0, 3.0]])
+    point = combine("geometric_median", corners.tolist(), iterations=200).numpy()
+    ways = (corners - point) / np.linalg.norm(corners - point, axis=1, keepdims=True)
+    assert [ways[i] @ ways[i - 1] for i in range(3)] == pytest.approx([math.cos(math.radians(120))] * 3, abs=1e-6)
+
+
+def test_norms_are_clipped_around_the_old_value() -> None:
+    """Updates (3, 4), of norm 5, and (0, 1) with a norm of 2 at most."""
+    old = torch.tensor([10.0, 20.0], dtype=torch.float64)
+    clipped = combine("norm_clip", [[13, 24], [10, 21]], old, norm=2.0)
+    assert clipped.tolist() == pytest.approx([10 + 3 * 0.4 / 2, 20 + (4 * 0.4 + 1) / 2])
+
+
+@given(POINTS)
+def test_with_a_large_radius_clipping_is_the_mean(rows: list[list[float]]) -> None:
+    for name, setting in (("norm_clip", "norm"), ("centered_clip", "tau")):
+        clipped = combine(name, rows, **{setting: 1e9})
+        torch.testing.assert_close(clipped, mean(messages(rows), "model", equal=True), rtol=1e-9, atol=1e-9)
+
+
+def test_centered_clipping_remembers_the_last_update() -> None:
+    """Tau 1, one client. Version 1: the update 3 is clipped to v = 1. Version 2: from v = 1, 3 is 2 away: v = 2."""
+    kind = SERVER_RULES.get("centered_clip")
+    rule, old = kind(kind.Hyper(tau=1.0)), torch.zeros(1, dtype=torch.float64)
+    new, state = rule.update({}, old, messages([[3.0]]), "model")
+    assert (new.tolist(), state["v"].tolist()) == ([1], [1])
+    new, state = rule.update(state, new, messages([[4.0]]), "model")
+    assert (new.tolist(), state["v"].tolist()) == ([3], [2])
+    assert combine("centered_clip", [[3.0]], tau=1.0, iterations=2).tolist() == [2]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_liar_moves_the_server_little(name: str) -> None:
+    """One of seven uploads is far away, or no number; the others lie within 1 of the origin.
+
+    Three steps of Weiszfeld divide a distance by some thousand, so that a very large lie gets through.
+    """
+    honest = (0.2 * np.random.default_rng(0).random((6, 4))).tolist()
+    far = 1e3 if name == "geometric_median" else 1e150
+    for lie in (far, -far):
+        assert combine(name, [*honest, [lie] * 4]).norm() < 11
+    if name in ("median", "trimmed_mean", "krum", "multi_krum"):
+        assert combine(name, [*honest, [math.nan] * 4]).norm() < 1
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_running_statistics_stay_between_those_that_arrived(name: str) -> None:
+    w = numbered_model()
+    sent = [Message(i, {"model": Params(w.weights + i, w.buffers + i, w.spec)}, 1.0, 0) for i in range(5)]
+    kind = SERVER_RULES.get(name)
+    new, _ = kind(kind.Hyper()).update({}, w, sent, "model")
+    assert new.spec is w.spec
+    assert ((new.buffers >= w.buffers) & (new.buffers <= w.buffers + 4)).all()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_matrices_keep_their_shape(name: str) -> None:
+    rows = [[[1.0, 2.0], [3.0, 4.0]], [[2.0, 2.0], [3.0, 5.0]]]
+    assert combine(name, rows).shape == (2, 2)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
+def test_a_rule_goes_with_methods_whose_aggregation_is_a_mean(name: str, method: str) -> None:
+    federation = toy(method, server={"name": name})
+    run(federation, 3)
+    assert torch.isfinite(generic(federation)).all()
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(UserError, match="method 'local' does not aggregate by a mean, so server rule 'krum' cannot"):
+        toy("local", server={"name": "krum"})
+    with pytest.raises(ValueError, match="no client sent 'model'"):
+        SERVER_RULES.get("median")(None).combine(None, [], "model")
