@@ -236,6 +236,9 @@ class Settings(BaseModel):
     selection: str = Field(
         DEFAULT_SELECTION, description="how they are selected: uniform, by_size, round_robin or one's own"
     )
+    channel: tuple[dict[str, Any], ...] = Field(
+        (), description="what uploads go through, e.g. [{name: top_k, share: 0.01}, {name: cast, to: fp16}]"
+    )
     unselected: Literal["idle", "broadcast", "cap"] = Field(
         "idle", description="personal training of clients that are not selected (Appendix F of the SCD paper)"
     )

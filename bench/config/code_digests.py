@@ -11,6 +11,7 @@ from typing import Any
 from bench.config.file_digests import digest, version
 from bench.errors import UserError
 from bench.plugin import (
+    CHANNELS,
     DATASETS,
     FILE_MODULE,
     METHODS,
@@ -41,8 +42,8 @@ _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def used_code(settings: Settings) -> dict[tuple[str, str], str]:
-    """Digests of the code of a cell's method, rule, selection, data, partition, shifts, models and metrics, by kind
-    and name.
+    """Digests of the code of a cell's method, rule, selection, channel, data, partition, shifts, models and metrics,
+    by kind and name.
 
     Raises:
         UserError: one of them is unknown or has no source file.
@@ -60,9 +61,13 @@ def _used(settings: Settings) -> list[tuple[Registry[Any], str]]:
 
 
 def method_and_rules(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    """A cell's method, selection and server rule: each one's registry and name."""
+    """A cell's method, selection, server rule and channel operations: each one's registry and name."""
     rules = [] if settings.server is None else [(SERVER_RULES, settings.server["name"])]
-    return [(METHODS, settings.method), (SELECTIONS, settings.selection), *rules]
+    return [(METHODS, settings.method), (SELECTIONS, settings.selection), *rules, *_channel(settings)]
+
+
+def _channel(settings: Settings) -> list[tuple[Registry[Any], str]]:
+    return [(CHANNELS, operation["name"]) for operation in settings.channel]
 
 
 def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
@@ -80,8 +85,9 @@ def is_own(registry: Registry[Any], name: str) -> bool:
 
 
 def own_code(settings: Settings) -> dict[str, str]:
-    """Digests of the code of the user's own data sets, partition, shifts and models, by kind and name."""
-    parts = data_and_models(settings)
+    """Digests of the code of the user's own data sets, partition, shifts, models and channel operations, by kind and
+    name."""
+    parts = [*data_and_models(settings), *_channel(settings)]
     return {
         f"{registry.kind} {name}": code_digest(registry, name) for registry, name in parts if is_own(registry, name)
     }

@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from bench.errors import UserError, did_you_mean
 from bench.plugin import (
+    CHANNELS,
     DATASETS,
     METHODS,
     METRICS,
@@ -30,6 +32,9 @@ from bench.plugin import (
 from bench.settings import RECORDED, FurtherTest, Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
+
+_STAGES = ("change", "select", "encode")
+"""What operations of a channel do, in the order in which they may follow each other; but for the first, one of each."""
 
 FROM_THE_HARNESS = {
     "data_root", "download", "dataset", "clients", "alpha", "fixed_tests", "seed", "own", "shape", "classes",
@@ -180,6 +185,8 @@ def conflicts(cell: Settings) -> Problems:
                 f"the method {cell.method!r} needs adapters of the kind {kind.adapter}; add for instance "
                 f"`adapters: {{name: {kind.adapter}, rank: 8}}`"
             )
+        if cell.channel and kind.bound:
+            problems["channel"] = f"the method {cell.method!r} sends no messages; take out `channel`"
         if cell.client_models and not kind.mixes_models:
             problems["client_models"] = (
                 f"the clients of method {cell.method!r} must have one architecture; take out `client_models`"
@@ -209,7 +216,7 @@ def completed(cell: Settings) -> dict[str, Any]:
     SELECTIONS.declaration(cell.selection)
     for name in cell.metrics:
         METRICS.declaration(name)
-    server, shifts = check_server(cell.server), check_shifts(list(cell.shifts))
+    server, shifts, channel = check_server(cell.server), check_shifts(list(cell.shifts)), check_channel([*cell.channel])
     tests = check_tests(list(cell.tests))
     for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
         for problem in problems.values():
@@ -217,6 +224,7 @@ def completed(cell: Settings) -> dict[str, Any]:
     return {key: value for key, (value, _) in parts.items()} | {
         "server": server,
         "shifts": tuple(shifts),
+        "channel": tuple(channel),
         "tests": tuple(tests),
     }
 
@@ -245,22 +253,52 @@ def check_shifts(value: Any) -> list[dict[str, Any]]:
     Raises:
         UserError: wrong shape, an unknown shift, wrong options, or the same shift twice.
     """
+    return _check_list(complete_options, SHIFTS, "shifts", value)
+
+
+def check_channel(value: Any) -> list[dict[str, Any]]:
+    """The operations of a channel, each given as a name or a mapping with `name`, in the form of `Settings` with all
+    hyperparameters.
+
+    Raises:
+        UserError: wrong shape, an unknown operation, wrong hyperparameters, the same operation twice, or an order in
+            which operations cannot follow each other (`bench.channel.operation.ChannelOperation.stage`).
+    """
+    complete = _check_list(complete_hyper, CHANNELS, "channel", value)
+    names = [operation["name"] for operation in complete]
+    stages = [getattr(CHANNELS.declaration(name), "stage", "") for name in names]
+    for name, stage in zip(names, stages, strict=True):
+        if stage not in _STAGES:
+            raise UserError(f"channel {name!r}: stage = {stage!r} should be {' or '.join(map(repr, _STAGES))}")
+    for (first, stage), (second, following) in itertools.pairwise(zip(names, map(_STAGES.index, stages), strict=True)):
+        if following < stage:
+            raise UserError(f"channel = {shown(value)}: {second} should come before {first}")
+        if following == stage > 0:
+            raise UserError(f"channel = {shown(value)}: {first} and {second} cannot both be there; take one out")
+    return complete
+
+
+def _check_list(
+    complete: Callable[[Registry[Any], str, dict[str, Any]], tuple[dict[str, Any], Problems]],
+    registry: Registry[Any],
+    key: str,
+    value: Any,
+) -> list[dict[str, Any]]:
+    """The entries of a setting that is a list of names or of mappings with `name`, completed."""
     listed: list[Any] = value if isinstance(value, list) else [None]
-    entries = [{"name": shift} if isinstance(shift, str) else shift for shift in listed]
-    if not all(isinstance(shift, dict) and isinstance(shift.get("name"), str) for shift in entries):
-        raise UserError(f"shifts = {shown(value)} should be a list of names, or of mappings with `name`")
-    names = [shift["name"] for shift in entries]
+    entries = [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
+    if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in entries):
+        raise UserError(f"{key} = {shown(value)} should be a list of names, or of mappings with `name`")
+    names = [entry["name"] for entry in entries]
     if len(set(names)) < len(names):
-        raise UserError(f"shifts = {shown(value)}: every shift should stand there once")
-    complete = []
-    for shift in entries:
-        options, problems = complete_options(
-            SHIFTS, shift["name"], {k: part for k, part in shift.items() if k != "name"}
-        )
+        raise UserError(f"{key} = {shown(value)}: every {registry.kind} should stand there once")
+    completed_entries = []
+    for entry in entries:
+        options, problems = complete(registry, entry["name"], {k: part for k, part in entry.items() if k != "name"})
         if problems:
             raise UserError(next(iter(problems.values())))
-        complete.append({"name": shift["name"], **options})
-    return complete
+        completed_entries.append({"name": entry["name"], **options})
+    return completed_entries
 
 
 def check_tests(tests: list[FurtherTest]) -> list[FurtherTest]:
@@ -300,6 +338,8 @@ def check_setting(key: str, value: Any) -> Any:
         SELECTIONS.declaration(value)
     if key == "shifts":
         return check_shifts(value)
+    if key == "channel":
+        return check_channel(value)
     if key == "tests":
         tests = check_tests([FurtherTest.model_validate(test) for test in check_field(Settings, key, value)])
         return [test.model_dump(mode="json") for test in tests]

@@ -20,7 +20,7 @@ from bench.engine.gradient import as_train, gradient_of
 from bench.engine.lane_schedule import lanes_for
 from bench.engine.predict import Task, choose_samples_per_lane, outputs
 from bench.engine.prepare import Prepared, Preparer
-from bench.engine.programs import Budget, ProgramRun, Reply, Sent, Work, advance, limit_to_budget
+from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limit_to_budget
 from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
@@ -124,13 +124,13 @@ class Engine:
     def _exchange(self, programs: list[ProgramRun], reply: Reply | None) -> list[Any]:
         if reply is None:
             raise ValueError("an Exchange needs a synchronous server: every selected client must be in the round")
-        messages = []
+        sent = []
         for p in programs:
             assert isinstance(p.waiting, Exchange)
-            messages.append(Message(p.owner, dict(p.waiting.values), 1.0, p.address.round))
-        answers = reply(messages)
-        for p, message in zip(programs, messages, strict=True):
-            p.events.append(Sent(message.values, waits=True, reply=answers[p.owner]))
+            sent.append(p.send(p.waiting.values))
+        answers = reply([Message(p.owner, s.values, 1.0, p.address.round) for p, s in zip(programs, sent, strict=True)])
+        for p, message in zip(programs, sent, strict=True):
+            p.events.append(message._replace(waits=True, reply=answers[p.owner]))
         return [answers[p.owner] for p in programs]
 
     def _answer(self, programs: list[ProgramRun]) -> list[Any]:

@@ -22,12 +22,22 @@ class Work(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A message that a program sent; with `waits` it waited for the reply (`Exchange`)."""
+    """A message that a program sent; with `waits` it waited for the reply (`Exchange`).
+
+    Attributes:
+        values: the values that arrive.
+        encoded: bytes that were sent, but for running statistics; None: those of the values.
+    """
 
     values: dict[str, Any]
     weight: float | None = None
     waits: bool = False
     reply: Any = None
+    encoded: int | None = None
+
+
+Passage = Callable[[dict[str, Any]], tuple[dict[str, Any], int]]
+"""A message's way to the server: from its values to those that arrive, and `Sent.encoded`."""
 
 
 @dataclass
@@ -41,6 +51,7 @@ class ProgramRun:
         events: its work and its messages, in order.
         result: the value that it returned.
         limit: number of steps that it may still take; trainings end there (None: as many as they ask for).
+        passage: the way of its messages (None: they arrive as they are).
     """
 
     owner: int
@@ -52,6 +63,7 @@ class ProgramRun:
     done: bool = False
     limited: bool = False
     limit: int | None = None
+    passage: Passage | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no generator: a round without `yield` is an ordinary function and has already run."""
@@ -60,6 +72,13 @@ class ProgramRun:
                 f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "
                 "for instance Train(...) and then Upload(...)"
             )
+
+    def send(self, values: Mapping[str, Any], weight: float | None = None) -> Sent:
+        """Send a message on its way."""
+        if self.passage is None:
+            return Sent(dict(values), weight)
+        arriving, encoded = self.passage(dict(values))
+        return Sent(arriving, weight, encoded=encoded)
 
     @property
     def uploaded(self) -> bool:
@@ -95,5 +114,5 @@ def advance(p: ProgramRun, answer: Any) -> None:
         if not isinstance(request, Upload):
             p.waiting = request
             return
-        p.events.append(Sent(dict(request.values), request.weight))
+        p.events.append(p.send(request.values, request.weight))
         answer = None

@@ -24,6 +24,7 @@ from bench.engine.memory import keep_freed_memory
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.engine.recorded_steps import GraphCache
 from bench.federation.cell_data import load_all
+from bench.federation.channel import Channel
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
 from bench.federation.features import Shelf, can_take_their_place, computed, put_features
@@ -148,6 +149,7 @@ class Federation:
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._selector = Selector(selection, self.method, self.server, self._clock, settings)
+        self._channel = Channel(settings) if settings.channel else None
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
         self._unselected = Unselected(
@@ -208,6 +210,8 @@ class Federation:
 
     def _collect_notices(self) -> None:
         self.warnings += self.engine.notices
+        if self._channel is not None:
+            self.warnings += [notice for notice in self._channel.notices if notice not in self.warnings]
         self.engine.notices.clear()
 
     def _everyone(self) -> list[Message]:
@@ -281,12 +285,15 @@ class Federation:
             self._unselected.note_download(i, down)
             client = self.clients.copy(i)
             program = self.method.client_round(client, down)
-            running = ProgramRun(i, program, DrawAddress(self.settings.seed, self.version, i))
+            passage = self._channel.passage(client, down, self.version) if self._channel else None
+            running = ProgramRun(i, program, DrawAddress(self.settings.seed, self.version, i), passage=passage)
             computed.append(ComputedRound(client, running, down, self._traffic.download(down)))
         budget: Budget | None = None
         if self.settings.pm_until_broadcast:
             budget = partial(self._timer.steps_until_broadcast, computed, self.version, now, self.settings.batch_size)
         self.engine.run([round_.program for round_ in computed], self._reply, budget)
+        if self._channel is not None and computed:
+            self._channel.check()
         for round_ in computed:
             if round_.program.result is not None:
                 as_model(round_.program.result, f"{type(self.method).__name__}.client_round")

@@ -126,7 +126,8 @@ class Timer:
 
     def _upload(self, client: int, event: Sent, time: float) -> float:
         """Return when a message sent at `time` arrives."""
-        return self._span(client, "upload", time, self._clock.up(client, self._traffic.upload(event.values)))
+        size = self._traffic.upload(event.values, event.encoded)
+        return self._span(client, "upload", time, self._clock.up(client, size))
 
     def _span(self, client: int, kind: str, start: float, seconds: float) -> float:
         if self._draws:

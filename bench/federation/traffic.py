@@ -49,9 +49,16 @@ class Ledger:
         """Count the bytes of a message."""
         return _sum([self._size(part) for part in parts(values)])
 
-    def upload(self, values: Any) -> Size:
-        """Count an uplink and return its size."""
+    def upload(self, values: Any, encoded: int | None = None) -> Size:
+        """Count an uplink and return its size.
+
+        Args:
+            values: what arrives.
+            encoded: bytes that were sent of it, but for running statistics, where a channel encodes it.
+        """
         size = self.size(values)
+        if encoded is not None:
+            size = size._replace(main=encoded)
         self._up.append(size)
         return size
 

@@ -43,6 +43,8 @@ _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "faile
 _HP = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_LISTS = {"shifts": "shift", "channel": "channel"}
+"""Settings that are lists of named entries, each with the word for one of them."""
 _SHORT = {"alpha": "α", "participation": "C"}
 
 
@@ -261,16 +263,16 @@ def load(runs: Sequence[Path | RunView]) -> Store:
 
 def setting_text(name: str, value: Any) -> str:
     """`α=0.1`, `tau=0.4`: a setting as tables name it."""
-    if name == "shifts":
-        return " + ".join(_shift_text(dict(shift)) for shift in value) or "no shift"
+    if name in _LISTS:
+        return " + ".join(_entry_text(dict(entry)) for entry in value) or f"no {_LISTS[name]}"
     shown = f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
     return f"{_SHORT.get(name, name.removeprefix(_HP))}={shown}"
 
 
-def _shift_text(shift: dict[str, Any]) -> str:
-    """`label_noise share=0.4`: a shift with its options, but for those that are lists."""
-    texts = [setting_text(key, value) for key, value in shift.items() if key != "name" and not isinstance(value, list)]
-    return " ".join([shift["name"], *texts])
+def _entry_text(entry: dict[str, Any]) -> str:
+    """`label_noise share=0.4`: a shift or a channel's operation with its options, but for those that are lists."""
+    texts = [setting_text(key, value) for key, value in entry.items() if key != "name" and not isinstance(value, list)]
+    return " ".join([entry["name"], *texts])
 
 
 def _named(views: list[CellView]) -> tuple[Cell, ...]:

@@ -104,6 +104,8 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
     "selection": ({"method": "fedavg", "selection": "unifrom"}, "unknown selection 'unifrom'. Did you mean 'uniform'?"),
     "server rule": ({"method": "fedavg", "server": {"name": "fedbuf"}}, "unknown server rule 'fedbuf'. Did you mean"),
     "shift": ({"method": "fedavg", "shifts": ({"name": "rotatoin"},)}, "unknown shift 'rotatoin'. Did you mean"),
+    "channel": ({"method": "fedavg", "channel": ({"name": "topk"},)}, "unknown channel 'topk'. Did you mean 'top_k'?"),
+    "channel of a bound": ({"method": "centralized", "channel": ({"name": "sign"},)}, "sends no messages"),
     "alpha": ({"method": "fedavg", "alpha": None}, "the partition 'dirichlet' needs alpha"),
     "public samples": ({"method": "feddf"}, "the method 'feddf' needs public samples"),
     "architectures": ({"method": "fedavg", "client_models": ("mlp", "cnn")}, "must have one architecture"),

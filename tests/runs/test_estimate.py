@@ -67,6 +67,8 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
     settings = Settings(method="ditto", clients=100, participation=0.2, model="logistic")
     count = models(settings)  # two for each of 100 clients, and two new ones for each of the 20 selected
     assert count == pytest.approx(240, rel=0.05)
+    remembering = settings.model_copy(update={"channel": ({"name": "top_k"}, {"name": "cast"})})
+    assert models(remembering) == count + 100, "what was not sent yet, by each client"
     twice = 2 * count * 4 * (16 * 3 + 3)  # bytes of weights and biases
     for free in (0, twice):  # free memory makes no difference
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 1.01 * twice))
@@ -243,6 +245,20 @@ def test_what_travels_is_one_model_to_and_from_every_client_of_fedavg() -> None:
     settings = Settings(method="fedavg", clients=10, participation=0.5, rounds=7, batch_size=10, model="logistic")
     rehearsal = rehearse(settings, SIZE, SHARES)
     assert rehearsal.at(lambda c: c.sent, rehearsal.selected) == 5 * 2 * 4 * (64 + 1) * 10
+
+
+@pytest.mark.parametrize("hidden", [50, 5000])
+def test_uploads_are_forecast_as_their_channel_sends_them(hidden: int) -> None:
+    """Half of float32 up, all of it down; a large model has no numbers to select from, but as many as it should."""
+    settings = Settings(method="fedavg", clients=10, batch_size=10, model="mlp", model_options={"hidden": hidden})
+    d = 64 * hidden + hidden + hidden * 10 + 10
+    for operations, up in (
+        (({"name": "cast", "to": "fp16"},), 2 * d),
+        (({"name": "random_k", "share": 0.1},), 4 * round(0.1 * d)),
+        (({"name": "top_k", "share": 0.1}, {"name": "quantise", "bits": 4}), (round(0.1 * d) * 4 + 32 + d + 7) // 8),
+    ):
+        rehearsal = rehearse(settings.model_copy(update={"channel": operations}), SIZE, SHARES)
+        assert rehearsal.at(lambda c: c.sent, rehearsal.selected) == 10 * (up + 4 * d)
 
 
 def test_the_end_of_time_is_not_taken_for_an_error_of_the_method() -> None:

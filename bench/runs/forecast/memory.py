@@ -27,7 +27,7 @@ from bench.method import Hyperparameters
 from bench.models.factory import build, initial_values
 from bench.models.init import without_draws
 from bench.params import Prefixes, Spec
-from bench.plugin import METHODS
+from bench.plugin import CHANNELS, METHODS
 from bench.rng import generator
 from bench.runs.forecast.kept import keep, method_key, read_kept
 from bench.settings import AdapterSettings, Settings
@@ -40,7 +40,8 @@ def models(settings: Settings) -> float:
     """Return how many models a cell holds at the peak of a round."""
     anyway, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
     selected = settings.participation * settings.clients  # the other clients hold only what they keep between rounds
-    return anyway.peak + each.between * settings.clients + (each.peak - each.between) * selected
+    memories = sum(bool(CHANNELS.declaration(entry["name"]).stage == "select") for entry in settings.channel)
+    return anyway.peak + (each.between + memories) * settings.clients + (each.peak - each.between) * selected
 
 
 def models_on_gpu(settings: Settings, lanes: int) -> float:

@@ -153,4 +153,5 @@ def _check_ids(cells: Sequence[CellView]) -> None:
 
 
 def _with_our_method(settings: Settings) -> Settings:
-    return settings.model_copy(update={"method": "fedavg", "server": None, "selection": DEFAULT_SELECTION})
+    ours = {"method": "fedavg", "server": None, "selection": DEFAULT_SELECTION, "channel": ()}
+    return settings.model_copy(update=ours)

@@ -1,0 +1,191 @@
+"""The channel in a federation: what passes it, what is counted, what clients keep, and what is refused."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from bench.channel.operation import Update
+from bench.config.validation import check_channel
+from bench.errors import UserError
+from bench.federation.channel import STATE, _origin
+from bench.federation.federation import Federation
+from bench.params import Params
+from bench.plugin import CHANNELS
+from bench.rng import generator
+from tests.engine.problems import EVERY_METHOD, assert_same, everything, generic, numbered_model, run, toy
+
+TOP_K = {"name": "top_k", "share": 0.25}
+NOTHING: dict[str, Any] = {
+    "top_k": ({"name": "top_k", "share": 1.0},),
+    "random_k": ({"name": "random_k", "share": 1.0},),
+    "quantise": ({"name": "quantise", "bits": 32},),
+    "clip": ({"name": "clip", "norm": 1e9},),
+    "all": ({"name": "clip", "norm": 1e9}, {"name": "top_k", "share": 1.0}, {"name": "quantise", "bits": 32}),
+}
+"""Channels that change nothing in float32."""
+
+
+def channel(*names: str) -> tuple[dict[str, Any], ...]:
+    return tuple(check_channel(list(names)))
+
+
+def same_bytes(a: Federation, b: Federation) -> None:
+    tensors, others = everything(a), everything(b)
+    assert tensors.keys() == others.keys()
+    for name, tensor in tensors.items():
+        assert tensor.numpy().tobytes() == others[name].numpy().tobytes(), name
+    assert a.ledger == b.ledger
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ccvr", pytest.param("scaffold", marks=pytest.mark.long)])
+def test_a_channel_that_changes_nothing_is_the_plain_cell(method: str, nothing: str) -> None:
+    """To the byte, with its traffic and simulated seconds."""
+    common: dict[str, Any] = {"model": "test_norm", "dtype": "float32", "participation": 0.5, "clock": "mobile"}
+    encoded, plain = toy(method, channel=NOTHING[nothing], **common), toy(method, **common)
+    assert run(encoded, 2).metrics == run(plain, 2).metrics
+    same_bytes(encoded, plain)
+
+
+def test_the_server_adds_what_arrives_to_what_the_client_had() -> None:
+    """Two rounds of a single client, against the operation itself: the second update has the first one's rest in it."""
+    federation = toy("fedavg", sizes=[9], channel=(TOP_K,), momentum=0.0)
+    kind = CHANNELS.get("top_k")
+    operation, state, w = kind(kind.Hyper(share=0.25)), {}, federation.server.initial_model().weights
+    for version in range(2):
+        plain = toy("fedavg", sizes=[9], momentum=0.0)
+        plain.restore(*federation.state())
+        plain.advance()
+        update, state = operation.send(Update.of(generic(plain) - w), state, generator("not used"))
+        w = w + update.decoded()
+        federation.advance()
+        torch.testing.assert_close(generic(federation), w, rtol=0, atol=1e-12)
+        kept = federation.clients[0].state[STATE]["top_k model"]["memory"]
+        torch.testing.assert_close(kept, state["memory"], rtol=0, atol=1e-12)
+        assert federation.ledger[version]["up"] == update.bytes
+
+
+def test_running_statistics_travel_as_they_are_and_are_counted() -> None:
+    common: dict[str, Any] = {"sizes": [9], "model": "test_norm"}
+    encoded, plain = toy("fedavg", channel=(TOP_K,), **common), toy("fedavg", **common)
+    encoded.advance()
+    plain.advance()
+    models = [federation.server.state["model"] for federation in (encoded, plain)]
+    assert torch.equal(models[0].buffers, models[1].buffers)
+    assert not torch.equal(models[0].weights, models[1].weights)
+    assert encoded.ledger[0]["up_buffers"] == plain.ledger[0]["up_buffers"] > 0
+    assert encoded.ledger[0]["up"] < plain.ledger[0]["up"] / 2
+
+
+def test_shorter_messages_arrive_sooner() -> None:
+    """By hand: half precision is a quarter of float64's bytes, at 1000 bytes a second; all else is the same."""
+    common: dict[str, Any] = {"sizes": [9], "clock": {"uplink": 1000.0}}
+    encoded, plain = toy("fedavg", channel=channel("cast"), **common), toy("fedavg", **common)
+    encoded.advance()
+    plain.advance()
+    sent = plain.ledger[0]["up"]
+    assert encoded.ledger[0]["up"] == sent / 4
+    assert plain.now - encoded.now == pytest.approx(sent * 3 / 4 / 1000)
+
+
+def test_an_exchange_goes_through_the_channel_and_its_other_tensors_do_not() -> None:
+    federation, plain = toy("ccvr", channel=channel("top_k")), toy("ccvr")
+    federation.advance()
+    plain.advance()
+    assert {tuple(state[STATE]) for state in federation.clients.states().values() if STATE in state} == {
+        ("top_k model",)
+    }
+    d, clients = federation.server.initial_model().weights.nbytes, len(federation.clients.ids)
+    assert plain.ledger[0]["up"] - federation.ledger[0]["up"] == clients * (d - 8 - 1), "one number and 5 bits arrive"
+
+
+CHANNELS_OF_A_KIND = [channel("clip", "top_k", "quantise"), channel("random_k", "cast"), channel("sign")]
+
+
+@pytest.mark.parametrize("operations", CHANNELS_OF_A_KIND, ids=lambda c: "-".join(o["name"] for o in c))
+def test_executors_agree(operations: Any) -> None:
+    sequential, cohort = (toy("fedavg", channel=operations, executor=e) for e in ("sequential", "cohort"))
+    run(sequential, 3)
+    run(cohort, 3)
+    assert_same(everything(sequential), everything(cohort))
+    assert sequential.ledger == cohort.ledger
+
+
+@pytest.mark.parametrize("operations", CHANNELS_OF_A_KIND, ids=lambda c: "-".join(o["name"] for o in c))
+@pytest.mark.parametrize("server", [None, {"name": "fedbuff", "buffer": 2, "concurrency": 3}])
+def test_a_stop_in_the_middle_changes_no_byte(operations: Any, server: Any) -> None:
+    """Memories and messages under way are part of a checkpoint, and draws have addresses."""
+    undisturbed, first, second = (
+        toy("fedavg", channel=operations, participation=0.5, server=server, model="test_norm") for _ in range(3)
+    )
+    run(undisturbed, 4)
+    run(first, 2)
+    tensors, plain = first.state()
+    second.restore({name: t.clone() for name, t in tensors.items()}, json.loads(json.dumps(plain)))
+    run(second, 2)
+    same_bytes(undisturbed, second)
+
+
+def test_clients_and_rounds_have_draws_of_their_own() -> None:
+    """Positions of a random half differ from client to client and from round to round."""
+    federation = toy("fedavg", channel=({"name": "random_k", "share": 0.5},))
+    memories = []
+    for _ in range(2):
+        federation.advance()
+        states = federation.clients.states().values()
+        memories += [tuple((s[STATE]["random_k model"]["memory"] == 0).tolist()) for s in states]
+    assert len(set(memories)) == len(memories)
+
+
+@pytest.mark.parametrize(("method", "sends"), [("local", "nothing"), ("fedproto", "only 'means', 'count'")])
+def test_a_method_that_sends_no_model_is_refused(method: str, sends: str) -> None:
+    federation = toy(method, channel=channel("top_k", "sign"))
+    with pytest.raises(UserError, match=f"channel: method '{method}' sends {sends}.*top_k, sign would change nothing"):
+        federation.advance()
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_every_method_sends_less_or_is_refused(method: str) -> None:
+    encoded, plain = toy(method, channel=channel("clip", "top_k", "quantise")), toy(method)
+    with contextlib.suppress(UserError):
+        encoded.advance()
+    if not encoded.ledger:
+        with pytest.raises(UserError, match="which is no model value"):
+            toy(method, channel=channel("clip")).advance()
+        return
+    plain.advance()
+    assert 0 < encoded.ledger[0]["up"] < plain.ledger[0]["up"]
+
+
+def test_an_upload_without_a_download_of_its_name_is_said() -> None:
+    federation = toy("fedadmm", channel=channel("cast"))
+    run(federation, 2)
+    assert federation.warnings == [
+        "channel: method 'fedadmm' downloads no 'moved', so the operations see its numbers and not their change"
+    ]
+
+
+def test_a_part_has_its_part_of_the_download_as_its_base() -> None:
+    whole = numbered_model()
+    head = whole.part("head")
+    assert torch.equal(_weights(whole, head), head.weights)
+    assert torch.equal(_weights(head, head), head.weights)
+    assert _origin(head, whole) is None
+    assert _origin(whole.weights, whole) is None
+    assert _origin(None, whole) is None
+
+
+def _weights(base: Params, value: Params) -> torch.Tensor:
+    origin = _origin(base, value)
+    assert origin is not None
+    return origin
+
+
+def test_without_a_channel_nothing_is_in_the_way() -> None:
+    federation = toy("fedavg")
+    federation.advance()
+    assert federation._channel is None
+    assert all(STATE not in state for state in federation.clients.states().values())
