@@ -105,10 +105,10 @@ class Channel:
         if any(self._sent.values()):
             return
         names = ", ".join(name for name, _ in self._operations)
-        sends = f"only {', '.join(map(repr, self._sent))}" if self._sent else "nothing"
+        sends = f"no model value, only {', '.join(map(repr, self._sent))}" if self._sent else "nothing"
         raise UserError(
-            f"channel: method {self._method!r} sends {sends}, which is no model value, so {names} would change "
-            "nothing; take out `channel`, or take a method that sends models"
+            f"channel: method {self._method!r} sends {sends}, so {names} would change nothing; take out `channel`, or "
+            "take a method that sends models"
         )
 
 
