@@ -116,7 +116,8 @@ def composed_spec(function: Predictor, kinds: Mapping[str, Kind]) -> Spec:
     parts = {name: kind.held for name, kind in kinds.items() if isinstance(kind, Spec) and kind.frozen}
     held = Frozen({}, parts) if parts else NOTHING_FROZEN
     module = Composed(function, kinds)
-    return Spec(arch, tuple(params), tuple(buffers), module, frozen=tuple(frozen), held=held)
+    generation = max(kind.generation for kind in kinds.values() if isinstance(kind, Spec))
+    return Spec(arch, tuple(params), tuple(buffers), module, frozen=tuple(frozen), held=held, generation=generation)
 
 
 def reference(function: Predictor) -> str:

@@ -69,10 +69,10 @@ class _Templates(threading.local):
     """One copy of each module per thread and mode, because `functional_call` swaps the module's tensors in place."""
 
     def __init__(self) -> None:
-        self.calls: dict[tuple[str, bool, bool, Arithmetic], _Call] = {}
+        self.calls: dict[tuple[str, int, bool, bool, Arithmetic], _Call] = {}
 
     def get(self, spec: Spec, training: bool, on_gpu: bool, arithmetic: Arithmetic) -> _Call:
-        at = (spec.arch, training, on_gpu, arithmetic)
+        at = (spec.arch, spec.generation, training, on_gpu, arithmetic)
         if at not in self.calls:
             self.calls[at] = _Call(_copied(spec.module)).train(training)
             if training:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bench.buffers import constants, precise, statistics
 from bench.frozen_tensors import NOTHING_FROZEN, Frozen, frozen_layers
+from bench.plugin import Registry
 
 Prefixes = tuple[str, ...]
 
@@ -57,6 +58,8 @@ class Spec:
         whole: the spec of the whole model if this one is a part of it, else None.
         frozen: the named tensors that are in no vector, since no training changes them.
         held: the values of all frozen tensors of the whole.
+        generation: `Registry.generation` when the architecture was built in this process. A model or method that a
+            notebook defines anew under its old name has other specs, and so nothing recorded of the earlier one.
     """
 
     arch: str
@@ -66,6 +69,7 @@ class Spec:
     whole: "Spec | None" = field(default=None, compare=False, repr=False)
     frozen: tuple[Entry, ...] = ()
     held: Frozen = field(default=NOTHING_FROZEN, compare=False, repr=False)
+    generation: int = field(default_factory=lambda: Registry.generation, repr=False)
 
     @classmethod
     def of(cls, arch: str, module: nn.Module, frozen: Mapping[str, Tensor] | None = None) -> "Spec":
@@ -92,7 +96,8 @@ class Spec:
         return self  # nothing of it changes, and frozen tensors are held once
 
     def __reduce__(self) -> Any:
-        return Spec, tuple(getattr(self, f.name) for f in fields(self))  # without what is worked out from them
+        kept = [f.name for f in fields(self) if f.name != "generation"]  # another process has generations of its own
+        return Spec, tuple(getattr(self, name) for name in kept)  # without what is worked out from them
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -83,14 +83,18 @@ class Registry(Generic[T]):
 
     Attributes:
         entry_points: whether other packages' entry points are imported, in all registries of this process.
+        generation: how often a name of any registry was given to another factory in this process, as a notebook does
+            when its cell runs again. What this process keeps of the earlier one's networks must not serve the later's.
     """
 
     entry_points: ClassVar[bool] = True
+    generation: ClassVar[int] = 0
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
         self.package = package
         self._items: dict[str, T] = {}
+        self._latest: dict[str, T] = {}  # with those that were dropped
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -111,7 +115,7 @@ class Registry(Generic[T]):
             elif entry is not None and (entry.__module__, entry.__qualname__) != (item.__module__, item.__qualname__):
                 both = f"{entry.__module__} and {item.__module__}"
                 raise UserError(f"{self.kind} {name!r} is registered twice, by {both}: give yours another name")
-            self._items[name] = item
+            self._put(name, item)
             return item
 
         return add
@@ -138,12 +142,16 @@ class Registry(Generic[T]):
             raise UserError(f"{label}: there is a {self.kind} {name!r} already: give yours another name")
         namespace = vars(sys.modules[item.__module__])
         INTERACTIVE[self.kind, name] = Interactive(self, name, item, namespace, [], before.file if before else None)
-        self._items[name] = item
+        self._put(name, item)
         return name
 
     def drop(self, name: str) -> None:
         """Forget a factory, so that another one can have its name."""
         self._items.pop(name, None)
+
+    def _put(self, name: str, item: T) -> None:
+        Registry.generation += self._latest.get(name, item) is not item
+        self._items[name] = self._latest[name] = item
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
