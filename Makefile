@@ -33,7 +33,7 @@ test: install
 	$(PYTEST)
 
 test-all: install
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow' --durations=60
 
 slow: install
 	$(PYTEST) -m slow

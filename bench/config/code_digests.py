@@ -42,13 +42,17 @@ _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def used_code(settings: Settings) -> dict[tuple[str, str], str]:
-    """Digests of the code of a cell's method, rule, selection, channel, data, partition, shifts, models and metrics,
-    by kind and name.
+    """Digests of the code of all that a cell uses of the user's own, by kind and name. The rest is part of the harness,
+    which has a digest of its own (`bench.store.provenance.harness_code`).
 
     Raises:
-        UserError: one of them is unknown or has no source file.
+        UserError: an item is unknown or has no source file.
     """
-    return {(registry.kind, name): code_digest(registry, name) for registry, name in _used(settings)}
+    return {
+        (registry.kind, name): code_digest(registry, name)
+        for registry, name in _used(settings)
+        if is_own(registry, name)
+    }
 
 
 def used_items(settings: Settings) -> set[tuple[str, str]]:
@@ -146,12 +150,11 @@ def sources(module: str, file: Path) -> dict[str, Path]:
     return files
 
 
-@functools.lru_cache
 def _parse(path: Path, mtime: int, size: int) -> ast.Module:
     return ast.parse(path.read_bytes())
 
 
-@functools.lru_cache
+@functools.cache  # without a limit: a package may have more files than the usual 128, which are read in turn
 def _tree(path: Path, mtime: int, size: int) -> str:
     return digest(json.dumps(_plain(_parse(path, mtime, size))))
 
@@ -169,7 +172,7 @@ def _plain(node: Any) -> Any:
     return [_plain(child) for child in node] if isinstance(node, list) else repr(node)
 
 
-@functools.lru_cache
+@functools.cache
 def _imports(path: Path, mtime: int, size: int, module: str) -> tuple[str, ...]:
     """Names of the modules that a file may import; `from a import b` gives both `a` and `a.b`."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]

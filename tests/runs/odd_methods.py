@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from bench.method import (
@@ -22,6 +23,9 @@ from bench.method import (
     cross_entropy,
     hp,
 )
+
+PATIENCE = 600.0
+"""Seconds after which a cell gives up waiting for another one."""
 
 
 class Hyper(Hyperparameters):
@@ -54,6 +58,34 @@ class Odd(Method):
 @METHODS.register("odd_slow")
 class Slow(Odd):
     """No fault, but slow."""
+
+
+class MeetingHyper(Hyper):
+    """The folder in which two cells, which differ in `nap`, wait for each other in their third round."""
+
+    folder: str = hp("")
+
+
+@METHODS.register("odd_meets")
+class Meets(Odd):
+    """Slow, and goes on only when another cell of it runs: no worker gets both."""
+
+    Hyper = MeetingHyper
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        if server.round > 1:  # the rehearsal that costs are counted in has two rounds
+            self.meet(Path(self.hp.folder))
+        super().aggregate(server, messages)
+
+    def meet(self, folder: Path) -> None:
+        """Wait until another cell is in the folder, too."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.hp.nap}").touch()
+        deadline = time.monotonic() + PATIENCE
+        while len(list(folder.iterdir())) < 2:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no other cell has come to {folder}")
+            time.sleep(0.05)
 
 
 _threads: set[int] = set()
