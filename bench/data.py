@@ -136,6 +136,7 @@ class Partition:
         kept: samples outside the official test part that some seed may test on and no seed trains or validates on.
         names: names of the clients if they are groups of the data, else empty.
         new: clients that the partition holds out of training; if empty, the cell draws its new clients.
+        changes: later data of the same clients; the lists above are those until the first change.
     """
 
     train: tuple[Indices, ...]
@@ -146,9 +147,24 @@ class Partition:
     kept: Indices = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
     names: tuple[str, ...] = ()
     new: tuple[int, ...] = ()
+    changes: tuple["Change", ...] = ()
 
     def __len__(self) -> int:
         return len(self.train)
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients that have training samples."""
+        return [i for i, indices in enumerate(self.train) if len(indices)]
+
+    @property
+    def stages(self) -> "tuple[Partition, ...]":
+        """The data before the first change, before the second and so on; a stage has no changes itself."""
+        return (replace(self, changes=()), *(change.partition for change in self.changes))
+
+    def stage(self, round: int) -> int:
+        """The number of the stage whose data a round, from 1, is trained and its models are tested on."""
+        return sum(change.round < round for change in self.changes)
 
     @property
     def hash(self) -> str:
@@ -158,16 +174,36 @@ class Partition:
             for indices in lists:
                 digest.update(len(indices).to_bytes(8, "little"))
                 digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())
+        for change in self.changes:
+            digest.update(f"{change.round} {change.partition.hash}".encode())
         return digest.hexdigest()
+
+
+class Change(NamedTuple):
+    """Other data of the clients after a round.
+
+    Attributes:
+        round: the last round with the data as they were.
+        partition: the data from then on.
+    """
+
+    round: int
+    partition: Partition
 
 
 def without_tests(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
     """The data set and partition with only those samples that some client trains or validates on."""
-    used = np.unique(np.concatenate([*partition.train, *partition.validation]))
+    lists = [indices for stage in partition.stages for indices in (*stage.train, *stage.validation)]
+    used = np.unique(np.concatenate(lists))
     if np.array_equal(used, np.arange(dataset.n_train)):  # a slice does not copy the samples
         return dataset.training_part(), partition
-    smaller = dataset.subset(used, len(used))
+    return dataset.subset(used, len(used)), _renumbered(partition, used)
+
+
+def _renumbered(partition: Partition, used: Indices) -> Partition:
+    """The training and validation lists of all stages in the numbers of a smaller data set."""
     train, validation = (
         tuple(np.searchsorted(used, indices) for indices in lists) for lists in (partition.train, partition.validation)
     )
-    return smaller, replace(partition, train=train, validation=validation)
+    changes = tuple(change._replace(partition=_renumbered(change.partition, used)) for change in partition.changes)
+    return replace(partition, train=train, validation=validation, changes=changes)

@@ -107,12 +107,14 @@ class Client:
         label_counts: `[classes]` training samples per class.
         state: values that the client keeps between rounds: model values, tensors and plain values, or lists and dicts
             of them.
+        n_earlier: number of the training samples that it had before its data changed and has no longer.
     """
 
     id: int
     n_train: int
     label_counts: Tensor
     state: State = field(default_factory=dict)
+    n_earlier: int = 0
 
 
 class Server(Protocol):
@@ -122,7 +124,7 @@ class Server(Protocol):
         state: values that the server keeps; the same kinds of values as in a client's state.
         round: number of the server version being computed, from 0.
         num_classes: number of classes.
-        sizes: number of training samples by client id.
+        sizes: number of training samples by client id; 0 for a client that is not there at the time.
         selected: ids of the clients selected in this round, sorted.
         public_size: number of public samples (0: there is no public set).
         public_classes: number of classes of the public set, which need not be the clients' (0: there is none).

@@ -13,7 +13,7 @@ from bench.params import Params, Prefixes
 
 Value = Params | Tensor
 Order = Literal["shuffle", "uniform", "cyclic"]
-Samples = Literal["train", "remainder", "holdout", "public", "pooled", "none"]
+Samples = Literal["train", "remainder", "holdout", "earlier", "public", "pooled", "none"]
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,15 @@ class Feed:
 
     Attributes:
         samples: the client's `train` data, its `holdout` share or the `remainder` of its training data, the `public`
-            set, or `none`; `pooled` is the training data of all clients that take part, and only the server of a method
-            that is a `bound` may use it.
+            set, or `none`; `earlier`: training samples that it had before its data changed and has no longer; `pooled`
+            is the training data of all clients that take part, and only the server of a method that is a `bound` may
+            use it.
         batch_size: number of samples in a batch; None: as the cell says.
         order: `shuffle`: a new permutation for every epoch, each ending with a short batch; `uniform`: each batch is
             drawn without replacement and has min(batch size, n) samples; `cyclic`: the stored order, repeated.
         stream: part of the address of the random draws; every main feed has 0, so that methods share their batches.
-        subset: use this many samples, drawn anew in each round and equal for all requests of the round; None: all.
+        subset: use this many samples, drawn anew in each round and equal for all requests of the round; None: all. Of
+            `earlier` samples those that reservoir sampling has kept: a change of the data can only take some of them.
         augment: whether the cell's augmentation applies to training samples.
     """
 

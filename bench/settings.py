@@ -158,6 +158,36 @@ class AdapterSettings(BaseModel):
         return self
 
 
+NotNegative = Annotated[int, Field(ge=0)]
+_FromTo = Annotated[tuple[NotNegative, NotNegative] | None, Listed]
+
+
+class DataChange(BaseModel):
+    """A change of the clients' data after a round (docs/changing-data.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    round: int = Field(ge=1, description="the last round with the data as they were")
+    shifts: Annotated[tuple[dict[str, Any], ...] | None, Listed] = Field(
+        None, description="the shifts from then on, in place of those before; []: none"
+    )
+    exchange: float | None = Field(None, gt=0, le=1, description="share of the clients that exchange their samples")
+    add_classes: int | None = Field(None, ge=1, description="number of classes of which nobody had samples before")
+    arrive: _FromTo = Field(None, description="the first and the last client of those that join")
+    leave: _FromTo = Field(None, description="the first and the last client of those that are there no longer")
+
+    @model_validator(mode="after")
+    def _check_something_changes(self) -> "DataChange":
+        kinds = [name for name in type(self).model_fields if name != "round"]
+        if all(getattr(self, name) is None for name in kinds):
+            raise ValueError(f"nothing changes after round {self.round}: give one of {', '.join(kinds)}")
+        for name in ("arrive", "leave"):
+            clients = getattr(self, name)
+            if clients and clients[0] > clients[1]:
+                raise ValueError(f"{name} = {list(clients)} should be the first and the last client, such as [60, 79]")
+        return self
+
+
 def _switch(value: Any) -> Any:
     """Accept `on` and `off`, which are text in grid files."""
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
@@ -169,7 +199,6 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
-NotNegative = Annotated[int, Field(ge=0)]
 Late = Annotated[
     Annotated[NotNegative, Tag("number")] | Annotated[tuple[NotNegative, ...], Field(min_length=1), Tag("list")],
     Discriminator(lambda value: "list" if isinstance(value, list | tuple) else "number"),
@@ -198,6 +227,9 @@ class Settings(BaseModel):
     partition_options: dict[str, Any] = Field(default_factory=dict)
     shifts: tuple[dict[str, Any], ...] = Field(
         (), description="what tells the clients' samples apart, e.g. [{name: rotation, groups: 4}]; in this order"
+    )
+    timeline: tuple[DataChange, ...] = Field(
+        (), description="changes of the data by round, e.g. [{round: 20, shifts: [...]}, {round: 40, add_classes: 2}]"
     )
     alpha: float | None = Field(None, gt=0, description="Dirichlet concentration; none where the partition has none")
     clients: int = Field(20, ge=1)
@@ -290,6 +322,11 @@ class Settings(BaseModel):
     def architectures(self) -> tuple[str, ...]:
         """The architectures that `client_models` names."""
         return self.client_models.models if isinstance(self.client_models, ModelsBySize) else self.client_models
+
+    @property
+    def last_change(self) -> int:
+        """The last round before the clients' data are those that they have in the end; 0 where they never change."""
+        return self.timeline[-1].round if self.timeline else 0
 
     @property
     def further_metrics(self) -> tuple[str, ...]:

@@ -366,14 +366,17 @@ def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float
         validation=tuple(validation),
         test=tuple(test),
         global_test=official if split.global_test is None else split.global_test,
-        summary=_summary(dataset, train, validation, test),
+        summary=summary_of(dataset, train, validation, test),
         kept=split.kept,
         names=split.names,
         new=split.new,
     )
 
 
-def _summary(dataset: Dataset, train: Sequence[Indices], validation: Sequence[Indices], test: Sequence[Indices]) -> str:
+def summary_of(
+    dataset: Dataset, train: Sequence[Indices], validation: Sequence[Indices], test: Sequence[Indices]
+) -> str:
+    """Describe a partition in one line, from its lists."""
     counts = label_counts(dataset, train)
     sizes = counts.sum(axis=1)
     parts = [

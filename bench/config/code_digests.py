@@ -79,7 +79,8 @@ def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
     parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
     if settings.public is not None:
         parts.append((DATASETS, settings.public.name))
-    parts += [(SHIFTS, shift["name"]) for shift in settings.shifts]
+    later = [shift for change in settings.timeline for shift in change.shifts or ()]
+    parts += [(SHIFTS, shift["name"]) for shift in (*settings.shifts, *later)]
     return parts + [(MODELS, name) for name in (settings.model, *settings.architectures)]
 
 

@@ -45,6 +45,7 @@ _ABSENT: dict[str, Any] = {
     "selection": DEFAULT_SELECTION,
     "shifts": [],
     "channel": [],
+    "timeline": [],
     "new_client_start": "method",
 }
 """Settings added later, each with the value that means the old behaviour: it is left out, so that cells from before the

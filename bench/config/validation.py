@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
+from bench.config.timeline import misfits
 from bench.errors import UserError, did_you_mean
 from bench.plugin import (
     CHANNELS,
@@ -29,7 +30,7 @@ from bench.plugin import (
     SHIFTS,
     Registry,
 )
-from bench.settings import RECORDED, FurtherTest, Settings
+from bench.settings import RECORDED, DataChange, FurtherTest, Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
@@ -170,6 +171,8 @@ def conflicts(cell: Settings) -> Problems:
         )
     if cell.new_clients >= cell.clients:
         problems["new_clients"] = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
+    if problem := misfits(cell):
+        problems["timeline"] = problem
     if cell.select_by not in (*RECORDED, *cell.metrics):
         problems["select_by"] = f"select_by: {cell.select_by} needs that score: add it to `metrics`"
     if cell.select_by != "accuracy" and cell.protocol == "paper":
@@ -217,7 +220,7 @@ def completed(cell: Settings) -> dict[str, Any]:
     for name in cell.metrics:
         METRICS.declaration(name)
     server, shifts, channel = check_server(cell.server), check_shifts(list(cell.shifts)), check_channel([*cell.channel])
-    tests = check_tests(list(cell.tests))
+    tests, timeline = check_tests(list(cell.tests)), check_timeline(list(cell.timeline))
     for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
         for problem in problems.values():
             raise UserError(problem)
@@ -226,6 +229,7 @@ def completed(cell: Settings) -> dict[str, Any]:
         "shifts": tuple(shifts),
         "channel": tuple(channel),
         "tests": tuple(tests),
+        "timeline": tuple(timeline),
     }
 
 
@@ -322,6 +326,20 @@ def check_tests(tests: list[FurtherTest]) -> list[FurtherTest]:
     return complete
 
 
+def check_timeline(changes: list[DataChange]) -> list[DataChange]:
+    """Changes of the data with all options of their shifts.
+
+    Raises:
+        UserError: an unknown shift, wrong options, or the same shift twice in a change.
+    """
+    return [
+        change
+        if change.shifts is None
+        else change.model_copy(update={"shifts": tuple(check_shifts(list(change.shifts)))})
+        for change in changes
+    ]
+
+
 def check_setting(key: str, value: Any) -> Any:
     """The checked value of a setting in a grid: a field of `Settings`, or a method's `name.hyperparameter`.
 
@@ -343,6 +361,9 @@ def check_setting(key: str, value: Any) -> Any:
     if key == "tests":
         tests = check_tests([FurtherTest.model_validate(test) for test in check_field(Settings, key, value)])
         return [test.model_dump(mode="json") for test in tests]
+    if key == "timeline":
+        changes = check_timeline([DataChange.model_validate(change) for change in check_field(Settings, key, value)])
+        return [change.model_dump(mode="json") for change in changes]
     if key == "metrics":
         names = check_field(Settings, key, value)
         for metric in names:

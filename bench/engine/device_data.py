@@ -141,7 +141,10 @@ class DeviceData:
     Attributes:
         device: where training and evaluation run.
         home: where models are kept between trainings: on the device, or in the host's memory.
-        counts: `[clients, classes]` training samples.
+        changes: the cell's partition with its changes, and its `stages`: the data before each change.
+        stage: the number of the stage whose samples the clients have now.
+        partition: that stage.
+        counts: `[clients, classes]` training samples of it.
         largest: training samples of the client that has most.
     """
 
@@ -165,14 +168,27 @@ class DeviceData:
         self.num_classes = data.num_classes
         self.device = device
         self.home = torch.device("cpu") if offload else device
-        self.partition = partition
+        self.changes = partition
+        self.stages = partition.stages
+        self._labels = data.y
         self._pooled = pooled
+        self._seed = seed
+        self._share = holdout
+        self.stage = -1
+        self.enter(0)
+
+    def enter(self, stage: int) -> None:
+        """Let the clients have the samples of a stage from now on."""
+        if stage == self.stage:
+            return
+        self.stage, partition = stage, self.stages[stage]
+        self.partition = partition
         self.counts = np.stack(
-            [np.bincount(data.y[indices], minlength=data.num_classes) for indices in partition.train]
+            [np.bincount(self._labels[indices], minlength=self.num_classes) for indices in partition.train]
         )
         self.largest = max(1, *(len(indices) for indices in partition.train))
-        self._seed = seed
-        self._holdout = [self._draw_holdout(seed, i, holdout) for i in range(len(partition))]
+        self._holdout = [self._draw_holdout(self._seed, i, self._share) for i in range(len(partition))]
+        self._earlier = [self._draw_earlier(i) for i in range(len(partition))]
 
     def pool(self, samples: Samples) -> Pool:
         """The pool that a kind of samples lies in."""
@@ -215,6 +231,8 @@ class DeviceData:
             ValueError: the server asks for samples of a client, or somebody who may not for all.
         """
         whole = self._whole(owner, samples)
+        if samples == "earlier":
+            return np.sort(whole[:subset])
         if subset is None or subset >= len(whole):
             return whole
         return whole[draw_subset(len(whole), subset, self._seed, round)]
@@ -233,6 +251,8 @@ class DeviceData:
         train = self.partition.train[owner]
         if samples == "train":
             return train
+        if samples == "earlier":
+            return self._earlier[owner]
         held = self._holdout[owner]
         if samples == "remainder":
             return train[~held]
@@ -244,3 +264,19 @@ class DeviceData:
         held = np.zeros(n, np.bool_)
         held[generator("holdout", seed, client).permutation(n)[: int(share * n)]] = True
         return held
+
+    def n_earlier(self, client: int) -> int:
+        """Number of the training samples that a client had before its data changed and has no longer."""
+        return len(self._earlier[client])
+
+    def _draw_earlier(self, client: int) -> Indices:
+        """The client's samples of earlier stages, in random order; each keeps its rank among those that stay.
+
+        The first k are then what reservoir sampling of size k has kept of them.
+        """
+        ranks: dict[int, float] = {}
+        for number, stage in enumerate(self.stages[: self.stage]):
+            draws = generator("earlier", self._seed, client, number).random(len(stage.train[client]))
+            ranks = dict(zip(stage.train[client].tolist(), draws.tolist(), strict=True)) | ranks
+        now = set(self.partition.train[client].tolist())
+        return np.array(sorted(ranks.keys() - now, key=ranks.__getitem__), np.int64)

@@ -89,7 +89,10 @@ class Engine:
 
     def share_with(self, helpers: Helpers) -> None:
         """Let engines on other devices train and evaluate some of the clients. The results have the same bytes."""
-        self._team = Team(helpers, [len(indices) for indices in self.device_data.partition.train])
+        sizes = (
+            map(len, of_client) for of_client in zip(*(stage.train for stage in self.device_data.stages), strict=True)
+        )
+        self._team = Team(helpers, list(map(max, sizes)))
 
     def run(self, programs: list[ProgramRun], reply: Reply | None = None, budget: Budget | None = None) -> None:
         """Run all programs to their ends; `reply` answers an `Exchange` when every program waits for one.

@@ -22,6 +22,8 @@ from bench.params import Params
 from bench.requests import Feed, Train
 from bench.settings import Settings
 
+_AUGMENTED = ("train", "remainder", "earlier", "pooled")
+
 
 class Stream(NamedTuple):
     """The batches of one feed, for every step of a request.
@@ -227,5 +229,5 @@ def _stream(
     positions = _positions(feed, address, device_data)
     drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
     absolute = positions[drawn.positions] if steps else drawn.positions
-    augmented = feed.augment and feed.samples in ("train", "remainder", "pooled") and augment != "none" and steps
+    augmented = feed.augment and feed.samples in _AUGMENTED and augment != "none" and steps
     return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if augmented else None)

@@ -62,11 +62,15 @@ class Assignment:
 
 
 class SharedState(NamedTuple):
-    """State that the engines of a cell share and change while they run (see `bench.engine.engine.Engine`)."""
+    """State that the engines of a cell share and change while they run (see `bench.engine.engine.Engine`).
+
+    `stage` is that of `bench.engine.device_data.DeviceData`.
+    """
 
     lanes: int
     failed: list[str]
     fallbacks: list[str]
+    stage: int = 0
 
 
 class HelperAnswer(NamedTuple):
@@ -117,11 +121,12 @@ def serve(engine: SharingEngine, assignment: Assignment, state: SharedState) -> 
 
 
 def _shared_state(engine: SharingEngine) -> SharedState:
-    return SharedState(engine.lanes, list(engine.failed), list(engine.fallbacks))
+    return SharedState(engine.lanes, list(engine.failed), list(engine.fallbacks), engine.device_data.stage)
 
 
 def _adopt(engine: SharingEngine, state: SharedState) -> None:
     """Add another engine's shared state to this engine's."""
+    engine.device_data.enter(state.stage)
     engine.lanes = min(engine.lanes, state.lanes)
     engine.failed += [name for name in state.failed if name not in engine.failed]
     engine.fallbacks += [name for name in state.fallbacks if name not in engine.fallbacks]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.config.file_digests import versions
+from bench.config.timeline import arriving
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, call_factory
@@ -176,15 +177,22 @@ def load_partition(settings: Settings, dataset: Dataset) -> Partition:
 
 
 def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
-    """Apply the shifts of a cell: samples and partition as its clients have them.
+    """Apply the shifts of a cell, and its timeline: samples and partition as its clients have them.
 
     Raises:
-        UserError: a shift does not fit the data.
+        UserError: a shift or a change does not fit the data.
     """
+    seed = settings.seed if settings.partition_seed is None else settings.partition_seed
+    if settings.timeline:
+        timeline = [change.model_dump() for change in settings.timeline]
+        changing = importlib.import_module("datasets.timeline")
+        stages: tuple[Dataset, Partition] = changing.apply(
+            dataset, partition, settings.shifts, timeline, arriving(settings), seed
+        )
+        return stages
     if not settings.shifts:
         return dataset, partition
     shifting = importlib.import_module("datasets.shifting")
-    seed = settings.seed if settings.partition_seed is None else settings.partition_seed
     shifted: tuple[Dataset, Partition] = shifting.apply(dataset, partition, settings.shifts, seed)
     return shifted
 

@@ -1,5 +1,7 @@
 """The models of a server version, and their outputs on the samples that they are scored on."""
 
+from dataclasses import replace
+
 import torch
 
 from bench.engine.batches import DrawAddress
@@ -7,7 +9,7 @@ from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.errors import UserError
 from bench.federation.participants import Clients, ServerState, as_model, mean_of_models
-from bench.federation.scores import Evaluation, Outputs, Scorers
+from bench.federation.scores import Evaluation, Outputs, Scorer, Scorers
 from bench.method import Method, Program, Train, cross_entropy
 from bench.params import Params
 
@@ -33,9 +35,14 @@ class Evaluator:
         self._server = server
         self._clients = clients
         self._engine = engine
+        self._device_data = device_data
         self.new = new
-        further = engine.settings.further_metrics
-        self.scorers = Scorers(device_data.local.y, device_data.partition, list(server.sizes), new, further)
+        self.meet_change()
+
+    def meet_change(self) -> None:
+        """Score on the samples that the clients have now."""
+        data, further = self._device_data, self._engine.settings.further_metrics
+        self.scorers = Scorers(data.local.y, data.changes, self._clients.ids, self.new, further, data.stage)
 
     def outputs(self, version: int, local: dict[int, Params]) -> Evaluation:
         """Compute the outputs of generic, personalized and `local` models (right after local training), unscored."""
@@ -44,26 +51,36 @@ class Evaluator:
         evaluation = Evaluation(generic=generic, personal=personal)
         names = ("gm", "pm") if self._method.trains == "gm" else ("gm",)
         by_client = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
-        evaluation.outputs += self._outputs(generic, names, by_client)
+        evaluation.outputs += self._outputs(generic, names, by_client, self.scorers.trained)
         if self.new and version == self._engine.settings.rounds:
             evaluation.outputs += self._outputs_of_newcomers(version, generic)
+        for stage in self.scorers.compared(version, self._engine.settings.rounds):
+            evaluation.outputs += self._outputs_of_stage(stage, generic, names, personal)
         return evaluation
+
+    def _outputs_of_stage(
+        self, stage: int, generic: Params | None, names: tuple[str, ...], personal: dict[int, Params]
+    ) -> list[Outputs]:
+        """Compute outputs on the tests of another time, of clients that are there now and were there then."""
+        scorer = self.scorers.stage(stage)
+        models = {i: w for i, w in personal.items() if i in scorer.own}
+        of_stage = self._outputs(generic, names, {"pm": models} if models else {}, scorer)
+        return [replace(outputs, stage=stage) for outputs in of_stage]
 
     def _outputs(
         self,
         generic: Params | None,
         names: tuple[str, ...],
         by_client: dict[str, dict[int, Params]],
-        *,
-        new: bool = False,
+        scorer: Scorer,
     ) -> list[Outputs]:
         """Compute outputs of all models together; none where there is no model.
 
         Args:
             generic: one model for all, scored as each of `names`.
             by_client: by name of the metric, models of clients, each scored on its client's samples.
+            scorer: of these outputs.
         """
-        scorer = self.scorers.new if new else self.scorers.trained
         tasks = [] if generic is None else [(generic, scorer.needed)]
         tasks += [(models[i], scorer.own[i]) for models in by_client.values() for i in sorted(models)]
         if not tasks:
@@ -72,7 +89,7 @@ class Evaluator:
         owners += [i for models in by_client.values() for i in sorted(models)]
         logits = torch.cat(self._engine.outputs("train", tasks, owners=owners))
         clients = {name: sorted(models) for name, models in by_client.items()}
-        return [Outputs(() if generic is None else names, clients, logits, new)]
+        return [Outputs(() if generic is None else names, clients, logits)]
 
     def personal(self, version: int, ids: list[int] | None = None) -> dict[int, Params]:
         """Make the personalized models of the clients `ids`, by client; None: of all clients."""
@@ -117,7 +134,8 @@ class Evaluator:
             name = f"{type(self._method).__name__}.adapt"
             adapted = [as_model(model, name) for model in self._engine.finish_all(programs)]
             models = dict(zip(self.new, adapted, strict=True))
-            outputs += self._outputs(None, (), {f"new{epochs}": models}, new=True)
+            of_new = self._outputs(None, (), {f"new{epochs}": models}, self.scorers.new)
+            outputs += [replace(output, new=True) for output in of_new]
         return outputs
 
     def _address(self, version: int, owner: int) -> DrawAddress:

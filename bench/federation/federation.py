@@ -106,8 +106,8 @@ class Federation:
         self._lane_kernels = lane_kernels
         self.method = make_method(settings)
         selection = make_selection(settings, self.method)
-        trainable = [i for i, indices in enumerate(partition.train) if len(indices)]
-        ids, new = divide_clients(trainable, settings, partition.new)
+        everybody = sorted({i for stage in partition.stages for i in stage.clients})
+        ids, new = divide_clients(everybody, settings, partition.new)
         self._device_data = DeviceData(
             dataset,
             partition,
@@ -160,7 +160,7 @@ class Federation:
         self._settled = 0.0
         self.ledger: list[dict[str, Any]] = []
         self.work: dict[str, int] = {}
-        self.warnings = warnings(self.method, settings, len(ids), device)
+        self.warnings = warnings(self.method, settings, len(self.clients.ids), device)
         self._in_flight: list[InFlight] = []
         self._rounds_started: dict[int, int] = {}
         self._local_models: dict[int, Params] = {}
@@ -188,6 +188,7 @@ class Federation:
         Raises:
             Diverged: a weight is not finite.
         """
+        self.enter(self.version + 1)
         self.server.round = self.version
         self._timer.spans.clear()
         earlier = dict(self.engine.done)
@@ -207,6 +208,22 @@ class Federation:
         self.version += 1
         self.work = _work_since(earlier, self.engine.done)
         self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
+
+    def enter(self, round: int) -> None:
+        """Let the clients' data be those of a round, from 1: changes before it have happened.
+
+        What a client that leaves has not finished is lost; its state is kept, should it come back.
+        """
+        stage = self._device_data.changes.stage(round)
+        if stage == self._device_data.stage:
+            return
+        self._device_data.enter(stage)
+        self.server.count_samples()
+        for part in (self.clients, self._selector, self.evaluator):
+            part.meet_change()
+        present = set(self.clients.ids)
+        self._in_flight = [flight for flight in self._in_flight if flight.client.id in present]
+        self._local_models = {i: w for i, w in self._local_models.items() if i in present}
 
     def _collect_notices(self) -> None:
         self.warnings += self.engine.notices
@@ -418,6 +435,7 @@ class Federation:
         known, underway = back(plain["known"]), back(plain["underway"])
         self.version, self.now, self._selector.start_draws = known["version"], known["now"], known["starts"]
         self._rounds_started = known["begun"]
+        self.enter(self.version)
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])
         self._timer.free, self.ledger, self._unselected.steps = known["free"], known["ledger"], known["unattended"]

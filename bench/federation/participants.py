@@ -1,6 +1,7 @@
 """The server and the clients as a federation holds them."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ class ServerState:
         self.state: dict[str, Any] = {}
         self.round = 0
         self.num_classes = device_data.num_classes
-        self.sizes = {i: len(device_data.partition.train[i]) for i in clients}
+        self.sizes: dict[int, int] = {}
+        self._clients = clients
         self.selected: list[int] = []
         self.public_size = device_data.public_size
         self.public_classes = device_data.public_classes
@@ -44,6 +46,11 @@ class ServerState:
         for client in clients:
             self.initial_model(client)
         self.initial_model()
+        self.count_samples()
+
+    def count_samples(self) -> None:
+        """Renew the clients' numbers of training samples; 0 is that of a client that is not there now."""
+        self.sizes = {i: len(self._device_data.partition.train[i]) for i in self._clients}
 
     def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
         """The model value from which every method of this seed starts (of a client's own architecture, if given)."""
@@ -136,12 +143,12 @@ class Clients:
     """All clients that can train. A client's state is created when it is first used.
 
     Attributes:
-        ids: their ids, sorted.
+        ids: ids of those that are there now, sorted.
         local_buffers: whether BatchNorm buffers stay with the clients (the policy `local`).
     """
 
     def __init__(self, method: Method, server: ServerState, device_data: DeviceData, *, local_buffers: bool) -> None:
-        self.ids = sorted(server.sizes)
+        self.ids = [i for i, size in sorted(server.sizes.items()) if size]
         self._method = method
         self._server = server
         self._device_data = device_data
@@ -157,19 +164,27 @@ class Clients:
 
     def bare(self, i: int) -> Client:
         """A client without state."""
-        counts = torch.as_tensor(self._device_data.counts[i], device=self._device_data.home)
-        return Client(i, len(self._device_data.partition.train[i]), counts)
+        data = self._device_data
+        counts = torch.as_tensor(data.counts[i], device=data.home)
+        return Client(i, len(data.partition.train[i]), counts, n_earlier=data.n_earlier(i))
 
     def copy(self, i: int) -> Client:
         """Return a copy of a client; changes of its state have no effect on the original."""
         client = self[i]
-        return Client(client.id, client.n_train, client.label_counts, dict(client.state))
+        return replace(client, state=dict(client.state))
 
     def commit(self, client: Client, *, copies: bool) -> None:
         """Store a client's new state; with `copies`, rows of a cohort's matrix are copied out of it."""
         if copies:
             client.state = {k: map_tensors(_copied, v) for k, v in client.state.items()}
+        if self._device_data.stage:  # its round may have begun before a change
+            client = replace(self.bare(client.id), state=client.state)
         self._clients[client.id] = client
+
+    def meet_change(self) -> None:
+        """Renew who is there and what the clients know of their samples; those that are not there keep their state."""
+        self.ids = [i for i, size in sorted(self._server.sizes.items()) if size]
+        self.load(self.states())
 
     def states(self) -> dict[int, dict[str, Any]]:
         """The states of all clients that have one."""

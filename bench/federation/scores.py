@@ -27,12 +27,15 @@ class Outputs:
         own: by name of the metric, the clients whose models are scored, each on its client's samples.
         logits: `[samples, classes]` of the generic model, then of the models of `own` in their order.
         new: whether the clients are held out of training.
+        stage: the number of the stage whose tests the samples are (`bench.data.Partition.stages`), where the models are
+            compared over changes of the data; else None.
     """
 
     names: tuple[str, ...]
     own: dict[str, list[int]]
     logits: Tensor
     new: bool = False
+    stage: int | None = None
 
 
 @dataclass
@@ -47,6 +50,7 @@ class Evaluation:
             `packed`, for local tests one client after another. Metrics that are derived from another have none.
         scores: rows as in `metrics` of further scores, each score a quantity; empty where the cell asks for none.
         client_scores: rows of metric, client, split, quantity, value (nan where a client's samples do not define it).
+        changes: rows as in `metrics`, and the `stage` whose tests they are about; only of rounds that end a stage.
         generic: the generic model that was scored, if there is one.
         personal: the personalized models by client; none where the method trains none: the generic model stands in.
     """
@@ -57,6 +61,7 @@ class Evaluation:
     hits: list[dict[str, str]] = field(default_factory=list)
     scores: list[dict[str, Any]] = field(default_factory=list)
     client_scores: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
     generic: Params | None = None
     personal: dict[int, Params] = field(default_factory=dict)
 
@@ -248,9 +253,11 @@ class Scorers:
 
     Args:
         labels: of all samples, on the device that the outputs lie on.
+        partition: the partition, with its changes.
         ids: clients that train.
         new: clients held out of training.
         metrics: names of further scores.
+        now: the number of the stage whose data the clients have.
     """
 
     def __init__(
@@ -260,9 +267,34 @@ class Scorers:
         ids: Sequence[int],
         new: Sequence[int],
         metrics: Sequence[str] = (),
+        now: int = 0,
     ) -> None:
-        self.trained = Scorer(labels, partition, ids, metrics)
-        self.new = Scorer(labels, partition, new, metrics)
+        self._labels = labels
+        self._changes = partition.changes
+        self._stages = partition.stages
+        self._ids = set(ids)
+        self._now = now
+        self._of_stages: dict[int, Scorer] = {}
+        self.trained = Scorer(labels, self._stages[now], ids, metrics)
+        self.new = Scorer(labels, self._stages[now], new, metrics)
+
+    def compared(self, version: int, rounds: int) -> range:
+        """The stages on whose tests the models of a version are scored, too: where a stage ends, all up to the next.
+
+        Args:
+            version: number of rounds done.
+            rounds: number of rounds of the cell.
+        """
+        ends = version in {change.round for change in self._changes} or (self._changes and version == rounds)
+        return range(min(self._now + 2, len(self._stages)) if ends else 0)
+
+    def stage(self, number: int) -> Scorer:
+        """The scorer on a stage's tests, of the clients that are there now and were, or will be, there then."""
+        if number not in self._of_stages:
+            stage = self._stages[number]
+            ids = [i for i in stage.clients if i in self._ids]
+            self._of_stages[number] = Scorer(self._labels, stage, ids)
+        return self._of_stages[number]
 
     @property
     def problems(self) -> dict[str, str]:
@@ -272,7 +304,13 @@ class Scorers:
     def score(self, evaluation: Evaluation) -> None:
         """Add the scores of an evaluation's outputs to it."""
         for outputs in evaluation.outputs:
-            (self.new if outputs.new else self.trained).score(outputs, evaluation)
+            if outputs.stage is None:
+                (self.new if outputs.new else self.trained).score(outputs, evaluation)
+                continue
+            of_stage = Evaluation()
+            self.stage(outputs.stage).score(outputs, of_stage)
+            rows = [row for row in of_stage.metrics if row["split"] == "test"]
+            evaluation.changes += [{"stage": outputs.stage, **row} for row in rows]
 
 
 def packed(hits: Floats) -> str:

@@ -23,9 +23,14 @@ class Selector:
         self._server = server
         self._clock = clock
         self._seed = settings.seed
-        self._ids = sorted(server.sizes)
-        self.count = max(1, round(settings.participation * len(self._ids)))
+        self._participation = settings.participation
         self.start_draws = 0
+        self.meet_change()
+
+    def meet_change(self) -> None:
+        """Select from now on among those that are there now."""
+        self._ids = [i for i, size in sorted(self._server.sizes.items()) if size]
+        self.count = max(1, round(self._participation * len(self._ids)))
 
     def select(self, version: int) -> list[int]:
         """Select the clients of a round, without those that drop out."""

@@ -115,6 +115,7 @@ def score_kept(
     missing = [pair for pair in wanted if pair not in present]
     if not missing:
         return 0
+    federation.enter(settings.rounds)
     scoring = _Scoring(settings, data, federation, kept_models(folder, federation))
     count = 0
     for label in dict.fromkeys(label for label, _ in missing):
@@ -161,7 +162,8 @@ class _Scoring:
 
     def __init__(self, settings: Settings, data: CellData, federation: Federation, models: KeptModels) -> None:
         self._settings = settings
-        self._dataset, self._partition, _ = data
+        self._dataset, partition, _ = data
+        self._partition = partition.stages[-1]
         self._ids = federation.clients.ids
         self._models = models
         self._device = federation.engine.device_data.device
@@ -203,7 +205,7 @@ class _Scoring:
 
     def _shifted(self, test: FurtherTest) -> tuple[Dataset, Partition]:
         """Samples and partition after the test's shifts, which come after those of the cell."""
-        settings = self._settings.model_copy(update={"shifts": test.shifts})
+        settings = self._settings.model_copy(update={"shifts": test.shifts, "timeline": ()})
         return apply_shifts(settings, self._dataset, self._partition)
 
     def _logits(self, dataset: Dataset, tasks: Sequence[tuple[Params, Indices]]) -> list[torch.Tensor]:

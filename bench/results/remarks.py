@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.data import Dataset, Partition
+from bench.data import Dataset, Indices, Partition
 from bench.results.results import CellView, task_name
 from bench.settings import RECORDED, Settings
 from bench.store import documents
@@ -25,9 +25,14 @@ _Curve = tuple[tuple[str, ...], ...]
 
 def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
     """Return remarks on how the samples are divided."""
-    sizes = [len(indices) for indices in partition.train]
-    held = set(np.unique(dataset.y[np.concatenate(partition.train)]).tolist())
-    return _of_lists(sizes, [len(indices) for indices in partition.test], held, dataset.num_classes)
+    stages = partition.stages
+    sizes, tests = ([max(map(len, lists)) for lists in zip(*part, strict=True)] for part in _parts(stages))
+    held = set(np.unique(dataset.y[np.concatenate([part for stage in stages for part in stage.train])]).tolist())
+    return _of_lists(sizes, tests, held, dataset.num_classes)
+
+
+def _parts(stages: Sequence[Partition]) -> list[list[tuple[Indices, ...]]]:
+    return [[stage.train for stage in stages], [stage.test for stage in stages]]
 
 
 def gathered(remarks: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
@@ -186,8 +191,10 @@ def _of_file(cell: CellView) -> list[str]:
     record: dict[str, Any] | None = documents.read(cell.folder, "partition.json")
     if record is None:
         return []
-    held = {label for counts in record["counts"] for label, count in enumerate(counts) if count}
-    return _of_lists(record["n_train"], record["n_test"], held, len(record["counts"][0]))
+    records = [record, *record.get("changes", ())]
+    sizes, tests = ([max(of) for of in zip(*(r[key] for r in records), strict=True)] for key in ("n_train", "n_test"))
+    held = {label for r in records for counts in r["counts"] for label, count in enumerate(counts) if count}
+    return _of_lists(sizes, tests, held, len(record["counts"][0]))
 
 
 def _curves(cell: CellView) -> dict[str, _Curve]:

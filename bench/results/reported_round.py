@@ -9,6 +9,7 @@
   `select_by` names another score than the accuracy by which the round is chosen.
 - Protocol `paper`: there is no validation data, and the best test figure over the evaluated rounds is reported, as the
   papers do.
+- Where the data change (`timeline`), only rounds after the last change count: one before it knew other data.
 - A model right after local training (`lm`) exists only for clients that have trained. For it, both protocols choose
   among the rounds in which as many clients are scored as in the last one. Otherwise the best round could be one in
   which only a few clients had trained.
@@ -84,6 +85,14 @@ def reported_round(curves: Curves, selecting: Curves, metric: str, protocol: str
     curve = dict(tests).get(place, tests[0][1])
     chosen = chosen_rounds(curve, selection_curve(selecting, metric), protocol)
     return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
+
+
+def after(curves: Curves, round: int) -> Curves:
+    """The curves of the rounds after one: those since the last change of the data (`Settings.last_change`)."""
+    if not round:
+        return curves
+    later = {key: curve[curve.index > round] for key, curve in curves.items()}
+    return {key: curve for key, curve in later.items() if len(curve)}
 
 
 def _in_order(curve: pd.Series) -> pd.Series:

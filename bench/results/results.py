@@ -19,6 +19,7 @@ from bench.errors import LISTED_NAMES, UserError, did_you_mean
 from bench.results.reported_round import (
     WINDOW,
     Curves,
+    after,
     chosen_rounds,
     curves_of_cells,
     selecting_curves,
@@ -28,6 +29,7 @@ from bench.results.reported_round import (
 from bench.results.summary import data_and_case, to_html
 from bench.settings import Settings
 from bench.store import documents
+from bench.store.data_record import record_of
 from bench.store.documents import first_error, read_json, read_run_file
 from bench.store.store import REMOVED, Status, read_status
 from bench.store.tables import read_table, read_tables
@@ -98,6 +100,7 @@ class CellView:
         table = table[table["round"] == (table["round"].max() if round is None else round)]
         if tests is None or not len(table):
             return pd.DataFrame(columns=["client", "sample", "correct"])
+        tests = record_of(tests, int(table["round"].iloc[0]))
         at = np.frombuffer(base64.b64decode(tests[on]), "<i4").astype(np.int64)
         try:
             bits = np.frombuffer(base64.b64decode(table["bits"].iloc[0], validate=True), np.uint8)
@@ -360,7 +363,7 @@ def _curves(cells: Sequence[CellView], quantity: str) -> dict[str, Curves]:
         )
         for known, added in zip(curves, later, strict=True):
             known.update({key: curve for key, curve in added.items() if key not in known})
-    return dict(zip([cell.id for cell in cells], curves, strict=True))
+    return {cell.id: after(of_cell, cell.settings.last_change) for cell, of_cell in zip(cells, curves, strict=True)}
 
 
 def _selecting(cells: Sequence[CellView], accuracies: dict[str, Curves]) -> dict[str, Curves]:

@@ -110,6 +110,7 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
     dataset, partition, public = load_all(settings, Path(data_root))
     features = FeatureFiles(cell.folder.parent)
     federation = Federation(settings, dataset=dataset, partition=partition, public=public, features=features)
+    federation.enter(settings.rounds)
     if client is not None and client not in federation.clients.ids:
         raise UserError(f"{cell.name} trained no client {client}; there are {federation.clients.ids}")
     value = _of_reported_round(cell, federation, client)
@@ -152,12 +153,12 @@ def has_kept(folder: Path, keep: str) -> bool:
 def _reported_round(folder: Path, metric: str, settings: Settings) -> int | None:
     """The round that a report shows of a metric, by the rows up to now."""
     # these load pandas, which has a thread, and workers are forked before
-    from bench.results.reported_round import curves_of_cells, reported_round, selecting_curves, table_of
+    from bench.results.reported_round import after, curves_of_cells, reported_round, selecting_curves, table_of
     from bench.store.tables import read_table
 
     def curves(quantity: str) -> "Curves":
         table = read_table(folder, table_of(quantity))
-        return curves_of_cells(table, [len(table)], quantity)[0]
+        return after(curves_of_cells(table, [len(table)], quantity)[0], settings.last_change)
 
     selecting = selecting_curves(curves(settings.select_by), settings.select_by)
     return reported_round(curves("accuracy"), selecting, metric, settings.protocol)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.data import Array, Dataset, Indices, Partition
+from bench.data import Array, Change, Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.federation.cell_data import CellData
 from bench.federation.scores import Outputs
@@ -28,7 +28,8 @@ _DESCRIBED = ("name", "n_train", "num_classes", "mean", "std", "classes", "vocab
 
 def without_labels(dataset: Dataset, partition: Partition) -> Dataset:
     """The data set with label 0 in place of that of each sample that no client trains or validates on."""
-    positions = np.concatenate([*partition.train, *partition.validation])
+    lists = [indices for stage in partition.stages for indices in (*stage.train, *stage.validation)]
+    positions = np.concatenate(lists)
     labels = np.zeros_like(dataset.y)
     labels[positions] = dataset.y[positions]
     return replace(dataset, y=labels)
@@ -43,14 +44,19 @@ def write_data(folder: Path, inputs: Path, data: CellData) -> None:
         data: data set, partition and public samples.
     """
     dataset, partition, public = data
-    lists = {name: getattr(partition, name) for name in _LISTS}
-    arrays = {name: np.concatenate(parts) for name, parts in lists.items()} | {"global_test": partition.global_test}
+    arrays: dict[str, Array] = {}
     description: dict[str, Any] = {
-        "sizes": {name: [len(part) for part in parts] for name, parts in lists.items()},
         "summary": partition.summary,
         "names": partition.names,
         "new": partition.new,
+        "rounds": [change.round for change in partition.changes],
+        "sizes": [],
     }
+    for number, stage in enumerate(partition.stages):
+        lists = {name: getattr(stage, name) for name in _LISTS}
+        arrays |= {f"{name}_{number}": np.concatenate(parts) for name, parts in lists.items()}
+        arrays[f"global_test_{number}"] = stage.global_test
+        description["sizes"].append({name: [len(part) for part in parts] for name, parts in lists.items()})
     for kind, samples in (("local", without_labels(dataset, partition)), ("public", public)):
         if samples is not None:
             arrays[f"{kind}_labels"] = samples.y
@@ -75,22 +81,22 @@ def read_data(folder: Path) -> CellData:
         for kind in ("local", "public")
         if kind in description
     }
-    train, validation, test = (_split(arrays[name], description["sizes"][name]) for name in _LISTS)
-    partition = Partition(
-        train,
-        validation,
-        test,
-        arrays["global_test"],
-        description["summary"],
-        names=tuple(description["names"]),
-        new=tuple(description["new"]),
-    )
-    return sets["local"], partition, sets.get("public")
+    stages = []
+    for number, sizes in enumerate(description["sizes"]):
+        train, validation, test = (_split(arrays[f"{name}_{number}"], sizes[name]) for name in _LISTS)
+        common, summary = arrays[f"global_test_{number}"], description["summary"]
+        names, new = tuple(description["names"]), tuple(description["new"])
+        stages.append(Partition(train, validation, test, common, summary, names=names, new=new))
+    first, *later = stages
+    changes = tuple(Change(after, stage) for after, stage in zip(description["rounds"], later, strict=True))
+    return sets["local"], replace(first, changes=changes), sets.get("public")
 
 
 def write_outputs(folder: Path, version: int, outputs: Sequence[Outputs]) -> None:
     """Write the outputs of a server version's models, in place of scores."""
-    entries = [{"names": output.names, "own": output.own, "new": output.new} for output in outputs]
+    entries = [
+        {"names": output.names, "own": output.own, "new": output.new, "stage": output.stage} for output in outputs
+    ]
     logits = {f"logits_{k}": output.logits.cpu().numpy() for k, output in enumerate(outputs)}
     _write(_outputs_file(folder, version), {"outputs": entries}, logits)
 
@@ -111,6 +117,7 @@ def read_outputs(folder: Path, version: int) -> list[Outputs]:
             {str(name): [int(i) for i in ids] for name, ids in entry["own"].items()},
             torch.from_numpy(arrays[f"logits_{k}"]),
             bool(entry["new"]),
+            None if entry["stage"] is None else int(entry["stage"]),
         )
         for k, entry in enumerate(description["outputs"])
     ]

@@ -130,7 +130,7 @@ class _Run:
         self.options = options
         self.report = report
         self.stop = stop
-        self.tables = Tables(folder, further=bool(settings.further_metrics))
+        self.tables = Tables(folder, store.optional_tables(settings))
         self.writer = checkpoint.Writer(folder / "checkpoint")
         self.figures: dict[str, float] = {}
         self.saved_version: int | None = None

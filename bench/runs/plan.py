@@ -31,6 +31,7 @@ _DATA_FIELDS = (
     "partition",
     "partition_options",
     "shifts",
+    "timeline",
     "clients",
     "alpha",
     "seed",

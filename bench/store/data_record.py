@@ -13,7 +13,11 @@ SAMPLES = 8
 
 
 def partition_record(dataset: Dataset, partition: Partition) -> dict[str, Any]:
-    """Make the content of `partition.json`: the hash, and the clients' numbers of samples, by class, too."""
+    """Make the content of `partition.json`: the hash, and the clients' numbers of samples, by class, too.
+
+    Where the data change, `changes` has the same of later data, each with its `round`.
+    """
+    changes = [{"round": change.round, **partition_record(dataset, change.partition)} for change in partition.changes]
     counts = [np.bincount(dataset.y[indices], minlength=dataset.num_classes).tolist() for indices in partition.train]
     return {
         "hash": partition.hash,
@@ -24,6 +28,7 @@ def partition_record(dataset: Dataset, partition: Partition) -> dict[str, Any]:
         "n_global_test": len(partition.global_test),
         "counts": counts,
         **({"names": partition.names} if partition.names else {}),
+        **({"changes": changes} if changes else {}),
     }
 
 
@@ -32,14 +37,25 @@ def tests_record(partition: Partition, clients: Sequence[int]) -> dict[str, Any]
 
     Returns:
         `clients` and the number of `samples` of each; for `local`, client after client, and `global` the positions in
-        the data set, int32 in base64.
+        the data set, int32 in base64. Where the data change, `changes` has the same of later data, with the `round`.
     """
+    changes = [
+        {"round": change.round, **tests_record(change.partition, change.partition.clients)}
+        for change in partition.changes
+    ]
     local = np.concatenate([np.zeros(0, np.int64), *(partition.test[i] for i in clients)])
     whole = partition.global_test if len(partition.global_test) else local
     positions = {
         on: base64.b64encode(at.astype("<i4").tobytes()).decode() for on, at in (("local", local), ("global", whole))
     }
-    return {"clients": list(clients), "samples": [len(partition.test[i]) for i in clients], **positions}
+    record = {"clients": list(clients), "samples": [len(partition.test[i]) for i in clients], **positions}
+    return record | ({"changes": changes} if changes else {})
+
+
+def record_of(record: dict[str, Any], round: int) -> dict[str, Any]:
+    """The part of one of these two records that a round's data are those of."""
+    earlier = [change for change in record.get("changes", ()) if change["round"] < round]
+    return earlier[-1] if earlier else record
 
 
 def shown_samples(dataset: Dataset, partition: Partition) -> dict[str, Any]:

@@ -77,6 +77,8 @@ class _Partition(_Document):
     n_validation: list[_Count] | None = None
     n_global_test: _Count = 0
     counts: list[Annotated[list[_Count], Field(min_length=1)]]
+    round: _Count | None = None
+    changes: list["_Partition"] = []
 
     @model_validator(mode="after")
     def _of_equal_length(self) -> "_Partition":
@@ -93,6 +95,8 @@ class _Tests(_Document):
     samples: list[_Count]
     local: str
     everywhere: Annotated[str, Field(alias="global")]
+    round: _Count | None = None
+    changes: list["_Tests"] = []
 
     @model_validator(mode="after")
     def _of_equal_length(self) -> "_Tests":

@@ -3,12 +3,12 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.store import inside
-from bench.store.store import COLUMNS, FURTHER, checksum, write_text
+from bench.store.store import COLUMNS, OPTIONAL, checksum, write_text
 
 if TYPE_CHECKING:
     from bench.federation.federation import Evaluation, Federation
@@ -19,12 +19,12 @@ class Tables:
 
     Args:
         folder: the cell's folder.
-        further: whether it has the tables of further scores.
+        optional: names of the optional tables that it has.
     """
 
-    def __init__(self, folder: Path, *, further: bool = False) -> None:
+    def __init__(self, folder: Path, optional: Collection[str] = ()) -> None:
         self._folder = folder
-        self._names = [name for name in COLUMNS if further or name not in FURTHER]
+        self._names = [name for name in COLUMNS if name in optional or name not in OPTIONAL]
 
     def restart(self) -> None:
         """Leave only the headers."""
@@ -71,7 +71,7 @@ class Tables:
         self.append("metrics", version, evaluation.metrics)
         self.append("clients", version, evaluation.clients)
         self.append("hits", version, evaluation.hits)
-        for name in FURTHER:
+        for name in OPTIONAL:
             if name in self._names:
                 self.append(name, version, getattr(evaluation, name))
 
@@ -91,7 +91,7 @@ class Tables:
         The checkpoint may be of a time when the cell was asked for other scores: what it has of them stays, and tables
         that it lacks begin here.
         """
-        needed = COLUMNS.keys() - FURTHER
+        needed = COLUMNS.keys() - OPTIONAL
         if not needed <= marks.keys() <= COLUMNS.keys() or not all(self._path(name).exists() for name in marks):
             return False
         if any(checksum(self._path(name), size) != known for name, (size, known) in marks.items()):

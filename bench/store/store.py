@@ -38,6 +38,7 @@ COLUMNS = {
     "hits": ("round", "metric", "on", "bits"),
     "scores": ("round", "metric", "on", "mean", "split", "quantity", "value"),
     "client_scores": ("round", "metric", "client", "split", "quantity", "value"),
+    "changes": ("round", "stage", "metric", "on", "mean", "split", "quantity", "value"),
     "ledger": (
         "round",
         "seconds",
@@ -54,7 +55,8 @@ COLUMNS = {
 }
 """The tables of a cell: `RUN/<cell id>/<name>.csv`. `hits` has which test samples a model classified correctly, as bits
 (cells from before it was kept have none), `scores` and `client_scores` the scores that the grid's `metrics` ask for
-(other cells have none), `ledger` bytes and simulated seconds (`seconds`: when a version was there,
+(other cells have none), `changes` accuracies on the tests before and after a change of the data (cells whose data stay
+have none), `ledger` bytes and simulated seconds (`seconds`: when a version was there,
 `settled`: when its personalized models were, too), `work` the batches trained on and the samples read (cells from
 before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
 wall time."""
@@ -68,6 +70,15 @@ EVALUATED = ("round", "metric", "on", "mean", "client", "split", "quantity", "va
 
 FURTHER = ("scores", "client_scores")
 """Tables that only cells have whose settings ask for further scores; all other tables are the same without them."""
+
+OPTIONAL = (*FURTHER, "changes")
+"""Tables that some cells do not have; `changes` have those whose data change."""
+
+
+def optional_tables(settings: Settings) -> tuple[str, ...]:
+    """The optional tables that a cell has."""
+    return (*(FURTHER if settings.further_metrics else ()), *(("changes",) if settings.timeline else ()))
+
 
 REMEDY = "the next `bench run` does the cell again"
 """How the reason ends for which a finished cell is not used."""

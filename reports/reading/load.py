@@ -15,6 +15,7 @@ from bench.errors import UserError
 from bench.results.results import CellView, RunView, dataset_name, load_run, tidy
 from bench.settings import PRESENTATION, Settings
 from bench.store import documents
+from bench.store.data_record import record_of
 from bench.store.store import FINISHED, CellState
 from bench.store.tables import read_tables
 from reports.reading.generic_models import mark_generic
@@ -26,6 +27,7 @@ TASK_FIELDS = (
     "partition",
     "partition_options",
     "shifts",
+    "timeline",
     "alpha",
     "clients",
     "participation",
@@ -84,8 +86,12 @@ class Cell:
         return _flat(self.view.settings)
 
     def json(self, name: str) -> Any:
-        """The content of `<name>.json` in the cell's folder; None where there is none or it is damaged."""
-        return documents.read(self.view.folder, f"{name}.json")
+        """The content of `<name>.json` in the cell's folder; None where there is none or it is damaged.
+
+        Where the data change, the partition is that of the last round.
+        """
+        record = documents.read(self.view.folder, f"{name}.json")
+        return record_of(record, self.view.settings.rounds) if record and name == "partition" else record
 
 
 @dataclass(frozen=True)
@@ -265,6 +271,8 @@ def setting_text(name: str, value: Any) -> str:
     """`α=0.1`, `tau=0.4`: a setting as tables name it."""
     if name in _LISTS:
         return " + ".join(_entry_text(dict(entry)) for entry in value) or f"no {_LISTS[name]}"
+    if name == "timeline":
+        return "; ".join(_change_text(change) for change in value) or "no change"
     shown = f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
     return f"{_SHORT.get(name, name.removeprefix(_HP))}={shown}"
 
@@ -273,6 +281,14 @@ def _entry_text(entry: dict[str, Any]) -> str:
     """`label_noise share=0.4`: a shift or a channel's operation with its options, but for those that are lists."""
     texts = [setting_text(key, value) for key, value in entry.items() if key != "name" and not isinstance(value, list)]
     return " ".join([entry["name"], *texts])
+
+
+def _change_text(change: dict[str, Any]) -> str:
+    """`after round 20 concept_shift clusters=2`: a change of the data."""
+    texts = [] if change["shifts"] is None else [setting_text("shifts", change["shifts"])]
+    texts += [setting_text(name, change[name]) for name in ("exchange", "add_classes") if change[name] is not None]
+    texts += [f"clients {change[name][0]} to {change[name][1]} {name}" for name in ("leave", "arrive") if change[name]]
+    return f"after round {change['round']} {', '.join(texts)}"
 
 
 def _named(views: list[CellView]) -> tuple[Cell, ...]:

@@ -30,6 +30,7 @@ CELLS: dict[str, dict[str, Any]] = {
         "shifts": ["rotation"],
     },
     "tuning": {"methods": ["ditto"], "protocol": "tuning", "shifts": ["concept_shift"]},
+    "changes": {"methods": ["ifca"], "timeline": [{"round": 1, "shifts": ["concept_shift"], "exchange": 1.0}]},
     "new clients": {"methods": ["ditto"], "new_clients": 1, "new_client_epochs": [0, 1]},
 }  # fmt: skip
 

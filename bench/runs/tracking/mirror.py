@@ -35,6 +35,7 @@ ARTIFACTS = (
     "scores.csv",
     "client_scores.csv",
     "evaluated.csv",
+    "changes.csv",
     "tests.json",
     "ledger.csv",
     "work.csv",

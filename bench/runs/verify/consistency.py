@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.results.results import CellView
 from bench.runs.verify.recorded_path import impossible
+from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS
 
@@ -95,7 +96,7 @@ def _rows_of_clients(rows: list[_Row], partition: dict[str, Any]) -> Iterator[st
     seen = set()
     for line, row in enumerate(rows, start=2):
         client, split, correct, samples = int(row["client"]), row["split"], int(row["correct"]), int(row["samples"])
-        size = partition[f"n_{split}"][client]
+        size = record_of(partition, int(row["round"]))[f"n_{split}"][client]
         if samples != size:
             yield f"clients.csv, line {line}: client {client} has {samples} {split} samples, by partition.json {size}"
         if not 0 <= correct <= samples:
@@ -118,7 +119,8 @@ def _everybody(counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
     """Check that generic and personalized models are scored on all clients but new ones (metrics `new0` and so on)."""
     new = {client for (_, metric, _), by_client in counts.items() if metric.startswith("new") for client in by_client}
     for (round_, metric, split), by_client in counts.items():
-        sizes = zip(partition["n_train"], partition[f"n_{split}"], strict=True)
+        record = record_of(partition, int(round_))
+        sizes = zip(record["n_train"], record[f"n_{split}"], strict=True)
         everybody = {client for client, (train, scored) in enumerate(sizes) if train and scored}
         if metric in ("gm", "pm") and by_client.keys() != everybody - new:
             yield f"clients.csv: {metric} of round {round_} ({split}) is not of all clients"
@@ -132,12 +134,17 @@ def _means(rows: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iter
         key, value = _key(row), float(row["value"])
         quantities[key].add(row["quantity"])
         if row["quantity"] == "accuracy":
-            mean = expected.get(key, round(value * partition["n_global_test"]) / max(1, partition["n_global_test"]))
+            common = record_of(partition, int(row["round"]))["n_global_test"]
+            mean = expected.get(key, round(value * common) / max(1, common))
             if not math.isclose(value, mean, rel_tol=ROUNDING, abs_tol=ROUNDING):
                 yield f"metrics.csv, line {line}: accuracy {value}, by the counts of correct samples {mean}"
-    common = {key for key in quantities if key[2:] == ("global", "", "test")} if partition["n_global_test"] else set()
+    pooled = {
+        key
+        for key in quantities
+        if key[2:] == ("global", "", "test") and record_of(partition, int(key[0]))["n_global_test"]
+    }
     for key in sorted(quantities.keys() | expected.keys()):
-        if quantities.get(key) != {"accuracy", "loss"} or key not in expected.keys() | common:
+        if quantities.get(key) != {"accuracy", "loss"} or key not in expected.keys() | pooled:
             yield f"metrics.csv and clients.csv do not have the same rows: {','.join(key)}"
 
 
@@ -146,11 +153,12 @@ def _expected(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...
     expected: dict[tuple[str, ...], float] = {}
     for (round_, metric, split), by_client in counts.items():
         shares = {client: correct / samples for client, (correct, samples) in by_client.items()}
-        sizes = {client: partition["n_train"][client] for client in by_client}
+        record = record_of(partition, int(round_))
+        sizes = {client: record["n_train"][client] for client in by_client}
         weighted = math.fsum(sizes[client] * share for client, share in shares.items()) / sum(sizes.values())
         expected[round_, metric, "local", "train_size", split] = weighted
         expected[round_, metric, "local", "equal", split] = math.fsum(shares.values()) / len(shares)
-        if metric == "gm" and (split == "validation" or not partition["n_global_test"]):
+        if metric == "gm" and (split == "validation" or not record["n_global_test"]):
             correct, samples = (sum(of) for of in zip(*by_client.values(), strict=True))
             expected[round_, metric, "global", "", split] = correct / samples
     return expected
@@ -172,7 +180,8 @@ def _further_means(rows: list[_Row], clients: list[_Row], counts: _Counts, parti
             return
         present = {client: value for client, value in by_client.items() if not math.isnan(value)}
         for mean in ("train_size", "equal"):
-            weights = [partition["n_train"][client] if mean == "train_size" else 1 for client in present]
+            sizes = record_of(partition, int(round_))["n_train"]
+            weights = [sizes[client] if mean == "train_size" else 1 for client in present]
             total = math.fsum(weight * value for weight, value in zip(weights, present.values(), strict=True))
             expected[round_, metric, "local", mean, split, quantity] = total / sum(weights) if weights else math.nan
     seen = {(*_key(row), row["quantity"]) for row in rows}
@@ -193,11 +202,12 @@ def _one_model(rows: list[_Row], counts: _Counts) -> Iterator[str]:
         yield "its personalized model is the generic one, and their figures differ"
 
 
-def _hits(rows: list[_Row], counts: _Counts, tests: dict[str, Any]) -> Iterator[str]:
+def _hits(rows: list[_Row], counts: _Counts, record: dict[str, Any]) -> Iterator[str]:
     """Check that `hits.csv` has as many ones for each client as it has correct samples."""
-    owners = np.repeat(tests["clients"], tests["samples"])
     for line, row in enumerate(rows, start=2):
         if row["on"] == "local":
+            tests = record_of(record, int(row["round"]))
+            owners = np.repeat(tests["clients"], tests["samples"])
             bits = np.unpackbits(np.frombuffer(base64.b64decode(row["bits"]), np.uint8), count=len(owners))
             ones = np.bincount(owners, weights=bits)
             by_client = counts[row["round"], row["metric"], "test"]

@@ -24,7 +24,7 @@ from bench.store import store
 from bench.store.data_record import tests_record
 from bench.store.growing_tables import Tables
 
-_SCORED = ("metrics", "clients", "hits", *store.FURTHER)
+_SCORED = ("metrics", "clients", "hits", *store.OPTIONAL)
 """Tables that the judge writes; all others are the worker's."""
 
 
@@ -97,17 +97,19 @@ class Judge:
     def _score(self, cell: PlannedCell, rounds: int, folder: Path, scored: Path) -> None:
         dataset, partition, _ = load_all(cell.settings, self._data_root)
         device = torch.device(choose_device("auto"))
-        trained = [i for i, indices in enumerate(partition.train) if len(indices)]
         labels = torch.from_numpy(dataset.y).to(device)
-        ids, new = divide_clients(trained, cell.settings, partition.new)
         further = cell.settings.further_metrics
-        scorers = Scorers(labels, partition, ids, new, further)
+        ids, new = divide_clients(partition.clients, cell.settings, partition.new)
+        by_stage = [
+            Scorers(labels, partition, stage.clients if number else ids, new, further, number)
+            for number, stage in enumerate(partition.stages)
+        ]
         records = {
             "settings": cell.settings.model_dump(), "partition": cell.record, "tests": tests_record(partition, ids),
         }  # fmt: skip
         for name, record in records.items():
             store.write_json(scored / f"{name}.json", record)
-        tables = Tables(scored, further=bool(further))
+        tables = Tables(scored, store.optional_tables(cell.settings))
         tables.restart()
         for name in (*(f"{table}.csv" for table in store.COLUMNS if table not in _SCORED), "relations.json"):
             if (folder / name).exists():
@@ -115,7 +117,7 @@ class Judge:
         for version in range(1, min(rounds, cell.settings.rounds) + 1):
             outputs = blind.read_outputs(folder, version)
             evaluation = Evaluation(outputs=[replace(output, logits=output.logits.to(device)) for output in outputs])
-            scorers.score(evaluation)
+            by_stage[partition.stage(version)].score(evaluation)
             tables.append_evaluation(version, evaluation)
 
 

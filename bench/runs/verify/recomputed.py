@@ -19,6 +19,7 @@ from bench.plugin import METRICS
 from bench.results.results import CellView
 from bench.runs.verify.consistency import ROUNDING, read_rows
 from bench.runs.verify.drift import STABLE, differences, scaled
+from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FURTHER, read_status
 
@@ -29,7 +30,7 @@ _AMOUNTS = {
     "work": ("steps", "samples", "server_steps", "server_samples"),
 }
 """What would then differ from round to round; the timeline follows from the ledger."""
-_VALUES = {"metrics": "value", "clients": "correct"}
+_VALUES = {"metrics": "value", "clients": "correct", "changes": "value"}
 """Tables of what the models score, each with the column that may differ."""
 
 _Group = tuple[str, str, str, str]
@@ -170,11 +171,12 @@ def _scored(old: Path, new: Path, moved: dict[_Group, float]) -> list[_Scored]:
     for row, other in zip(read_rows(old, "clients"), read_rows(new, "clients"), strict=True):
         apart = abs(int(row["correct"]) - int(other["correct"]))
         groups[row["metric"], "local", row["split"], row["round"]].append((apart, int(row["samples"])))
-    if common := read_json(old / "partition.json")["n_global_test"]:
-        for row, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
-            if (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
-                apart = abs(round(common * (float(row["value"]) - float(other["value"]))))
-                groups[row["metric"], "global", "test", row["round"]].append((apart, common))
+    record = read_json(old / "partition.json")
+    for row, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
+        common = record_of(record, int(row["round"]))["n_global_test"]
+        if common and (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
+            apart = abs(round(common * (float(row["value"]) - float(other["value"]))))
+            groups[row["metric"], "global", "test", row["round"]].append((apart, common))
     return [
         _Scored(sum(n for n, _ in rows), sum(n for _, n in rows), _name(group), moved.get(group, math.inf))
         for group, rows in groups.items()

@@ -1,0 +1,156 @@
+"""What cannot be in a timeline is refused by name, before anything runs, in a grid and from Python alike."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bench
+from bench.config.grid import load_grid
+from bench.config.timeline import arriving, counting_line
+from bench.errors import UserError
+from bench.plugin import METHODS, load_file
+from bench.runs.plan import plan
+from bench.settings import Settings
+
+CELL: dict[str, Any] = {"clients": 6, "rounds": 8, "partition": "iid"}
+LABELS = [{"name": "concept_shift", "clusters": 2}]
+
+WRONG: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
+    "at the end": ([{"round": 8, "exchange": 1.0}], {}, "no round is left after round 8 of 8"),
+    "beyond the end": ([{"round": 80, "exchange": 1.0}], {}, "no round is left after round 80 of 8"),
+    "not in order": ([{"round": 4, "exchange": 1.0}, {"round": 2, "exchange": 1.0}], {}, "rounds [4, 2] should rise"),
+    "twice": (
+        [{"round": 4, "exchange": 1.0}, {"round": 4, "add_classes": 1}],
+        {},
+        "should rise; write the changes of one",
+    ),
+    "nothing": ([{"round": 4}], {}, "nothing changes after round 4: give one of shifts, exchange"),
+    "round 0": ([{"round": 0, "exchange": 1.0}], {}, "round = 0 should be greater than or equal to 1"),
+    "unevaluated": ([{"round": 3, "exchange": 1.0}], {"eval_every": 2}, "round 3 is not evaluated with eval_every = 2"),
+    "unknown client": ([{"round": 2, "arrive": [5, 6]}], {}, "arrive = [5, 6], and clients are numbered 0 to 5"),
+    "backwards": ([{"round": 2, "arrive": [5, 4]}], {}, "arrive = [5, 4] should be the first and the last client"),
+    "one number": ([{"round": 2, "leave": [5]}], {}, "leave"),
+    "is there": (
+        [{"round": 2, "arrive": [1, 1]}, {"round": 4, "arrive": [1, 2]}],
+        {},
+        "client 1 cannot arrive, as it is",
+    ),
+    "is gone": (
+        [{"round": 2, "leave": [1, 1]}, {"round": 4, "leave": [0, 1]}],
+        {},
+        "client 1 cannot leave, as it is not",
+    ),
+    "nobody left": ([{"round": 2, "leave": [0, 5]}], {}, "round 2: nobody is left"),
+    "nobody at first": ([{"round": 2, "arrive": [0, 5]}], {}, "all clients arrive later"),
+    "alone": ([{"round": 2, "exchange": 0.2}], {}, "exchange = 0.2 of 6 clients is less than two"),
+    "new clients": (
+        [{"round": 2, "exchange": 1.0}],
+        {"new_clients": 1},
+        "`new_clients` are scored after the last round",
+    ),
+    "shift": ([{"round": 2, "shifts": [{"name": "rotatoin"}]}], {}, "unknown shift 'rotatoin'. Did you mean"),
+    "option": ([{"round": 2, "shifts": [{"name": "rotation", "group": 2}]}], {}, "unknown option 'group' of shift"),
+    "same shift twice": ([{"round": 2, "shifts": [*LABELS, *LABELS]}], {}, "every shift should stand there once"),
+    "unknown key": ([{"round": 2, "drift": 1}], {}, "drift"),
+    "needs everybody": ([{"round": 2, "leave": [1, 1]}], {"method": "cfl"}, "cfl needs all clients in every round"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_change_that_cannot_be_is_refused(what: str) -> None:
+    timeline, others, expected = WRONG[what]
+    method = {"method": "fedavg", **others}
+    grid = {**CELL, **others, "methods": [method.pop("method")], "datasets": ["digits"], "timeline": timeline}
+    grid.pop("method", None)
+    with pytest.raises(UserError) as of_grid:
+        load_grid(grid)
+    assert expected in str(of_grid.value)
+    assert "timeline" in str(of_grid.value)
+    with pytest.raises((UserError, ValueError)) as of_settings:
+        bench.Settings(**{**CELL, "method": "fedavg", **others, "timeline": timeline})
+    assert what == "round 0" or expected in str(of_settings.value)
+
+
+def test_classes_that_do_not_exist_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    for adding in ([10], [4, 6]):
+        timeline = [{"round": 2 + k, "add_classes": count} for k, count in enumerate(adding)]
+        cell = bench.Settings(method="fedavg", timeline=timeline, **CELL)
+        with pytest.raises(UserError, match="add_classes adds 10 classes, and digits has 10, of which one"):
+            plan([cell], tmp_path, download=False)
+
+
+def test_a_shift_that_does_not_fit_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    cell = bench.Settings(
+        method="fedavg", dataset="synthetic", timeline=[{"round": 2, "shifts": [{"name": "rotation"}]}], **CELL
+    )
+    with pytest.raises(UserError, match="needs images"):
+        plan([cell], tmp_path, download=False)
+
+
+COUNTING = """
+from bench.method import METHODS, Method, Train, Upload, cross_entropy
+
+@METHODS.register("{name}")
+class Counting(Method):
+    mean_of = ("model",)
+
+    def {where}:
+        {line}
+
+    def client_round(self, client, down):
+        trained = yield Train({{"w": down["model"]}}, loss=cross_entropy)
+        yield Upload({{"model": trained["w"]}})
+        return trained["w"]
+"""
+
+
+@pytest.mark.parametrize(("where", "line", "refused"), [
+    ("init_client(self, server, client)", 'client.state["prior"] = client.label_counts / client.n_train', True),
+    ("init(self, server)", 'server.state |= {"model": server.initial_model(), "n": sum(server.sizes.values())}', True),
+    ("init(self, server)", 'server.state |= {"model": server.initial_model(), "n": server.sizes[0]}', True),
+    ("init(self, server)", 'server.state |= {"model": server.initial_model(), "n": len(server.sizes)}', False),
+    ("broadcast(self, server, client)", 'return {**server.state, "n": client.n_train}', False),
+])  # fmt: skip
+def test_a_method_with_statistics_from_before_a_change_is_refused(
+    where: str, line: str, refused: bool, tmp_path: Path
+) -> None:
+    name = f"counting{abs(hash((where, line)))}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(COUNTING.format(name=name, where=where, line=line), encoding="utf-8")
+    load_file(file)
+    try:
+        assert (counting_line(name) is not None) == refused
+        made = {**CELL, "method": name, "timeline": [{"round": 2, "exchange": 1.0}]}
+        if not refused:
+            assert bench.Settings(**made).method == name
+            return
+        with pytest.raises(UserError, match=r"counts a client's samples once and for all \(line 9 of its file\)"):
+            bench.Settings(**made)
+        assert bench.Settings(**{**made, "timeline": ()}).method == name
+    finally:
+        METHODS._items.pop(name, None)
+
+
+def test_one_method_of_ours_cannot_follow() -> None:
+    """APPLE starts from the clients' shares of the data, and fades them out."""
+    ours = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
+    assert [name for name in ours if counting_line(name) is not None] == ["apple"]
+
+
+def test_who_is_there_at_first() -> None:
+    def late(*changes: dict[str, Any]) -> set[int]:
+        timeline = [{"round": k + 1, **change} for k, change in enumerate(changes)]
+        return arriving(Settings(method="fedavg", timeline=timeline, clients=9, rounds=9))
+
+    assert late({"arrive": (3, 5)}) == {3, 4, 5}
+    assert late({"leave": (3, 5)}, {"arrive": (4, 6)}) == {6}
+    assert late({"exchange": 1.0}) == set()
+
+
+def test_a_spelt_out_default_makes_no_other_cell() -> None:
+    bare, spelt = (
+        bench.Settings(method="fedavg", timeline=[{"round": 2, "shifts": [shift]}], **CELL)
+        for shift in ({"name": "concept_shift"}, {"name": "concept_shift", "clusters": 4})
+    )
+    assert bare == spelt

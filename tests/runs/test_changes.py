@@ -1,0 +1,105 @@
+"""Cells whose data change, as `bench run` leaves them: tables, the reported round, models, checks."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.results.results import CellView, load_run, reported_figures
+from bench.runs.cell import Options, run_cell
+from bench.runs.verify.consistency import disagreement
+from bench.settings import Settings
+from bench.store.store import COLUMNS, read_status
+from tests.runs.helpers import RESULTS
+from tests.runs.test_cell import EVERY_ROUND, stop_after
+
+Cell = Callable[..., Settings]
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Grid = Callable[..., Path]
+
+TIMELINE: list[dict[str, Any]] = [
+    {"round": 2, "shifts": [{"name": "concept_shift", "clusters": 2}]},
+    {"round": 4, "exchange": 1.0, "leave": [0, 0], "arrive": [3, 3]},
+]
+FILES = (*RESULTS, "changes.csv", "tests.json")
+
+
+def view(folder: Path, settings: Settings) -> CellView:
+    return CellView(folder.name, settings.name, settings, folder, read_status(folder))
+
+
+@pytest.mark.parametrize("method", ["ditto", pytest.param("ifca", marks=pytest.mark.long)])
+def test_a_stopped_cell_goes_on_across_a_change_with_the_same_bytes(cell: Cell, tmp_path: Path, method: str) -> None:
+    settings = cell(method=method, timeline=TIMELINE)
+    assert run_cell(settings, tmp_path / "whole", EVERY_ROUND).state == "done"
+    for versions, state in ((2, "interrupted"), (1, "interrupted"), (1, "interrupted"), (9, "done")):
+        assert run_cell(settings, tmp_path / "parts", EVERY_ROUND, stop=stop_after(versions)).state == state
+    assert "going on after round 4" in (tmp_path / "parts" / "log.txt").read_text()
+    for name in FILES:
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_the_files_of_a_cell_agree_and_an_edited_one_does_not(cell: Cell, tmp_path: Path) -> None:
+    settings = cell(method="ditto", timeline=TIMELINE, metrics=("balanced_accuracy",))
+    assert run_cell(settings, tmp_path, Options(device="cpu")).state == "done"
+    done = view(tmp_path, settings)
+    assert disagreement(done) is None
+    changes = done.table("changes")
+    assert list(changes.columns) == list(COLUMNS["changes"])
+    assert set(zip(changes["round"], changes["stage"], strict=True)) == {
+        (2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (6, 0), (6, 1), (6, 2),
+    }  # fmt: skip
+    clients = done.table("clients")
+    for number, there in ((4, {0, 1, 2}), (5, {1, 2, 3})):
+        of_round = clients[(clients["round"] == number) & (clients["metric"] == "pm") & (clients["split"] == "test")]
+        assert set(of_round["client"]) == there
+        hits = done.hits("pm", "local", number)
+        right = hits.groupby("client")["correct"].sum().to_dict()
+        assert right == dict(zip(of_round["client"], of_round["correct"], strict=True))
+    text = (tmp_path / "clients.csv").read_text().splitlines()
+    line = next(i for i, row in enumerate(text) if row.startswith("5,pm,1,test,"))
+    text[line] = text[line].replace(",test,", ",test,1")
+    (tmp_path / "clients.csv").write_text("\n".join(text) + "\n")
+    assert disagreement(view(tmp_path, settings)) is not None
+
+
+def test_cells_without_changes_have_no_such_table(cell: Cell, tmp_path: Path) -> None:
+    assert run_cell(cell(rounds=1), tmp_path, Options(device="cpu")).state == "done"
+    assert not (tmp_path / "changes.csv").exists()
+    assert "changes" not in (tmp_path / "partition.json").read_text()
+
+
+def test_the_reported_round_knows_the_last_data(cell: Cell, tmp_path: Path) -> None:
+    """Before the change every label is right; the best validation round of all would be one of those."""
+    timeline = [{"round": 4, "shifts": [{"name": "concept_shift", "clusters": 2}]}]
+    settings = cell(method="fedavg", timeline=timeline, rounds=6)
+    assert run_cell(settings, tmp_path, Options(device="cpu", keep="best")).state == "done"
+    done = view(tmp_path, settings)
+    metrics = done.table("metrics")
+    pooled = metrics[(metrics["metric"] == "gm") & (metrics["on"] == "global") & (metrics["split"] == "validation")]
+    by_round = pooled[pooled["quantity"] == "accuracy"].set_index("round")["value"]
+    assert by_round.idxmax() <= 4
+    assert {figure["round"] for figure in reported_figures(done)} <= {5, 6}
+    assert done.model(1).round in (5, 6)
+
+
+def test_models_of_clients_that_arrived_are_kept_and_tested(cell: Cell, tmp_path: Path) -> None:
+    settings = cell(method="ditto", timeline=[{"round": 2, "arrive": [3, 3]}], rounds=3, tests=("others",))
+    assert run_cell(settings, tmp_path, Options(device="cpu", keep="best")).state == "done"
+    done = view(tmp_path, settings)
+    assert done.model(3).round == 3
+    rows = done.table("evaluated")
+    assert {0, 1, 2, 3} <= set(rows[rows["split"] == "others"]["client"])
+
+
+@pytest.mark.long
+def test_a_run_is_verified_also_blind(grid: Grid, bench: Bench, tmp_path: Path) -> None:
+    """Computed again in another process, whose worker has no label of a test of any stage."""
+    file = grid(methods=["ditto", "ifca"], timeline=TIMELINE, metrics=["macro_f1"])
+    bench("run", "--grid", file, "--out", tmp_path / "run", "--device", "cpu")
+    for options in ((), ("--blind",)):
+        out = bench("verify", tmp_path / "run", "--cells", 2, *options).stdout
+        assert "2 of 2" in out or "same bytes" in out, out
+    assert len(load_run(tmp_path / "run").cells[0].table("changes")) > 0
