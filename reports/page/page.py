@@ -21,6 +21,7 @@ from reports.page.cells import cells_section
 from reports.page.method_portraits import portraits
 from reports.page.sections import Section
 from reports.pictures import figures, new_clients, samples, timeline
+from reports.pictures.changes import change_curves
 from reports.pictures.headline import headline
 from reports.pictures.price import price
 from reports.pictures.profiles import interval_estimates, performance_profiles
@@ -28,11 +29,13 @@ from reports.pictures.tradeoff import tradeoff
 from reports.published import speedup
 from reports.published.comparison import PublishedTable, comparison, published_table
 from reports.published.measures import MEASURES
+from reports.reading import changes
 from reports.reading.further_tests import further_tests
 from reports.reading.load import Store, load
 from reports.reading.setting import described
 from reports.statistics.best import MARGIN
 from reports.tables import accuracy, cost, fairness, scores
+from reports.tables.changes import change_table
 from reports.tables.further_tests import further_table, reversals
 from reports.tables.html import environment
 from reports.tables.latex import Latex, arranged, check, display_names
@@ -226,6 +229,14 @@ def _further_section(part: _Compared) -> Section | None:
     return Section("further", "Further tests", text, (further_table(part.store, tested),), pictures, points=points)
 
 
+def _change_section(part: _Compared) -> Section | None:
+    changed = changes.changes(part.store)
+    if not len(changed):
+        return None
+    pictures = (change_curves(part.store, changes.curves(part.store)),)
+    return Section("changes", "Changes of the data", tables=(change_table(part.store, changed),), pictures=pictures)
+
+
 def _published_section(part: _Compared) -> Section | None:
     beside = [table for table in part.printed if set(table.metrics) & set(MEASURES)]
     table = tuple(comparison(part.store, table) for table in beside)
@@ -320,6 +331,7 @@ _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "accuracy": _accuracy_section,
     "other scores": _score_section,
     "further tests": _further_section,
+    "changes of the data": _change_section,
     "beside the paper": _published_section,
     "convergence": _convergence_section,
     "statistics": _statistics_section,
