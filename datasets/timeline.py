@@ -18,7 +18,7 @@ from bench.rng import generator
 from datasets.partitions import summary_of
 from datasets.shifting import apply as shifted
 
-Lists = tuple[Indices, ...]
+_Lists = tuple[Indices, ...]
 
 
 def apply(
@@ -101,7 +101,7 @@ def _lists(
     """The partition of one stage before its shifts."""
     known = np.isin(dataset.y, classes)
 
-    def of_clients(lists: Lists) -> Lists:
+    def of_clients(lists: _Lists) -> _Lists:
         nobody = np.empty(0, np.int64)
         return tuple(
             lists[owner][known[lists[owner]]] if client in present else nobody for client, owner in enumerate(owners)

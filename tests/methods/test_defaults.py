@@ -32,6 +32,12 @@ _FEDOPT = {
     "beta2": (0.99, "Reddi et al. 2021 [0.99]"),
     "tau": (0.001, "Reddi et al. 2021 [0.001] (card)"),
 }
+_FLASH = {
+    "eta": (0.01, "ours (card)"),
+    "beta1": (0.9, "Panchal et al. 2023 [0.9, FL4Health]"),
+    "beta2": (0.99, "Panchal et al. 2023 [0.99, FL4Health]"),
+    "tau": (0.001, "ours (card)"),
+}
 _MOMENTUM = {
     "beta": (0.9, "Hsu et al. 2019 [0.9]"),
     "server_lr": (1.0, "Hsu et al. 2019 [1]"),
@@ -254,6 +260,9 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "fml": {"alpha": (0.5, "ours (card)"), "beta": (0.5, "ours (card)")},
     "gpfl": {"lam": (0.01, "authors' code, CNN"), "mu": (0.1, "authors' code, CNN")},
     "hypcluster": {"c": (6, "COMET, Table III: best value")},
+    "er": {"memory": (50, "ours (card)")},
+    "feddrift": {"delta": (0.2, "ours: the paper tunes it (card)")},
+    "flash": {"epochs": (5, "ours (card)"), "gamma": (0.02, "ours (card)"), **_FLASH},
     "ifca": {"k": (3, "ours (card)"), "shared": ((), "Ghosh et al. 2020: whole models")},
     "knnper": {
         "k": (10, "Marfoq et al. 2022 [10] (card)"),
@@ -378,6 +387,7 @@ RULES: dict[str, dict[str, tuple[Any, str]]] = {
     "fedasync": _FEDASYNC,
     "fedbuff": _FEDBUFF,
     "fedopt": _FEDOPT,
+    "flash": _FLASH,
     "geometric_median": {"iterations": (3, "ours (card)"), "nu": (1e-6, "Pillutla et al. 2022 [1e-6]")},
     "krum": _LIARS,
     "median": {},

@@ -1,0 +1,83 @@
+"""FLASH: its server against the formulas, and clients that stop early."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.problems import assert_same, everything, generic, run, toy
+from tests.methods.reference import PLAIN, descend, initial, local_batches, near
+
+SIZES = [9, 5]
+
+
+def test_the_rule_follows_the_formulas() -> None:
+    """Two clients, three rounds, coordinate by coordinate."""
+    rule = {"name": "flash", "eta": 0.05, "beta1": 0.6, "beta2": 0.7, "tau": 0.01}
+    federation = toy("fedavg", sizes=SIZES, server=rule, **PLAIN)
+    run(federation, 3)
+    x = initial(federation)
+    m, v, d = [0.0] * 21, [0.0] * 21, [0.0] * 21
+    for t in range(3):
+        sent = [descend(x, local_batches(SIZES, t, i)) for i in range(2)]
+        moved = x.copy()
+        for k in range(21):
+            delta = (9 * sent[0][k] + 5 * sent[1][k]) / 14 - x[k]
+            before = v[k]
+            m[k] = 0.6 * m[k] + 0.4 * delta
+            v[k] = 0.7 * v[k] + 0.3 * delta**2
+            beta3 = before / (abs(delta**2 - v[k]) + before)
+            d[k] = beta3 * d[k] + (1 - beta3) * (delta**2 - v[k])
+            moved[k] += 0.05 * m[k] / (np.sqrt(v[k]) - d[k] + 0.01)
+        x = moved
+    near(generic(federation), x)
+
+
+def test_larger_updates_than_before_make_larger_steps() -> None:
+    """After equal updates for long d is small; a larger one raises it, and the denominator falls below Adam's."""
+    from methods.flash import Flash, ServerHyper
+
+    rule, state = Flash(ServerHyper(beta1=0.0, beta2=0.9, tau=1e-12, eta=1.0)), {}
+    x, denominators = torch.zeros(1, dtype=torch.float64), []
+    for delta in [0.01] * 60 + [0.05]:
+        moved, state = rule.update(state, x, [_sent(x + delta)], "w")
+        denominators.append(float(delta / (moved - x)))
+        root = float(state["v"].sqrt())
+    assert state["d"] > 0
+    assert denominators[-1] < root
+    assert denominators[-2] == pytest.approx(0.01, rel=0.02)
+
+
+def _sent(value: torch.Tensor):
+    from bench.method import Message
+
+    return Message(0, {"w": value}, 1.0, 0)
+
+
+def test_a_weight_that_never_moved_stays() -> None:
+    """0 / 0 in beta3 is no number: all updates are 0 here."""
+    from methods.flash import Flash, ServerHyper
+
+    moved, state = Flash(ServerHyper()).update({}, torch.ones(2), [_sent(torch.ones(2))], "w")
+    assert torch.equal(moved, torch.ones(2))
+    assert torch.equal(state["d"], torch.zeros(2))
+
+
+def test_clients_stop_where_an_epoch_gains_little() -> None:
+    """No gain is large enough: two epochs, as the first has nothing before it. Any gain is, and none is lost: all."""
+
+    def epochs(**hp: float) -> int:
+        federation = toy("flash", sizes=[20], hp={"epochs": 4, **hp}, batch_size=4)
+        federation.advance()
+        return federation.work["steps"] // 4  # 16 of 20 samples train
+
+    assert epochs(gamma=1e9) == 2
+    assert epochs(gamma=0.0) == 4
+
+
+def test_it_goes_on_from_a_checkpoint() -> None:
+    straight, first, second = (toy("flash", hp={"epochs": 3}) for _ in range(3))
+    run(straight, 4)
+    run(first, 2)
+    second.restore(*first.state())
+    run(second, 2)
+    assert_same(everything(straight), everything(second), 0)
