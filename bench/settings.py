@@ -102,7 +102,7 @@ def _options_text(shift: dict[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in shift.items() if key != "name"]
 
 
-def _named_test(value: Any) -> Any:
+def _named(value: Any) -> Any:
     """Turn a bare name into a mapping."""
     return {"name": value} if isinstance(value, str) else value
 
@@ -168,7 +168,7 @@ class DataChange(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: int = Field(ge=1, description="the last round with the data as they were")
-    shifts: Annotated[tuple[dict[str, Any], ...] | None, Listed] = Field(
+    shifts: Annotated[tuple[Annotated[dict[str, Any], BeforeValidator(_named)], ...] | None, Listed] = Field(
         None, description="the shifts from then on, in place of those before; []: none"
     )
     exchange: float | None = Field(None, gt=0, le=1, description="share of the clients that exchange their samples")
@@ -314,7 +314,7 @@ class Settings(BaseModel):
         (), description="scores beside accuracy and loss, e.g. [auroc, ece], or one's own (docs/scores.md)"
     )
     select_by: str = Field("accuracy", description="the validation score by which the reported round is chosen")
-    tests: tuple[Annotated[FurtherTest, BeforeValidator(_named_test)], ...] = Field(
+    tests: tuple[Annotated[FurtherTest, BeforeValidator(_named)], ...] = Field(
         (), description="further tests of the reported models, e.g. [global, {name: corrupted, severity: 3}]"
     )
 

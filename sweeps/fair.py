@@ -140,10 +140,11 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
     equal = "Every method had the same number of trials of the same length."
     unequal = "The budgets differ: the methods did not have the same number of trials, or not of the same length."
     caption = (
-        f"Tuned by validation accuracy ({' and '.join(name.upper() for name in study.metrics)}, the best round of the "
-        f"mean over the seeds {_list(study.file.seeds)}); trials have no test split. The best {FINALISTS} trials of "
-        f"each method ran again on the seeds {_list(study.final_seeds)}, and the best over all seeds is chosen. It "
-        f"was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of those runs."
+        f"Tuned by validation {choices[0].arm.score} ({' and '.join(name.upper() for name in study.metrics)}, the "
+        f"best round of the mean over the seeds {_list(study.file.seeds)}); trials have no test split. The best "
+        f"{FINALISTS} trials of each method ran again on the seeds {_list(study.final_seeds)}, and the best over all "
+        f"seeds is chosen. It was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of "
+        "those runs."
     )
     notes = (
         *([equal if equal_budgets else unequal] if len(choices) > 1 else []),
@@ -205,7 +206,7 @@ def trials_table(choice: Chosen, name: str) -> Table:
         for trial in choice.trials
     )
     title = f"Trials of {choice.arm.label}, {choice.arm.task}"
-    caption = "Validation accuracy in percent at the best round of the mean over the tuning seeds."
+    caption = f"Validation {choice.arm.score} in percent at the best round of the mean over the tuning seeds."
     return Table(name, title, caption, "Trial", tuple(map(Column, heads)), rows)
 
 

@@ -38,8 +38,11 @@ def history(study: Study, choices: Sequence[Chosen]) -> Picture:
                 s=14, marker="x", color=_PRUNED, linewidths=1,
             )  # fmt: skip
             axis.locator_params("x", integer=True)
-            axis.set(title=f"{choice.arm.label}, {choice.arm.task}", xlabel="trial", ylabel=_label(metric))
-        caption = "Validation accuracy of each trial, the best so far as a line. Crosses: pruned, at their last value."
+            axis.set(
+                title=f"{choice.arm.label}, {choice.arm.task}", xlabel="trial", ylabel=_label(metric, choice.arm.score)
+            )
+        score = choices[0].arm.score
+        caption = f"Validation {score} of each trial, the best so far as a line. Crosses: pruned, at their last value."
         return finish(canvas, "history", "Optimisation history", caption)
 
 
@@ -53,10 +56,12 @@ def slices(choice: Chosen, name: str) -> Picture:
                 style: Any = {"s": 14, "color": _COLOUR[metric], "label": metric.upper()}
                 axis.scatter(_positions(dimension, trials), _percent(trials, metric), **style)
             _scale(axis, dimension)
-            axis.set(xlabel=dimension.name, ylabel="validation accuracy (%)")
+            axis.set(xlabel=dimension.name, ylabel=f"validation {choice.arm.score} (%)")
         legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
         title = f"Slices of {choice.arm.label}, {choice.arm.task}"
-        caption = "Validation accuracy of the trials that came to their end, against each searched setting alone."
+        caption = (
+            f"Validation {choice.arm.score} of the trials that came to their end, against each searched setting alone."
+        )
         return finish(canvas, name, title, caption)
 
 
@@ -83,7 +88,10 @@ def parallel_coordinates(study: Study, choice: Chosen, name: str) -> Picture:
         axes[0].set_xticks(range(len(columns)), names)
         axes[0].set(yticks=[], ylim=(-0.15, 1.15))
         title = f"Parallel coordinates of {choice.arm.label}, {choice.arm.task}"
-        caption = "A line for each trial that came to its end; its colour is its validation accuracy, as on the right."
+        caption = (
+            f"A line for each trial that came to its end; its colour is its validation {choice.arm.score}, as on "
+            "the right."
+        )
         return finish(canvas, name, title, caption)
 
 
@@ -110,8 +118,9 @@ def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Seque
             axis.barh(names, list(reversed(shares.values())), color=_COLOUR[metric])
             axis.set(title=f"{choice.arm.label}, {choice.arm.task}", xlabel="importance", xlim=(0, 1))
         caption = (
-            f"Share of the variance of the {metric.upper()}'s validation accuracy over the searched space that each "
-            "setting explains alone (functional ANOVA, Hutter et al. 2014), of trials that came to their end."
+            f"Share of the variance of the {metric.upper()}'s validation {choices[0].arm.score} over the searched "
+            "space that each setting explains alone (functional ANOVA, Hutter et al. 2014), of trials that came to "
+            "their end."
         )
         return finish(canvas, "importances", "Importance of the settings", caption)
 
@@ -128,9 +137,9 @@ def curves(choices: Sequence[Chosen]) -> Picture:
                 axis.plot([x for x, _ in points], [y for _, y in points], **style)
             _scale(axis, dimension)
             title = f"{choice.arm.label}, {choice.arm.task}"
-            axis.set(title=title, xlabel=dimension.name, ylabel="validation accuracy (%)")
+            axis.set(title=title, xlabel=dimension.name, ylabel=f"validation {choice.arm.score} (%)")
         legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
-        caption = "Validation accuracy at each value of the grid, mean over the tuning seeds."
+        caption = f"Validation {choices[0].arm.score} at each value of the grid, mean over the tuning seeds."
         return finish(canvas, "curves", "Sensitivity", caption)
 
 
@@ -146,11 +155,12 @@ def heat_map(choice: Chosen, name: str) -> Picture:
             image = axis.imshow(grid, origin="lower", aspect="auto", cmap="viridis")
             axis.set_xticks(range(len(across.choices)), [_text(value) for value in across.choices])
             axis.set_yticks(range(len(up.choices)), [_text(value) for value in up.choices])
-            axis.set(title=_label(metric), xlabel=across.name, ylabel=up.name)
+            axis.set(title=_label(metric, choice.arm.score), xlabel=across.name, ylabel=up.name)
             axis.grid(visible=False)
             canvas.colorbar(image, ax=axis)
         title = f"Sensitivity of {choice.arm.label}, {choice.arm.task}"
-        return finish(canvas, name, title, "Validation accuracy (%) at each point of the grid, mean over the seeds.")
+        caption = f"Validation {choice.arm.score} (%) at each point of the grid, mean over the seeds."
+        return finish(canvas, name, title, caption)
 
 
 def front(choice: Chosen, name: str) -> Picture:
@@ -163,7 +173,7 @@ def front(choice: Chosen, name: str) -> Picture:
     with drawing(["front"], 1) as (canvas, axes):
         axes[0].scatter(points[:, 0], points[:, 1], s=14, color=_PRUNED)
         axes[0].plot(best[:, 0], best[:, 1], "o-", color=_COLOUR["pm"])
-        axes[0].set(xlabel=_label("gm"), ylabel=_label("pm"))
+        axes[0].set(xlabel=_label("gm", choice.arm.score), ylabel=_label("pm", choice.arm.score))
         title = f"Pareto front of {choice.arm.label}, {choice.arm.task}"
         return finish(canvas, name, title, "Each trial; on the line: no other one is better in both figures.")
 
@@ -229,8 +239,8 @@ def _ends(dimension: Dimension) -> tuple[str, str]:
     return _text(ordered[0]), _text(ordered[-1])
 
 
-def _label(metric: str) -> str:
-    return f"{metric.upper()} validation accuracy (%)"
+def _label(metric: str, score: str) -> str:
+    return f"{metric.upper()} validation {score} (%)"
 
 
 def _text(value: Any) -> str:

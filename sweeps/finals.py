@@ -39,12 +39,12 @@ def final_cells(study: Study, arm: Arm, trial: "FrozenTrial") -> list[Settings]:
 
 
 def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path) -> list[float] | None:
-    """Validation accuracies over all tuning seeds, one per objective; None while a cell is not done, or diverged."""
+    """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged."""
     cells = [*arm.trial(trial.number, trial.params), *final_cells(study, arm, trial)]
     folders = [folder / cell_id(cell, declared_checksum(cell)) for cell in cells]
     if any(store.read_status(at, cell).state != "done" for at, cell in zip(folders, cells, strict=True)):
         return None
-    curves = [mean_curve(folders, metric) for metric in study.metrics]
+    curves = [mean_curve(folders, metric, cells[0]) for metric in study.metrics]
     return None if any(curve.empty for curve in curves) else [best_value(curve) for curve in curves]
 
 

@@ -18,11 +18,21 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench.config.identity import cell_id, declared_checksum
-from bench.results.reported_round import accuracy_curves, choose_round, selection_curve, trailing_means
+from bench.results.reported_round import (
+    Curves,
+    after,
+    choose_round,
+    curves_of_cells,
+    selecting_curves,
+    selection_curve,
+    table_of,
+    trailing_means,
+)
 from bench.rng import key
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.plan import PlannedCell
+from bench.settings import Settings
 from bench.store import documents, inside, store
 from bench.store.tables import read_table
 from sweeps.storage import open_storage, storage_problems
@@ -149,10 +159,25 @@ def tune(
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
 
-def mean_curve(cells: list[Path], metric: str) -> "pd.Series":
-    """Validation accuracy by round, averaged over cells, for the rounds that all of them have."""
-    curves = [selection_curve(accuracy_curves(read_table(folder, "metrics")), metric) for folder in cells]
+def mean_curve(cells: list[Path], metric: str, settings: Settings) -> "pd.Series":
+    """The validation score by round by which the reported round is chosen, too (`select_by`), averaged over cells.
+
+    It has the rounds that all cells have, after the last change of the data. Of a score whose smallest value is the
+    best it is the negative.
+
+    Args:
+        cells: folders of the cells.
+        metric: `gm` or `pm`.
+        settings: of one of the cells.
+    """
+    curves = [selection_curve(_selecting(folder, settings), metric) for folder in cells]
     return pd.concat(curves, axis=1, join="inner").mean(axis=1).sort_index()
+
+
+def _selecting(folder: Path, settings: Settings) -> Curves:
+    table = read_table(folder, table_of(settings.select_by))
+    (curves,) = curves_of_cells(table, [len(table)], settings.select_by)
+    return selecting_curves(after(curves, settings.last_change), settings.select_by)
 
 
 def best_value(curve: "pd.Series") -> float:
@@ -284,9 +309,9 @@ class _Tuner:
 
     def _update(self, running: _RunningTrial) -> None:
         """Report new rounds of the trial to Optuna, prune it if they are poor, complete it once all cells are done."""
-        folders = [self.folder / cell.id for cell in running.cells]
+        folders, settings = [self.folder / cell.id for cell in running.cells], running.cells[0].settings
         if len(self.study.metrics) == 1:
-            for round_, value in mean_curve(folders, self.study.metrics[0]).items():
+            for round_, value in mean_curve(folders, self.study.metrics[0], settings).items():
                 step = int(str(round_))
                 if step <= running.checked:
                     continue
@@ -300,10 +325,11 @@ class _Tuner:
             self._complete(running, folders)
 
     def _complete(self, running: _RunningTrial, folders: list[Path]) -> None:
-        figures = {metric: mean_curve(folders, metric) for metric in ("gm", "pm")}
+        settings = running.cells[0].settings
+        figures = {metric: mean_curve(folders, metric, settings) for metric in ("gm", "pm")}
         missing = [metric for metric in self.study.metrics if figures[metric].empty]
         if missing:
-            self._leave_for_later(running, f"there is no validation accuracy of {' and '.join(missing)}")
+            self._leave_for_later(running, f"there is no validation {settings.select_by} of {' and '.join(missing)}")
             return
         for metric, curve in figures.items():
             if not curve.empty:

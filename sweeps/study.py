@@ -17,6 +17,7 @@ from bench.config.named_files import NamedFiles
 from bench.config.validation import check_field, shown
 from bench.config.yaml_lines import Document
 from bench.errors import UserError, did_you_mean
+from bench.results.reported_round import COSTS
 from bench.results.results import task_name
 from bench.rng import key
 from bench.settings import Settings
@@ -44,7 +45,8 @@ class StudyFile(BaseModel):
         final_seeds: of the further runs of the best three trials, before one is chosen; by default as many as `seeds`,
             the next numbers that neither they nor the report has.
         report_seeds: of the reported runs of the best setting.
-        objective: validation accuracy of which model; both: their Pareto front.
+        objective: of which model the validation accuracy, or the score of the grid's `select_by`, is tuned for; both:
+            their Pareto front.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -92,6 +94,12 @@ class Arm:
         alters no number alters no trial, and methods with the same ranges try the same settings first.
         """
         return json.dumps([self.task, [[dimension.name, dimension.text] for dimension in self.dimensions]])
+
+    @property
+    def score(self) -> str:
+        """What its trials are compared by on validation samples, larger values being better, in words."""
+        name = self.cells[0].select_by
+        return f"minus {name}" if name in COSTS else name
 
     @property
     def defaults(self) -> dict[str, Any] | None:
@@ -303,7 +311,8 @@ def _arms(
                 raise UserError("`trials` is missing: how many for each method and task")
             for value in (end for dimension in dimensions for end in _ends(dimension)):
                 settings_at(cells[0], value)
-            digest = _digest([cell_id(cell, declared_checksum(cell)) for cell in cells], dimensions, content)
+            ids = [cell_id(cell, declared_checksum(cell)) for cell in cells]
+            digest = _digest(ids, dimensions, content, cells[0].select_by)
             arms.append(
                 Arm(
                     f"{study} {label} {task} {digest}",
@@ -344,12 +353,14 @@ def _ends(dimension: Dimension) -> list[dict[str, Any]]:
     return [{dimension.key: value} for value in dimension.choices or (dimension.low, dimension.high)]
 
 
-def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyFile) -> str:
+def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyFile, select_by: str) -> str:
     """Digest of everything that two commands must have in common to continue one search.
 
     Trials of different searches differ by it alone.
     """
-    text = json.dumps([cells, [[dimension.key, dimension.text] for dimension in dimensions], content.objective])
+    searched = [[dimension.key, dimension.text] for dimension in dimensions]
+    scored = [] if select_by == "accuracy" else [select_by]
+    text = json.dumps([cells, searched, content.objective, *scored])
     return f"{key(text, content.sampler, content.pruner):032x}"[:8]
 
 

@@ -122,6 +122,10 @@ def _science(settings: Settings) -> dict[str, Any]:
     if science["partition_seed"] is None:
         science["partition_seed"] = science["seed"]
     _leave_out(science, _ABSENT)
+    if "timeline" in science:  # kinds of changes that are not there, or that came later, make no other cell
+        science["timeline"] = [
+            {key: value for key, value in change.items() if value is not None} for change in science["timeline"]
+        ]
     _drop_unidentifying(science["dataset"], science["dataset_options"])
     if science["public"]:
         _drop_unidentifying(science["public"]["name"], science["public"])

@@ -14,6 +14,7 @@ from bench.engine.engine import Engine
 from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.federation.federation import Federation
 from bench.method import METHODS
+from bench.settings import Settings
 
 pytest.importorskip("ray")
 
@@ -133,3 +134,20 @@ def test_tensors_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> Non
     assert found.dtype == dtype
     assert found.shape == tensor.shape
     assert found.equal(tensor)
+
+
+def test_a_change_of_the_data_reaches_all_devices() -> None:
+    """Clients train and are scored on the data of the round wherever that happens."""
+    timeline = [{"round": 1, "shifts": [{"name": "concept_shift", "clusters": 2}]}, {"round": 2, "leave": [0, 0]}]
+    settings = Settings(method="er", partition="iid", clients=5, rounds=4, model="logistic", lr=0.1, timeline=timeline)
+    alone, near, far = (Federation.of(settings) for _ in range(3))
+    beside = Beside([far.engine])
+    near.engine.share_with(beside)
+    for _ in range(4):
+        alone.advance()
+        near.advance()
+        one, other = alone.evaluate(), near.evaluate()
+        assert (one.metrics, one.changes) == (other.metrics, other.changes)
+    assert torch.equal(alone.server.state["model"].weights, near.server.state["model"].weights)
+    assert beside.sent
+    assert far.engine.device_data.stage == 2

@@ -149,8 +149,11 @@ def test_who_is_there_at_first() -> None:
 
 
 def test_a_spelt_out_default_makes_no_other_cell() -> None:
-    bare, spelt = (
+    name, bare, spelt = (
         bench.Settings(method="fedavg", timeline=[{"round": 2, "shifts": [shift]}], **CELL)
-        for shift in ({"name": "concept_shift"}, {"name": "concept_shift", "clusters": 4})
+        for shift in ("concept_shift", {"name": "concept_shift"}, {"name": "concept_shift", "clusters": 4})
     )
-    assert bare == spelt
+    assert name == bare == spelt
+    grid = {**CELL, "methods": ["fedavg"], "datasets": ["digits"], "timeline": [{"round": 2, "shifts": ["rotation"]}]}
+    (cell,) = load_grid(grid).cells
+    assert [dict(shift) for shift in cell.timeline[0].shifts or ()] == [{"name": "rotation", "groups": 4}]

@@ -1,5 +1,6 @@
 """Trials in the worker pool: what is told to Optuna, what is pruned, and what a killed command leaves behind."""
 
+import json
 import os
 import signal
 import time
@@ -22,6 +23,7 @@ from bench.runs.cell import Options, run_cell
 from bench.runs.run_folder import write_run
 from bench.runs.workers import LocalRunner
 from bench.store import store
+from bench.store.tables import read_table
 from datasets.partitions import Split
 from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists
@@ -93,7 +95,7 @@ def test_a_study_with_a_poor_and_a_diverging_trial(write: Write, tmp_path: Path)
     by_hand = pd.concat([_validation(cell, "pm") for cell in first], axis=1).mean(axis=1)
     assert found[0].values == [pytest.approx(by_hand.rolling(5, min_periods=1).mean().max(), abs=1e-11)]
     assert found[0].intermediate_values == pytest.approx(by_hand.to_dict(), abs=1e-15)
-    assert best_value(mean_curve(first, "gm")) == found[0].user_attrs["gm"]
+    assert best_value(mean_curve(first, "gm", study.arms[0].cells[0])) == found[0].user_attrs["gm"]
 
     # the poor one is stopped after the first round that may be judged, the other with the reason
     assert list(found[5].intermediate_values) == [1, 2]
@@ -350,6 +352,46 @@ def test_one_method_under_two_names_is_tuned_alike(write: Write, tmp_path: Path)
     assert len({str(params) for params, _ in found["twin"][0][1]}) == 7
 
 
+@pytest.mark.parametrize("score", ["nll", "macro_f1"])
+def test_a_study_tunes_for_the_score_that_chooses_rounds(score: str, write: Write, tmp_path: Path) -> None:
+    """By hand from the trials' tables; the smallest of a cost is the best. The best trial is chosen by it, too."""
+    grid: dict[str, Any] = {"methods": ["fedavg"], "rounds": 3, "metrics": [score], "select_by": score}
+    file = write(sampler="grid", trials=None, space={"lr": [1e-3, 0.1, 0.5]}, grid=grid)
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    _, studies, _ = run(study, folder)
+    (arm,) = study.arms
+    values = {}
+    for trial in studies[arm.name].get_trials():
+        curves = []
+        for cell in trial.user_attrs["cells"]:
+            table = read_table(folder / cell, "scores")
+            place = (table["metric"] == "pm") & (table["on"] == "local") & (table["mean"] == "train_size")
+            rows = table[place & (table["split"] == "validation") & (table["quantity"] == score)]
+            curves.append(rows.set_index("round")["value"])
+        mean = pd.concat(curves, axis=1).mean(axis=1) * (-1 if score == "nll" else 1)
+        values[trial.number] = mean.rolling(5, min_periods=1).mean().max()
+        assert trial.values == [pytest.approx(values[trial.number], abs=1e-11)]
+    (choice,) = choose(study, studies, folder)
+    assert choice.best is not None
+    assert values[choice.best.number] == max(values.values())
+    assert arm.score == {"nll": "minus nll", "macro_f1": "macro_f1"}[score]
+
+
+def test_what_chooses_rounds_tells_studies_apart_and_the_accuracy_changes_no_name(write: Write) -> None:
+    names, digests = [], []
+    for grid in ({}, {"metrics": ["nll"]}, {"metrics": ["nll"], "select_by": "nll"}, {"select_by": "loss"}):
+        study = load_study(str(write(grid=grid)), [])
+        (arm,) = study.arms
+        names.append(arm.name)
+        ids = [cell_id(cell, declared_checksum(cell)) for cell in arm.cells]
+        text = json.dumps([ids, [[one.key, one.text] for one in arm.dimensions], study.file.objective])
+        digests.append(f"{key(text, study.file.sampler, study.file.pruner):032x}"[:8])
+    assert names[0] == names[1]
+    assert names[0].endswith(digests[0])
+    assert len(set(digests)) == 1
+    assert len({*names}) == 3
+
+
 def test_the_best_three_run_again_and_the_mean_over_all_seeds_decides(write: Write, tmp_path: Path) -> None:
     rates = [1e-3, 0.03, 0.1, 0.3]
     file = write(sampler="grid", trials=None, space={"lr": rates}, grid={"methods": ["fedavg"], "rounds": 2})
@@ -369,7 +411,7 @@ def test_the_best_three_run_again_and_the_mean_over_all_seeds_decides(write: Wri
     for trial in best:
         mine = [cell for cell in again if cell.lr == trial.params["lr"]]
         cells = [*trial.user_attrs["cells"], *(cell_id(cell, declared_checksum(cell)) for cell in mine)]
-        by_hand[trial.number] = best_value(mean_curve([folder / cell for cell in cells], "pm"))
+        by_hand[trial.number] = best_value(mean_curve([folder / cell for cell in cells], "pm", study.arms[0].cells[0]))
         assert len(cells) == 4
     assert {number: values for number, (values,) in after.finals.items()} == by_hand
     assert after.best is not None

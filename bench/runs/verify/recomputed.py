@@ -19,6 +19,7 @@ from bench.plugin import METRICS
 from bench.results.results import CellView
 from bench.runs.verify.consistency import ROUNDING, read_rows
 from bench.runs.verify.drift import STABLE, differences, scaled
+from bench.runs.verify.evaluated import not_evaluated, other_evaluation, scores_of
 from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FURTHER, read_status
@@ -60,8 +61,8 @@ class Recomputed:
 def compare(cell: CellView, folder: Path) -> Recomputed:
     """Compare a cell with the same cell computed again in `folder`."""
     verdict = _compare(cell, folder)
-    unchecked = sorted(set(cell.table("scores")["quantity"]).difference(METRICS.names()))
-    unchecked += ["evaluated.csv"] if (cell.folder / "evaluated.csv").exists() else []
+    unchecked = sorted(scores_of(cell).difference(METRICS.names()))
+    unchecked += [f"evaluated.csv ({', '.join(left_out)})"] if (left_out := not_evaluated(cell, folder)) else []
     return replace(verdict, text=f"{verdict.text}; not checked: {', '.join(unchecked)}") if unchecked else verdict
 
 
@@ -79,12 +80,14 @@ def _compare(cell: CellView, folder: Path) -> Recomputed:
             return Recomputed("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
         if not relations:
             return Recomputed("wrong", "other numbers on the same path: relations.json")
-        if further := _other_scores(cell.folder, folder):
+        if further := _other_scores(cell.folder, folder) or other_evaluation(cell, folder):
             return Recomputed("wrong", f"other numbers on the same path: {further}")
         return Recomputed("same", "the same bytes")
     paths = _paths(old.path, new.path)
     if new.rounds != old.rounds:
         return Recomputed("drifted", f"diverged after {old.rounds} rounds in the run, after {new.rounds} here", paths)
+    if further := other_evaluation(cell, folder, values=False):
+        return Recomputed("wrong", f"other rows: {further}", paths)
     verdict = _on_another_path(cell.folder, folder, other, paths)
     if verdict.outcome not in ("near", "drifted"):
         return verdict

@@ -22,8 +22,9 @@ from bench.runs.plan import PlannedCell, plan
 from bench.runs.session import work
 from bench.runs.verify.consistency import disagreement
 from bench.runs.verify.drift import Shift, shift
+from bench.runs.verify.evaluated import evaluated_tests, scores_of
 from bench.runs.verify.recomputed import Agreement, Recomputed, compare
-from bench.settings import SCORING, Settings
+from bench.settings import RECORDED, SCORING, FurtherTest, Settings
 from bench.store.documents import read_json
 from bench.store.store import FINISHED, is_unsound
 
@@ -141,20 +142,22 @@ def verify(
 
 
 def _scored_alike(pairs: Sequence[_Pair]) -> list[PlannedCell]:
-    """The cells to compute, each once, with all the scores that some run has of it and that are known here."""
-    names: dict[str, list[str]] = {}
+    """The cells to compute, each once, with all the scores and tests that some run has of it and are known here."""
+    names: dict[str, set[str]] = {}
+    tests: dict[str, dict[tuple[str, ...], FurtherTest]] = {}
     for cell, planned in pairs:
-        present = set(cell.table("scores")["quantity"]).intersection(METRICS.names())
-        names[planned.id] = sorted({*names.get(planned.id, ()), *present})
-    return [
-        replace(
-            planned,
-            settings=planned.settings.model_copy(
-                update={"metrics": tuple(names[id]), "select_by": "accuracy", "tests": ()}
-            ),
-        )
-        for id, planned in {planned.id: planned for _, planned in pairs}.items()
-    ]
+        names.setdefault(planned.id, set()).update(scores_of(cell).intersection(METRICS.names()))
+        tests.setdefault(planned.id, {}).update({test.labels: test for test in evaluated_tests(cell)})
+    different = []
+    for id, planned in {planned.id: planned for _, planned in pairs}.items():
+        chosen = planned.settings.select_by
+        scoring = {
+            "metrics": tuple(sorted(names[id])),
+            "select_by": chosen if chosen in {*RECORDED, *names[id]} else "accuracy",
+            "tests": tuple(tests[id].values()),
+        }
+        different.append(replace(planned, settings=planned.settings.model_copy(update=scoring)))
+    return different
 
 
 def check_files(
