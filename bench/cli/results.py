@@ -1,5 +1,6 @@
 """`bench status`, `clean`, `log`, `results`, `report` and `compare`: the content of run folders."""
 
+import contextlib
 import json
 import shlex
 import sys
@@ -68,9 +69,10 @@ def clean(
     run: RunFolder,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove them; without it they are only listed.")] = False,
 ) -> None:
-    """Remove the cells of a run folder that belong to earlier settings, code or data."""
-    from bench.results.results import other_cells
-    from bench.store import store
+    """Remove cells of a run folder that belong to earlier settings, code or data, and features that no cell uses."""
+    from bench.results.results import load_run, other_cells
+    from bench.store import inside, store
+    from bench.store.features import unused_files
 
     others = {cell.folder: _status_line(cell) for cell in other_cells(run)}
     for folder in store.removed_cells(run):
@@ -82,8 +84,18 @@ def clean(
                 store.remove_cell(folder)
             except store.BusyError as error:
                 raise UserError(f"{error}. Stop that `bench run` first.") from None
+    unused = unused_files(run, {cell.id for cell in load_run(run).cells})
+    for file in unused:
+        print(f"{file.relative_to(run)}: features that no cell uses")
+        if yes:
+            inside.remove(file)
+    if yes and unused:
+        with contextlib.suppress(OSError):  # others are left
+            unused[0].parent.rmdir()
     outcome = "removed" if yes else f"would be removed; `bench clean {shlex.quote(str(run))} --yes` does it"
-    print(f"{len(others)} cells {outcome}" if others else "nothing to remove: all cells belong to the latest settings")
+    counts = [f"{len(others)} cells"] * bool(others) + [f"{len(unused)} files of features"] * bool(unused)
+    all_used = "nothing to remove: all cells belong to the latest settings"
+    print(f"{' and '.join(counts)} {outcome}" if counts else all_used)
 
 
 def log(

@@ -31,6 +31,7 @@ from bench.results.results import ALL
 from bench.results.saved_models import FOLDER
 from bench.settings import RECORDED, FurtherTest, Settings
 from bench.store import checkpoint, inside, store
+from bench.store.features import FeatureFiles
 from bench.store.tables import read_table
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ def evaluate_cell(
     if data[1].hash != cell.status.partition.get("hash"):
         raise UserError(f"{cell.name}: its data or partition are others here than those that it was run with")
     dataset, partition, public = data
-    federation = Federation(cell.settings, dataset=dataset, partition=partition, public=public, device=device)
+    features = FeatureFiles(cell.folder)
+    federation = Federation(
+        cell.settings, dataset=dataset, partition=partition, public=public, device=device, features=features
+    )
     with store.locked(cell.folder):
         return score_kept(cell.folder, cell.settings, data, federation, tests, metrics, say)
 

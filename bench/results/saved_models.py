@@ -108,7 +108,7 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
         raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
     settings = cell.settings
     dataset, partition, public = load_all(settings, Path(data_root))
-    features = FeatureFiles(cell.folder.parent)
+    features = FeatureFiles(cell.folder)
     federation = Federation(settings, dataset=dataset, partition=partition, public=public, features=features)
     federation.enter(settings.rounds)
     if client is not None and client not in federation.clients.ids:

@@ -190,7 +190,7 @@ class _Run:
 
     def _train(self) -> tuple[store.CellState, str]:
         data = blind.read_data(self.folder) if self.options.blind else load_all(self.settings, self.options.data_root)
-        federation = build(self.settings, self.options, data, FeatureFiles(self.folder.parent))
+        federation = build(self.settings, self.options, data, FeatureFiles(self.folder))
         dataset, partition, _ = data
         store.write_json(self.folder / "partition.json", partition_record(dataset, partition))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))

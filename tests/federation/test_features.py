@@ -1,6 +1,5 @@
 """Features of a body that is frozen as a whole take the samples' place, with the results of a cell without them."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data import Array, Partition, noise
+from bench.data import Partition, noise
 from bench.federation import federation as federations
 from bench.federation.features import can_take_their_place
 from bench.federation.federation import Federation
@@ -155,28 +154,9 @@ def test_a_method_that_computes_with_samples_trains_on_samples() -> None:
     run(federation, 1)
 
 
-def test_files_of_features_are_shared_and_made_again_where_damaged(tmp_path: Path) -> None:
-    shelf, calls = FeatureFiles(tmp_path), list[str]()
-
-    def compute() -> Array:
-        calls.append("")
-        return np.arange(6.0).reshape(3, 2)
-
-    for _ in range(2):
-        assert np.array_equal(shelf("key", (3, 2), compute), np.arange(6.0).reshape(3, 2))
-    assert len(calls) == 1
-    (file,) = (tmp_path / "features").glob("*.npy")
-    for content in (b"", b"no array", file.read_bytes()[:-8], pickle.dumps(1)):
-        file.write_bytes(content)
-        assert shelf("key", (3, 2), compute).shape == (3, 2)
-    assert len(calls) == 5
-    shelf("key", (3, 2), compute)[:] = 0  # whoever writes to it writes to memory
-    assert np.array_equal(shelf("key", (3, 2), compute), np.arange(6.0).reshape(3, 2))
-
-
 def test_the_key_is_of_samples_body_and_type(tmp_path: Path) -> None:
     """Two files each: of the clients' samples and of the public ones."""
-    shelf = FeatureFiles(tmp_path)
+    shelf = FeatureFiles(tmp_path / "cell")
     for changes in ({}, {}, {"lr": 0.3}, {"seed": 4}, {"dtype": "float32"}, {"frozen": ("inner", "norm", "head.bias")}):
         toy("fedavg", features=shelf, **{**BODY, **changes})
     assert len(list((tmp_path / "features").glob("*.npy"))) == 2 * 4

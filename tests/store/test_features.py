@@ -1,0 +1,165 @@
+"""Files of features: shared by the cells of a run, checked by their content, and removed when no cell uses them."""
+
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bench.data import Array
+from bench.results.results import load_run
+from bench.store.features import FeatureFiles, unused_files
+from tests.runs.conftest import Bench
+from tests.runs.helpers import cells
+
+Grid = Callable[..., Path]
+
+FEATURES = np.arange(6.0).reshape(3, 2)
+
+
+class Computing:
+    """Computes features, and counts how often."""
+
+    def __init__(self, values: Array = FEATURES) -> None:
+        self.values = values
+        self.calls = 0
+
+    def __call__(self) -> Array:
+        self.calls += 1
+        return self.values.copy()
+
+
+def _other_values(file: Path) -> None:
+    np.save(file, FEATURES + 1)
+
+
+def _a_flipped_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+
+
+def _another_type(file: Path) -> None:
+    np.save(file, FEATURES.astype(np.float32))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda file: file.write_bytes(b""),
+    "no array": lambda file: file.write_bytes(b"no array"),
+    "shortened": lambda file: file.write_bytes(file.read_bytes()[:-8]),
+    "pickled": lambda file: file.write_bytes(pickle.dumps(1)),
+    "other values": _other_values,
+    "a flipped bit": _a_flipped_bit,
+    "another type": _another_type,
+    "of another key": lambda file: shutil.copyfile(file.with_name("other.npy"), file),
+    "of another key, with its lock": lambda file: [
+        shutil.copyfile(file.with_name(f"other.{kind}"), file.with_suffix(f".{kind}")) for kind in ("npy", "lock")
+    ],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_exchanged_file_is_named_and_made_again(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf, compute = FeatureFiles(tmp_path / "cell"), Computing()
+    for _ in range(2):
+        assert np.array_equal(shelf("key", (3, 2), compute), FEATURES)
+    shelf("other", (3, 2), Computing(-FEATURES))
+    assert compute.calls == 1
+    assert not caplog.records
+    DAMAGES[damage](tmp_path / "features" / "key.npy")
+    for _ in range(2):
+        assert np.array_equal(shelf("key", (3, 2), compute), FEATURES)
+    assert compute.calls == 2
+    (record,) = caplog.records
+    assert str(tmp_path / "features" / "key.npy") in record.getMessage()
+
+
+@pytest.mark.parametrize("lock", [None, b"", b"\xff\x00\n", b"\n\n"])
+def test_without_a_digest_they_are_made_again(lock: bytes | None, tmp_path: Path) -> None:
+    """As earlier versions left them, or where the file of the digest is damaged."""
+    shelf, compute, file = FeatureFiles(tmp_path / "cell"), Computing(), tmp_path / "features" / "key.lock"
+    shelf("key", (3, 2), compute)
+    file.unlink() if lock is None else file.write_bytes(lock)
+    for _ in range(2):
+        assert np.array_equal(shelf("key", (3, 2), compute), FEATURES)
+    assert compute.calls == 2
+
+
+def test_a_view_is_no_way_to_the_file(tmp_path: Path) -> None:
+    shelf, compute = FeatureFiles(tmp_path / "cell"), Computing()
+    shelf("key", (3, 2), compute)[:] = 0
+    assert np.array_equal(shelf("key", (3, 2), compute), FEATURES)
+    assert compute.calls == 1
+
+
+def test_a_folder_that_cannot_be_made_keeps_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a run folder that may only be read."""
+    (tmp_path / "features").write_text("no folder")
+    compute = Computing()
+    assert np.array_equal(FeatureFiles(tmp_path / "cell")("key", (3, 2), compute), FEATURES)
+    assert "features are kept in memory" in caplog.text
+
+
+def test_files_are_unused_when_all_of_their_cells_are_gone(tmp_path: Path) -> None:
+    for cell, key in (("a", "of_a"), ("a", "of_both"), ("b", "of_both"), ("a", "of_both")):
+        FeatureFiles(tmp_path / cell)(key, (3, 2), Computing())
+    (tmp_path / "features" / "earlier.lock").touch()
+    (tmp_path / "features" / "earlier.npy").touch()
+
+    def unused(*cells: str) -> list[str]:
+        return [file.name for file in unused_files(tmp_path, cells)]
+
+    earlier, of_a = ["earlier.lock", "earlier.npy"], ["of_a.lock", "of_a.npy"]
+    assert unused("a") == unused("a", "b") == earlier
+    assert unused("b") == [*earlier, *of_a]
+    assert unused("c") == [*earlier, *of_a, "of_both.lock", "of_both.npy"]
+    assert unused_files(tmp_path / "nowhere", []) == []
+
+
+def test_features_of_removed_cells_are_removed(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
+    """Cells of another seed have another body; a cell without frozen layers has no features at all."""
+    run = tmp_path / "run"
+    common = ("run", "--out", run, "--device", "cpu", "--jobs", 1, "--quiet")
+    frozen = {"methods": ["fedavg"], "rounds": 1, "model": "mlp", "frozen": ["body"]}
+    bench_here(*common, "--grid", grid(**frozen, seeds=[0, 1]))
+    files = {file.name for file in (run / "features").iterdir()}
+    assert len(files) == 4
+    bench_here(*common, "--grid", grid(**frozen, seeds=[1]))
+    assert "1 cells and 2 files of features would be removed" in bench_here("clean", run).stdout
+    assert {file.name for file in (run / "features").iterdir()} == files
+    assert "1 cells and 2 files of features removed" in bench_here("clean", run, "--yes").stdout
+    assert len(list((run / "features").iterdir())) == 2
+    bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1, model="mlp"))
+    bench_here("clean", run, "--yes")
+    assert [folder.name for folder in run.iterdir() if folder.is_dir()] == [cells(run)["fedavg"].id]
+    assert "nothing to remove" in bench_here("clean", run).stdout
+
+
+def test_kept_models_take_the_files_of_their_run(
+    bench_here: Bench, grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cell.model()` and `bench evaluate` send no sample of the cell through the body again."""
+    run = tmp_path / "run"
+    file = grid(methods=["fedavg"], rounds=1, model="mlp", frozen=["body"])
+    bench_here("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1, "--quiet", "--keep", "best")
+    (cell,) = load_run(run).cells
+    (kept,) = (run / "features").glob("*.npy")
+    before = kept.stat().st_mtime_ns, kept.stat().st_ino
+    pictures = list[int]()
+    linear = torch.nn.functional.linear
+
+    def counted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        pictures.append(len(x) if len(x) > 1 and x.shape[1] == 6 * 6 else 0)  # one alone tries the shapes
+        return linear(x, *weights)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", counted)
+    cell.model(data_root=tmp_path)
+    assert sum(pictures) == 0
+    bench_here("evaluate", run, "--tests", "global", "--device", "cpu", "--quiet")
+    assert sum(pictures) == 60  # the test's own
+    assert (kept.stat().st_mtime_ns, kept.stat().st_ino) == before
