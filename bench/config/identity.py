@@ -34,7 +34,7 @@ _PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
 
 NORMALISED = "normalised"
 """Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
-_FLOATING = ("har", "motion", "pamap2")
+_FLOATING = ("har", "motion", "pamap2", "watch")
 """Built-in data sets with floating inputs, besides `npz`, which may have some, and `synthetic`, whose inputs stay."""
 
 _ABSENT: dict[str, Any] = {
@@ -64,7 +64,7 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     Raises:
         UserError: the method, its server rule or its selection is unknown or has no source file.
     """
-    science = _science(settings)
+    science = scientific(settings)
     if path := science["partition_options"].get("path"):
         science["partition_options"]["path"] = content(Path(path))
     if settings.pretrained is not None:
@@ -90,6 +90,29 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 
+def scientific(settings: Settings) -> dict[str, Any]:
+    """The settings that identify a cell, in plain values, with the paths of files that others hash.
+
+    A setting that was added later is there only where its value is another than the one that means the old behaviour.
+    """
+    science = settings.model_dump(mode="json", exclude=set(PRESENTATION))
+    if science["partition_seed"] is None:
+        science["partition_seed"] = science["seed"]
+    _leave_out(science, _ABSENT)
+    if "timeline" in science:  # kinds of changes that are not there, or that came later, make no other cell
+        science["timeline"] = [
+            {key: value for key, value in change.items() if value is not None} for change in science["timeline"]
+        ]
+    _drop_unidentifying(science["dataset"], science["dataset_options"])
+    if science["public"]:
+        _drop_unidentifying(science["public"]["name"], science["public"])
+    if science["partition"] == "file" and settings.dataset_options.get("path"):
+        science["partition_options"]["counts"] = (
+            "rows of the user's file"  # formerly, positions of samples after the test part was cut off
+        )
+    return science
+
+
 def _packages(settings: Settings) -> dict[str, str]:
     """Versions of the packages that a cell's models named `PACKAGE/NAME` are from, without what tells builds apart."""
     versions = {}
@@ -107,33 +130,13 @@ def may_be_same(first: Settings, other: Settings) -> bool:
     """
     if first == other:
         return True
-    both = [_science(settings) for settings in (first, other)]
+    both = [scientific(settings) for settings in (first, other)]
     for science in both:
         if "path" in science["partition_options"]:
             science["partition_options"]["path"] = "a file"
         if "pretrained" in science:
             science["pretrained"] = "a file"
     return json.dumps(both[0], sort_keys=True) == json.dumps(both[1], sort_keys=True)
-
-
-def _science(settings: Settings) -> dict[str, Any]:
-    """The settings that identify a cell, in plain values, with the paths of files that others hash."""
-    science = settings.model_dump(mode="json", exclude=set(PRESENTATION))
-    if science["partition_seed"] is None:
-        science["partition_seed"] = science["seed"]
-    _leave_out(science, _ABSENT)
-    if "timeline" in science:  # kinds of changes that are not there, or that came later, make no other cell
-        science["timeline"] = [
-            {key: value for key, value in change.items() if value is not None} for change in science["timeline"]
-        ]
-    _drop_unidentifying(science["dataset"], science["dataset_options"])
-    if science["public"]:
-        _drop_unidentifying(science["public"]["name"], science["public"])
-    if science["partition"] == "file" and settings.dataset_options.get("path"):
-        science["partition_options"]["counts"] = (
-            "rows of the user's file"  # formerly, positions of samples after the test part was cut off
-        )
-    return science
 
 
 def _drop_unidentifying(dataset: str, options: dict[str, Any]) -> None:
